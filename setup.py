@@ -1,0 +1,9 @@
+"""What setup.cfg cannot say: the top-level `properties/` travels in the wheel as package data."""
+
+from setuptools import find_packages, setup
+
+setup(
+    packages=[*find_packages(include=["recbole_lisa*"]), "recbole_lisa._properties"],
+    package_dir={"recbole_lisa._properties": "properties"},
+    package_data={"recbole_lisa._properties": ["*.yaml", "*/*.yaml"]},
+)
