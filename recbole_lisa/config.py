@@ -1,0 +1,221 @@
+"""The configuration of one run: RecBole's, with our defaults over RecBole's and the user's over both."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from importlib.util import find_spec
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from recbole.config import Config
+from recbole.utils import dataset_arguments, evaluation_arguments, general_arguments, training_arguments
+
+from recbole_lisa.compat import restore_numpy_aliases
+from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.properties import properties_path
+from recbole_lisa.registry import model_class
+from recbole_lisa.schema import Key, YamlLoader, check_value, declared_keys, read_yaml
+from recbole_lisa.validation import check_dataset_file, check_eval_args, check_metrics, check_negatives
+
+# Dicts whose parts are merged: a user who sets one part keeps the others.
+_MERGED = ("eval_args", "train_neg_sample_args")
+# Arguments of the constructor; a file may repeat but not contradict them.
+_ARGUMENTS = ("model", "dataset", "protocol")
+_BUNDLED_DATASET = "ml-100k"
+
+
+class LISAConfig(Config):
+    """RecBole's Config without its surprises: no sys.argv, no eval, no unknown key, no change of the devices.
+
+    From strongest to weakest: command line, `config_dict`, `config_files` (a later file wins), our protocol
+    file, the data set file's settings for the model, our data set, model and overall files, RecBole's files.
+    """
+
+    def __init__(
+        self,
+        model: str | type[Any],
+        dataset: str,
+        *,
+        protocol: str = "full_ranking",
+        config_files: Iterable[str | PathLike[str]] = (),
+        config_dict: Mapping[str, Any] | None = None,
+        command_line: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Read, merge and check the settings; no data is read and no folder is made.
+
+        Args:
+            model: A name of the registry, or a model class.
+            dataset: A name with a yaml file, or the name of your own `<data_path>/<name>/<name>.inter`.
+            protocol: Name of a file in `properties/protocol`.
+            config_files: yaml files of the user.
+            config_dict: Settings by key.
+            command_line: Settings by key; text is read as yaml, never evaluated.
+
+        Raises:
+            UsageError: A key, name, type or value is wrong, or the data set's file is missing.
+        """
+        found_class = model_class(model) if isinstance(model, str) else model
+        self._arguments = {"model": found_class.__name__, "dataset": dataset, "protocol": protocol}
+        files = _packaged_files(found_class.__name__, dataset, protocol)
+        self._packaged = _packaged_settings(files, found_class.__name__)
+        self._keys = _known_keys(files, found_class.__name__)
+        self._command_line = dict(command_line or {})
+        super().__init__(found_class, dataset, [Path(file) for file in config_files], dict(config_dict or {}))
+        self.final_config_dict["protocol"] = protocol
+        known_datasets = _names(properties_path() / "dataset")
+        check_dataset_file(dataset, self.final_config_dict, known_datasets)
+
+    def plain(self) -> dict[str, Any]:
+        """Copy the settings as values that JSON and `torch.load(weights_only=True)` can hold.
+
+        Returns:
+            Key -> None, bool, int, float, str, or lists and string-keyed dicts of these.
+        """
+        return {key: _plain(value) for key, value in self.final_config_dict.items()}
+
+    def compatibility_settings(self) -> None:
+        """Restore the numpy names that RecBole uses; its own version fails on numpy 2."""
+        restore_numpy_aliases()
+
+    def _build_yaml_loader(self) -> type[YamlLoader]:
+        return YamlLoader
+
+    def _load_config_files(self, file_list: list[Path]) -> dict[str, Any]:
+        settings: dict[str, Any] = {}
+        for path in file_list:
+            _update(settings, self._checked(read_yaml(path), f"file {path}"))
+        return settings
+
+    def _load_variable_config_dict(self, config_dict: dict[str, Any]) -> dict[str, Any]:
+        return self._checked(config_dict, "config_dict")
+
+    def _load_cmd_line(self) -> dict[str, Any]:
+        return self._checked(self._command_line, "command line")
+
+    def _checked(self, settings: Mapping[str, Any], origin: str) -> dict[str, Any]:
+        """Refuse unknown keys and wrong types; drop the arguments that the file repeats."""
+        checked = {}
+        for name, value in settings.items():
+            if name in self._arguments:
+                if value != self._arguments[name]:
+                    raise UsageError(
+                        f"{name} is '{value}' ({origin}) but '{self._arguments[name]}' was chosen: remove one"
+                    )
+            elif name not in self._keys:
+                hint = did_you_mean(name, [*self._keys, *_ARGUMENTS])
+                raise UsageError(f"unknown key '{name}' ({origin}).{hint}")
+            else:
+                checked[name] = check_value(self._keys[name], copy.deepcopy(value), origin)
+        return checked
+
+    def _merge_external_config_dict(self) -> None:
+        self.external_config_dict: dict[str, Any] = {}
+        for settings in (self.file_config_dict, self.variable_config_dict, self.cmd_config_dict):
+            _update(self.external_config_dict, settings)
+
+    def _load_internal_config_dict(self, model: str, model_class: type[Any], dataset: str) -> None:
+        super()._load_internal_config_dict(model, model_class, dataset)
+        self.internal_config_dict.update(copy.deepcopy(self._packaged))
+
+    def _get_final_config_dict(self) -> dict[str, Any]:
+        settings: dict[str, Any] = copy.deepcopy(self.internal_config_dict)
+        if self.external_config_dict.get("loss_type", settings.get("loss_type")) == "CE":
+            # Ours and RecBole's defaults hold negatives; only the user's own contradict CE.
+            settings["train_neg_sample_args"] = None
+        _update(settings, self.external_config_dict)
+        check_eval_args(settings)
+        check_metrics(settings)
+        if "loss_type" in settings:
+            check_negatives(settings)
+        return settings
+
+    def _set_default_parameters(self) -> None:
+        super()._set_default_parameters()
+        if self.dataset == _BUNDLED_DATASET and "data_path" in self.external_config_dict:
+            # RecBole always takes its bundled copy; a folder that the user names comes first.
+            self.final_config_dict["data_path"] = str(
+                Path(self.external_config_dict["data_path"]) / self.dataset
+            )
+
+    def _init_device(self) -> None:
+        """Pick one device and leave CUDA_VISIBLE_DEVICES as the surroundings set it."""
+        settings = self.final_config_dict
+        settings["single_spec"], settings["local_rank"] = True, 0
+        if not settings["use_gpu"] or not torch.cuda.is_available():
+            settings["device"] = torch.device("cpu")
+        elif "gpu_id" not in self.external_config_dict:
+            settings["device"] = torch.device("cuda")
+        else:
+            settings["device"] = _cuda_device(settings["gpu_id"])
+
+
+def _cuda_device(gpu_id: Any) -> torch.device:
+    count = torch.cuda.device_count()
+    if not str(gpu_id).isdecimal() or int(gpu_id) >= count:
+        raise UsageError(
+            f"gpu_id is {gpu_id!r}, it must be one number from 0 to {count - 1}; use_gpu=False for CPU"
+        )
+    return torch.device("cuda", int(gpu_id))
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def _packaged_files(model: str, dataset: str, protocol: str) -> list[Path]:
+    """Our files for this run, weakest first; a model class or data set of the user may have none."""
+    root = properties_path()
+    protocols = _names(root / "protocol")
+    if protocol not in protocols:
+        hint = did_you_mean(protocol, protocols)
+        raise UsageError(f"unknown protocol '{protocol}': known are {', '.join(protocols)}.{hint}")
+    parts = (f"model/{model}.yaml", f"dataset/{dataset}.yaml", f"protocol/{protocol}.yaml")
+    return [root / "overall.yaml", *(root / part for part in parts if (root / part).is_file())]
+
+
+def _packaged_settings(files: list[Path], model: str) -> dict[str, Any]:
+    """Merge our files, the data set's settings for the model right after the data set's own."""
+    settings: dict[str, Any] = {}
+    for file in files:
+        settings.update(read_yaml(file))
+        settings.update(settings.pop("model_settings", {}).get(model, {}))
+    return settings
+
+
+def _known_keys(files: list[Path], model: str) -> dict[str, Key]:
+    """Every key that RecBole or we read, with the types that the yaml comments declare; ours win."""
+    specification = find_spec("recbole")
+    assert specification is not None and specification.origin is not None  # the class above derives from it
+    recbole = Path(specification.origin).parent / "properties"
+    arguments = (*general_arguments, *training_arguments, *evaluation_arguments, *dataset_arguments)
+    keys = {name: Key(name) for name in arguments if name != "config_file"}
+    for part in ("overall.yaml", "dataset/sample.yaml", f"model/{model}.yaml"):
+        if (recbole / part).is_file():
+            keys.update(declared_keys(recbole / part, always_nullable=True))
+    for file in files:
+        keys.update(declared_keys(file))
+    keys.pop("model_settings", None)
+    return keys
+
+
+def _update(settings: dict[str, Any], stronger: Mapping[str, Any]) -> None:
+    """Overwrite settings in place; the parts of `_MERGED` dicts are overwritten one by one."""
+    for key, value in stronger.items():
+        if key in _MERGED and isinstance(value, dict) and isinstance(settings.get(key), dict):
+            settings[key] = {**settings[key], **value}
+        else:
+            settings[key] = value
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(part) for part in value]
+    return str(value)

@@ -1,0 +1,26 @@
+"""The one exception for mistakes of the user, and the hint that goes into its message."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """A mistake that the user can mend: the message names the bad value and what would be right.
+
+    The command line prints it in one line, without a traceback, and exits with status 2.
+    """
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Suggest the known name closest to a misspelt one, ignoring case.
+
+    Args:
+        name: What the user wrote.
+        known: Every name that would have been right.
+
+    Returns:
+        `" Did you mean 'x'?"`, or an empty string when nothing is close.
+    """
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)
+    return f" Did you mean '{by_lower[close[0]]}'?" if close else ""

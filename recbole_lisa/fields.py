@@ -1,0 +1,60 @@
+"""The names of the columns that the loaders write and the models read."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class _Lookup(Protocol):
+    def __getitem__(self, key: str, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class FieldNames:
+    """Column names of one batch; N batch, L length, R negatives.
+
+    Attributes:
+        user: (N,) user ids.
+        item: (N,) item ids: the target of a last-position or evaluation row.
+        item_list: (N, L) input items, oldest first, padded on the right with 0.
+        item_length: (N,) number of real items in each row.
+        target_list: (N, L) the item that follows each input.
+        negative_list: (N, L, R) negatives of each position.
+        negative: (N, R) negatives of a last-position row.
+        time: The time column of the interactions.
+        time_gap_list: (N, L) seconds since the user's previous item.
+    """
+
+    user: str
+    item: str
+    item_list: str
+    item_length: str
+    target_list: str
+    negative_list: str
+    negative: str
+    time: str
+    time_gap_list: str
+
+
+def field_names(config: _Lookup) -> FieldNames:
+    """Derive the column names from RecBole's field settings.
+
+    Args:
+        config: Anything that maps RecBole's keys (`USER_ID_FIELD`, `ITEM_ID_FIELD`, `TIME_FIELD`,
+            `LIST_SUFFIX`, `ITEM_LIST_LENGTH_FIELD`, `NEG_PREFIX`) to their values.
+
+    Returns:
+        The names, with RecBole's defaults for instance `item_id_list` and `neg_item_id`.
+    """
+    item, suffix, prefix = config["ITEM_ID_FIELD"], config["LIST_SUFFIX"], config["NEG_PREFIX"]
+    target_list = f"target_id{suffix}"
+    return FieldNames(
+        user=config["USER_ID_FIELD"],
+        item=item,
+        item_list=f"{item}{suffix}",
+        item_length=config["ITEM_LIST_LENGTH_FIELD"],
+        target_list=target_list,
+        negative_list=f"{prefix}{target_list}",
+        negative=f"{prefix}{item}",
+        time=config["TIME_FIELD"],
+        time_gap_list=f"time_gap{suffix}",
+    )

@@ -1,0 +1,34 @@
+"""The models by name. A model's module is imported only when the model is asked for."""
+
+from importlib import import_module
+from typing import Any
+
+from recbole_lisa.errors import UsageError, did_you_mean
+
+_PACKAGE = "recbole_lisa.model.sequential_recommender"
+
+MODELS: dict[str, str] = {
+    name: f"{_PACKAGE}.{name.lower()}:{name}" for name in ("LISABase", "LISASoft", "LISAMini", "Transformer")
+}
+"""Model name -> `module:Class`. A new model is one entry here, one module and one yaml file."""
+
+
+def model_class(name: str) -> type[Any]:
+    """Import the class of a model.
+
+    Args:
+        name: A key of `MODELS`.
+
+    Returns:
+        The class, a subclass of RecBole's `SequentialRecommender`.
+
+    Raises:
+        UsageError: There is no model of this name.
+    """
+    if name not in MODELS:
+        raise UsageError(
+            f"unknown model '{name}': known are {', '.join(MODELS)}.{did_you_mean(name, MODELS)}"
+        )
+    module, _, attribute = MODELS[name].partition(":")
+    found: type[Any] = getattr(import_module(module), attribute)
+    return found

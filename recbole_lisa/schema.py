@@ -1,0 +1,174 @@
+"""The settings that exist, read from the comments of the yaml files, and the check of a value against them.
+
+A line `key: value  # (type) meaning` declares a key. The meaning may end in what is allowed: `: a | b` names
+the strings, `, >= 1`, `, > 0` or `, in [0, 1)` bounds numbers and the numbers of a list.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from recbole_lisa.errors import UsageError, did_you_mean
+
+_DECLARATION = re.compile(r"^(?P<name>[A-Za-z_]\w*):.*?#\s*\((?P<types>[a-zA-Z ]+)\)\s*(?P<meaning>.*)$")
+_CHOICES = re.compile(r":\s*(\w+(?:\s*\|\s*\w+)+)\s*$")
+_BOUND = re.compile(r",\s*(?:(?P<relation>>=|>)\s*(?P<low>[\d.]+)|in (?P<interval>[\[(]\S+,\s*\S+[\])]))")
+_PYTHON_TYPES: dict[str, type] = {
+    "int": int, "float": float, "bool": bool, "str": str, "list": list, "dict": dict,
+}  # fmt: skip
+_NULLS = ("~", "null", "Null", "NULL", "None")
+
+
+class YamlLoader(yaml.SafeLoader):
+    """YAML as RecBole reads it: `1e-3` is a number, nothing constructs Python objects."""
+
+
+YamlLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One declared setting.
+
+    Attributes:
+        name: The key.
+        types: Names of the types a value may have; empty when RecBole declares none.
+        nullable: Whether `~` is a value.
+        choices: The strings allowed; empty when any is.
+        bound: The range of a number as written, such as `>= 1` or `in [0, 1)`; empty when there is none.
+    """
+
+    name: str
+    types: tuple[str, ...] = ()
+    nullable: bool = True
+    choices: tuple[str, ...] = ()
+    bound: str = ""
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a yaml file of settings.
+
+    Raises:
+        UsageError: The file cannot be read, is not yaml, or is not a list of `key: value` lines.
+    """
+    try:
+        settings = yaml.load(path.read_text(encoding="utf-8"), Loader=YamlLoader) or {}
+    except OSError as error:
+        raise UsageError(f"cannot read the configuration file '{path}': {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"'{path}' is not valid yaml: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
+        raise UsageError(f"'{path}' must hold 'key: value' lines, its top level is {settings!r}")
+    return settings
+
+
+def declared_keys(path: Path, *, always_nullable: bool = False) -> dict[str, Key]:
+    """Read the keys of a yaml file with what their comments declare.
+
+    Args:
+        path: A yaml file that the program ships, or one of RecBole's.
+        always_nullable: Accept `~` for every key, as RecBole does, and not only where it is the default.
+
+    Returns:
+        The keys by name; a key without a comment accepts any value.
+    """
+    settings = read_yaml(path)
+    keys = {name: Key(name) for name in settings}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        found = _DECLARATION.match(line)
+        if not found:
+            continue
+        name, types = found["name"], tuple(found["types"].split(" or "))
+        choices, bound = _CHOICES.search(found["meaning"]), _BOUND.search(found["meaning"])
+        keys[name] = Key(
+            name,
+            types=tuple(kind for kind in types if kind in _PYTHON_TYPES),
+            nullable=always_nullable or "None" in types or settings.get(name) is None,
+            choices=tuple(re.split(r"\s*\|\s*", choices[1])) if choices else (),
+            bound=bound[0].lstrip(", ") if bound else "",
+        )
+    return keys
+
+
+def check_value(key: Key, value: Any, origin: str) -> Any:
+    """Turn what the user wrote into a value of the key's type.
+
+    Text is read as yaml unless the key takes text; an int serves as a float, a tuple as a list, and a number
+    as text where only text is taken.
+
+    Args:
+        key: The declared key.
+        value: Text of the command line, or a value of a file or a dict.
+        origin: Where it was written, for the message.
+
+    Returns:
+        The value to use.
+
+    Raises:
+        UsageError: The type is wrong or the value is not allowed.
+    """
+    value = _convert(key, value)
+    if not _has_type(key, value):
+        wanted = " or ".join(key.types) + (" or ~" if key.nullable else "")
+        raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {wanted}")
+    if isinstance(value, str) and key.choices and value not in key.choices:
+        allowed = ", ".join(key.choices) + (f" or a number {key.bound}" if "float" in key.types else "")
+        raise UsageError(
+            f"unknown {key.name} '{value}' ({origin}): known are {allowed}.{did_you_mean(value, key.choices)}"
+        )
+    for number in value if isinstance(value, list) else [value]:
+        if key.bound and _is_number(number) and not _within(number, key.bound):
+            raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {key.bound}")
+    return value
+
+
+def _convert(key: Key, value: Any) -> Any:
+    if isinstance(value, str):
+        if value in _NULLS:
+            return None
+        if key.types != ("str",):
+            value = _parse(value)
+    if isinstance(value, tuple):
+        value = list(value)
+    if not _is_number(value) or not key.types:
+        return value
+    if "float" in key.types and "int" not in key.types:
+        return float(value)
+    return str(value) if key.types == ("str",) else value
+
+
+def _parse(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=YamlLoader)
+    except yaml.YAMLError:
+        return text
+
+
+def _has_type(key: Key, value: Any) -> bool:
+    if value is None:
+        return key.nullable
+    if not key.types:
+        return True
+    if isinstance(value, bool):
+        return "bool" in key.types
+    return any(isinstance(value, _PYTHON_TYPES[kind]) for kind in key.types)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _within(number: float, bound: str) -> bool:
+    if not bound.startswith("in"):
+        relation, low = bound.split()
+        return number >= float(low) if relation == ">=" else number > float(low)
+    interval = bound.removeprefix("in ")
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = number >= low if interval[0] == "[" else number > low
+    below = number <= high if interval[-1] == "]" else number < high
+    return above and below

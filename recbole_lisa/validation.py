@@ -1,0 +1,182 @@
+"""Checks of the merged settings that need more than one key, or the disk. No data is read."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from recbole_lisa.errors import UsageError, did_you_mean
+
+RANKING_METRICS = ("Hit", "MRR", "NDCG", "Recall", "Precision", "MAP", "GAUC", "ShannonEntropy")
+_BROKEN_METRICS = ("ItemCoverage", "AveragePopularity", "GiniIndex", "TailPercentage")
+_VALUE_METRICS = ("AUC", "MAE", "RMSE", "LogLoss")
+# These read item ids or the padding column from the score matrix, which a sampled evaluation does not have.
+_FULL_ONLY_METRICS = ("GAUC", "ShannonEntropy")
+_WITHOUT_CUTOFF = ("GAUC",)
+
+_EVAL_ARGS = ("split", "order", "group_by", "mode")
+_NEGATIVES = ("distribution", "sample_num", "alpha", "dynamic", "candidate_num")
+
+
+def check_metrics(settings: Mapping[str, Any]) -> None:
+    """Check `metrics`, `topk` and `valid_metric` against what is computed.
+
+    Raises:
+        UsageError: A metric is unknown or not computed, `topk` is not positive, or `valid_metric` is none of
+            the metrics reported.
+    """
+    metrics = [settings["metrics"]] if isinstance(settings["metrics"], str) else settings["metrics"]
+    sampled = [mode for mode in evaluation_modes(settings).values() if mode != "full"]
+    for metric in metrics:
+        _check_metric(metric, sampled)
+    topk = settings["topk"] if isinstance(settings["topk"], list) else [settings["topk"]]
+    if not topk or not all(isinstance(k, int) and not isinstance(k, bool) and k >= 1 for k in topk):
+        raise UsageError(f"topk is {settings['topk']!r}, it must be one or more whole numbers >= 1")
+    reported = [
+        metric if _is_in(metric, _WITHOUT_CUTOFF) else f"{metric}@{k}" for metric in metrics for k in topk
+    ]
+    valid_metric = settings["valid_metric"]
+    if not _is_in(valid_metric, reported):
+        raise UsageError(
+            f"valid_metric '{valid_metric}' is not reported: with these metrics and topk it must be one of "
+            f"{', '.join(dict.fromkeys(reported))}.{did_you_mean(str(valid_metric), reported)}"
+        )
+
+
+def _check_metric(metric: Any, sampled: list[str]) -> None:
+    if not isinstance(metric, str):
+        raise UsageError(f"metrics holds {metric!r}, it must hold names of {', '.join(RANKING_METRICS)}")
+    if _is_in(metric, _BROKEN_METRICS):
+        raise UsageError(f"metric '{metric}' cannot be computed: RecBole 1.2.1 always fails on it")
+    if _is_in(metric, _VALUE_METRICS):
+        raise UsageError(
+            f"metric '{metric}' compares values, these models rank: use {', '.join(RANKING_METRICS)}"
+        )
+    if not _is_in(metric, RANKING_METRICS):
+        raise UsageError(
+            f"unknown metric '{metric}': known are {', '.join(RANKING_METRICS)}."
+            f"{did_you_mean(metric, RANKING_METRICS)}"
+        )
+    if sampled and _is_in(metric, _FULL_ONLY_METRICS):
+        raise UsageError(
+            f"metric '{metric}' needs a ranking of every item: use eval_args mode 'full', not '{sampled[0]}'"
+        )
+
+
+def _is_in(name: str, names: tuple[str, ...] | list[str]) -> bool:
+    # RecBole compares metric names without case.
+    return str(name).lower() in {known.lower() for known in names}
+
+
+def evaluation_modes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Read how each phase is scored; one mode serves both phases.
+
+    Returns:
+        The modes of `valid` and `test`, such as `full` or `uni100`.
+    """
+    mode = settings["eval_args"].get("mode", "full")
+    if not isinstance(mode, dict):
+        return {"valid": mode, "test": mode}
+    either = mode.get("valid", mode.get("test", "full"))
+    return {"valid": mode.get("valid", either), "test": mode.get("test", either)}
+
+
+def check_eval_args(settings: Mapping[str, Any]) -> None:
+    """Check the parts of `eval_args`.
+
+    Raises:
+        UsageError: A part is unknown, or asks for what histories in time order cannot give.
+    """
+    eval_args = settings["eval_args"]
+    _check_parts("eval_args", eval_args, _EVAL_ARGS)
+    if eval_args["order"] != "TO":
+        raise UsageError(
+            f"eval_args order is {eval_args['order']!r}, it must be TO: histories are kept in time order"
+        )
+    if eval_args["group_by"] != "user":
+        raise UsageError(f"eval_args group_by is {eval_args['group_by']!r}, it must be user")
+    split = eval_args["split"]
+    if not isinstance(split, dict) or len(split) != 1 or not {*split} <= {"LS", "RS"}:
+        raise UsageError(
+            f"eval_args split is {split!r}, it must be {{LS: valid_and_test}} or {{RS: [0.8, 0.1, 0.1]}}"
+        )
+    if split.get("LS", "test_only") not in ("valid_and_test", "valid_only", "test_only"):
+        raise UsageError(
+            f"eval_args split LS is {split['LS']!r}, it must be valid_and_test, valid_only or test_only"
+        )
+    mode = eval_args["mode"]
+    if isinstance(mode, dict):
+        _check_parts("eval_args mode", mode, ("valid", "test"))
+    for chosen in evaluation_modes(settings).values():
+        if not re.fullmatch(r"full|(uni|pop)[1-9]\d*", str(chosen)):
+            raise UsageError(f"eval_args mode is {chosen!r}, it must be full, uniN or popN, such as uni100")
+
+
+def check_negatives(settings: Mapping[str, Any]) -> None:
+    """Check `train_neg_sample_args` against the loss: every loss but CE compares with negatives.
+
+    Raises:
+        UsageError: Negatives are missing, superfluous or not of a known kind.
+    """
+    negatives, loss = settings["train_neg_sample_args"], settings["loss_type"]
+    has_negatives = negatives is not None and negatives.get("distribution", "uniform") not in (None, "none")
+    if loss == "CE":
+        if has_negatives:
+            raise UsageError(
+                f"train_neg_sample_args is {negatives!r}, with loss_type CE it must be ~: CE ranks every item"
+            )
+        return
+    if not has_negatives:
+        raise UsageError(
+            f"train_neg_sample_args is {negatives!r}, loss_type {loss} needs negatives: "
+            "{distribution: uniform, sample_num: 1}"
+        )
+    _check_parts("train_neg_sample_args", negatives, _NEGATIVES)
+    distribution, count = negatives.get("distribution", "uniform"), negatives.get("sample_num", 1)
+    if distribution not in ("uniform", "popularity"):
+        raise UsageError(
+            f"train_neg_sample_args distribution is {distribution!r}, it must be uniform or popularity"
+        )
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise UsageError(f"train_neg_sample_args sample_num is {count!r}, it must be a whole number >= 1")
+    if negatives.get("dynamic", False):
+        raise UsageError(
+            "train_neg_sample_args dynamic is True, dynamic negatives are not supported: set it to False"
+        )
+
+
+def _check_parts(name: str, parts: Any, known: tuple[str, ...]) -> None:
+    if not isinstance(parts, dict):
+        raise UsageError(f"{name} is {parts!r}, it must hold some of {', '.join(known)}")
+    for part in parts:
+        if part not in known:
+            hint = did_you_mean(str(part), known)
+            raise UsageError(f"unknown part '{part}' of {name}: known are {', '.join(known)}.{hint}")
+
+
+def check_dataset_file(dataset: str, settings: Mapping[str, Any], known: list[str]) -> None:
+    """Check that the interactions are on disk, so that a missing file costs seconds and leaves no folder.
+
+    Args:
+        dataset: Name of the data set.
+        settings: The merged settings; `data_path` already ends in the data set's folder.
+        known: Names of the data sets that have a yaml file.
+
+    Raises:
+        UsageError: The file is missing; the message says which, where it goes and how to make it.
+    """
+    folder = Path(settings["data_path"])
+    wanted = folder / f"{dataset}.inter"
+    if settings.get("benchmark_filename") or wanted.is_file():
+        return
+    if dataset not in known:
+        raise UsageError(
+            f"unknown data set '{dataset}': there is neither a file {wanted} nor settings of this name "
+            f"(known are {', '.join(known)}).{did_you_mean(dataset, known)}"
+        )
+    archive = settings["archive"]
+    raise UsageError(
+        f"data set '{dataset}' needs the file {wanted}, which does not exist: get {archive} from "
+        f"{settings['source']} and run: recbole-lisa convert {dataset} {archive} --output {folder} "
+        "(or name the folder that holds it: --data_path)"
+    )
