@@ -1,0 +1,251 @@
+"""Batches for training and evaluation, gathered from the flat store when they are asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from logging import getLogger
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from recbole.config import Config
+from recbole.data.interaction import Interaction
+
+from recbole_lisa.data.dataset import WindowDataset
+from recbole_lisa.data.histories import Index
+from recbole_lisa.data.sampler import TrainingNegatives, evaluation_negatives, item_weights
+from recbole_lisa.data.windows import Windows, cut_windows, preceding, prefixes
+from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.fields import field_names
+
+SUPERVISIONS = {"all_positions": cut_windows, "last_position": prefixes}
+_TRAIN_STREAM, _EVAL_STREAM = 1, 2
+_LENGTH_GROUPS = 16
+_MAX_SCORES = 2**25
+
+
+def create_loaders(
+    config: Config, dataset: WindowDataset
+) -> tuple[TrainLoader, EvalLoader | None, EvalLoader | None]:
+    """Split a data set by ``eval_args`` and make the loaders of its phases.
+
+    Returns:
+        The training, validation and test loader; None for a phase without targets.
+
+    Raises:
+        UsageError: something in the configuration or in the data is wrong.
+    """
+    train, valid, test = dataset.build()
+    return (
+        TrainLoader(config, train),
+        EvalLoader(config, valid, "valid") if valid.part.count.any() else None,
+        EvalLoader(config, test, "test") if test.part.count.any() else None,
+    )
+
+
+class _Loader:
+    """What both loaders share: the store, the field names, and gathering the inputs of a batch."""
+
+    def __init__(self, config: Config, dataset: WindowDataset, windows: Windows, batch_size: int) -> None:
+        self.config = config
+        self.dataset = self._dataset = dataset
+        self.windows = windows
+        self.batch_size = batch_size
+        self.fields = field_names(config)
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return -(-len(self.windows) // self.batch_size)
+
+    def _inputs(self, chosen: Index) -> tuple[dict[str, torch.Tensor], Index, npt.NDArray[np.bool_]]:
+        """Columns that training and evaluation share, with the rows (N, L) and the valid mask (N, L)."""
+        store = self.dataset.histories
+        rows, valid = self.windows.rows(chosen)
+        columns = {
+            self.fields.user: store.users[self.windows.history[chosen]],
+            self.fields.item_list: store.items[rows] * valid.astype(np.int64),
+            self.fields.item_length: self.windows.length[chosen].astype(np.int64),
+            self.fields.time_gap_list: store.gaps[rows] * valid,
+        }
+        return {name: torch.from_numpy(column) for name, column in columns.items()}, rows, valid
+
+
+class TrainLoader(_Loader):
+    """Training batches of windows of similar length, in an order that depends on (seed, epoch) only.
+
+    With ``supervision: all_positions`` an Interaction holds, for N windows padded to the longest of them (L):
+    user_id (N,), item_id_list (N, L), item_length (N,), target_id_list (N, L), neg_target_id_list (N, L, R) and
+    time_gap_list (N, L) in seconds. With ``last_position`` the targets are item_id (N,) and the negatives
+    neg_item_id (N, R). Without ``train_neg_sample_args`` (loss CE) there are no negatives. Names follow the
+    configuration (``fields.py``); ids are int64, gaps float32; padding is 0, on the right.
+
+    Args:
+        config: the run's configuration.
+        dataset: the training view of a data set.
+
+    Raises:
+        UsageError: unknown supervision, sampling that is not supported, or no history with two training items.
+    """
+
+    def __init__(self, config: Config, dataset: WindowDataset) -> None:
+        supervision = config["supervision"] or "all_positions"
+        if supervision not in SUPERVISIONS:
+            known = " or ".join(SUPERVISIONS)
+            hint = did_you_mean(str(supervision), SUPERVISIONS)
+            raise UsageError(f"supervision must be {known}, got {supervision!r}.{hint}")
+        lengths, longest = dataset.part.count + 1, config["MAX_ITEM_LIST_LENGTH"]
+        windows = SUPERVISIONS[supervision](dataset.histories.offsets[:-1], lengths, longest)
+        super().__init__(config, dataset, windows, config["train_batch_size"])
+        self.every_position = supervision == "all_positions"
+        self.shuffle = config["shuffle"] is not False
+        self.epoch = 0
+        self.skipped_users = int((lengths < 2).sum())
+        self._group_width = max(1, longest // _LENGTH_GROUPS)
+        self._negatives = _training_negatives(config, dataset)
+        getLogger().info(
+            f"training: {len(windows)} windows of at most {longest} items ({supervision}), "
+            f"{self.skipped_users} users skipped (fewer than 2 training items)"
+        )
+        if not len(windows):
+            raise UsageError("nothing to train on: no user has 2 interactions in the training part")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch (from 0) whose batches the next iteration gives."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Interaction]:
+        """The batches of the chosen epoch; the same ones at every call."""
+        rng = np.random.default_rng([_TRAIN_STREAM, self.config["seed"], self.epoch])
+        for chosen in self._batches(rng):
+            yield self._batch(chosen, rng)
+
+    def _batches(self, rng: np.random.Generator) -> list[Index]:
+        """Window indices batch by batch: shuffled, then grouped by length, then the batches shuffled."""
+        total = len(self.windows)
+        if not self.shuffle:
+            return np.split(np.arange(total), range(self.batch_size, total, self.batch_size))
+        order = rng.permutation(total)
+        order = order[np.argsort(self.windows.length[order] // self._group_width, kind="stable")]
+        sizes = np.full(len(self), self.batch_size)
+        # The one smaller batch is not always that of the longest windows.
+        sizes[rng.integers(len(sizes))] -= len(sizes) * self.batch_size - total
+        batches = np.split(order, np.cumsum(sizes)[:-1])
+        return [batches[number] for number in rng.permutation(len(batches))]
+
+    def _batch(self, chosen: Index, rng: np.random.Generator) -> Interaction:
+        columns, rows, valid = self._inputs(chosen)
+        items = self.dataset.histories.items
+        if self.every_position:
+            # A padded row is row 0; row 1 exists because a window has an item after it.
+            targets, names = (
+                items[rows + 1] * valid.astype(np.int64),
+                (self.fields.target_list, self.fields.negative_list),
+            )
+        else:
+            targets, names = (
+                items[self.windows.end[chosen]].astype(np.int64),
+                (self.fields.item, self.fields.negative),
+            )
+        columns[names[0]] = torch.from_numpy(targets)
+        if self._negatives is not None:
+            columns[names[1]] = torch.from_numpy(self._negatives.draw(targets, rng))
+        return Interaction(columns)
+
+
+def _training_negatives(config: Config, dataset: WindowDataset) -> TrainingNegatives | None:
+    settings = config["train_neg_sample_args"]
+    if settings["distribution"] == "none":
+        return None
+    if settings.get("dynamic"):
+        raise UsageError("train_neg_sample_args.dynamic is not supported; set it to False")
+    weights = item_weights(dataset.item_counts, settings["distribution"], settings["alpha"])
+    return TrainingNegatives(weights, settings["sample_num"])
+
+
+@dataclass(frozen=True)
+class EvalBatch:
+    """Held-out targets with the history before each.
+
+    Attributes:
+        interaction: user_id (N,), item_id_list (N, L), item_length (N,), time_gap_list (N, L), item_id (N,) target.
+        candidates: (N, 1 + K) item ids to rank, the target among them; None to rank every item.
+        positive_column: (N,) the target's column in ``candidates``; None to rank every item.
+    """
+
+    interaction: Interaction
+    candidates: torch.Tensor | None
+    positive_column: torch.Tensor | None
+
+
+class EvalLoader(_Loader):
+    """Every held-out target of a phase once, each with the last MAX_ITEM_LIST_LENGTH items before it.
+
+    Targets come ordered by the length of their input. The target's column among the candidates is drawn, so that
+    equal scores favour neither side. Candidates depend on the seed, the phase and the data only.
+
+    Args:
+        config: the run's configuration.
+        dataset: the validation or test view of a data set.
+        phase: ``valid`` or ``test``, a key of ``eval_args.mode``.
+
+    Raises:
+        UsageError: unknown mode, or a user without enough items for the negatives.
+    """
+
+    def __init__(self, config: Config, dataset: WindowDataset, phase: str) -> None:
+        offsets = dataset.histories.offsets
+        windows = preceding(offsets[:-1], *dataset.part.targets(offsets), config["MAX_ITEM_LIST_LENGTH"])
+        distribution, sample_num = _eval_mode(config["eval_args"]["mode"], phase)
+        batch_size = config["eval_batch_size"]
+        if not sample_num:
+            batch_size = max(1, min(batch_size, _MAX_SCORES // dataset.item_num))
+        super().__init__(config, dataset, windows, batch_size)
+        self.order = np.argsort(windows.length, kind="stable")
+        self.targets = dataset.histories.items[windows.end]
+        self.candidates: npt.NDArray[np.int32] | None = None
+        if sample_num:
+            rng = np.random.default_rng([_EVAL_STREAM, config["seed"], ("valid", "test").index(phase)])
+            weights = item_weights(dataset.item_counts, distribution)
+            negatives = evaluation_negatives(dataset.histories, windows.history, weights, sample_num, rng)
+            self.positive_column = rng.integers(0, sample_num + 1, size=len(windows))
+            self.candidates = _place(negatives, self.targets, self.positive_column)
+
+    def __iter__(self) -> Iterator[EvalBatch]:
+        """The batches, the same ones at every call."""
+        for start in range(0, len(self.order), self.batch_size):
+            chosen = self.order[start : start + self.batch_size]
+            columns, _, _ = self._inputs(chosen)
+            columns[self.fields.item] = torch.from_numpy(self.targets[chosen].astype(np.int64))
+            interaction = Interaction(columns)
+            if self.candidates is None:
+                yield EvalBatch(interaction, None, None)
+            else:
+                candidates = torch.from_numpy(self.candidates[chosen].astype(np.int64))
+                yield EvalBatch(interaction, candidates, torch.from_numpy(self.positive_column[chosen]))
+
+
+def _eval_mode(mode: str | dict[str, Any], phase: str) -> tuple[str, int]:
+    """The distribution and number of sampled negatives of a phase; 0 of them means full ranking."""
+    name = str(mode[phase] if isinstance(mode, dict) else mode)
+    if name == "full":
+        return "uniform", 0
+    match = re.fullmatch(r"(uni|pop)([1-9]\d*)", name)
+    if match is None:
+        raise UsageError(
+            f"eval_args.mode of {phase} must be full, uniN or popN (N negatives, as in uni100), got {name!r}"
+        )
+    return {"uni": "uniform", "pop": "popularity"}[match[1]], int(match[2])
+
+
+def _place(
+    negatives: npt.NDArray[np.int32], targets: npt.NDArray[np.int32], column: Index
+) -> npt.NDArray[np.int32]:
+    """Put each target into its column; the negative that was there moves to the end. (N, K) -> (N, 1 + K)."""
+    candidates = np.concatenate([negatives, targets[:, None]], axis=1)
+    row = np.arange(len(candidates))
+    candidates[row, -1] = candidates[row, column]
+    candidates[row, column] = targets
+    return candidates

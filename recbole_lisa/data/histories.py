@@ -1,0 +1,79 @@
+"""Every interaction once, grouped by user and ordered by time, in three flat arrays.
+
+Windows, prefixes and held-out targets are index arithmetic on this store (see ``windows.py``), so the memory of
+the data path is O(rows) whatever the maximum length is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Items = npt.NDArray[np.int32]
+Gaps = npt.NDArray[np.float32]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Histories:
+    """The interactions of all users, user by user, oldest first.
+
+    Attributes:
+        items: (rows,) item ids, 1..V-1.
+        gaps: (rows,) seconds since the same user's previous interaction; 0 at the first one.
+        offsets: (users + 1,) history u is ``items[offsets[u]:offsets[u + 1]]``.
+        users: (users,) the user id of each history, ascending.
+    """
+
+    items: Items
+    gaps: Gaps
+    offsets: Index
+    users: Index
+
+    @classmethod
+    def from_interactions(
+        cls, users: npt.NDArray[np.integer], items: npt.NDArray[np.integer], times: npt.NDArray[np.float64]
+    ) -> Histories:
+        """Sort interactions by user and time; equal times keep the order in which they were given.
+
+        Times are compared as they come, never rounded: in float32 two events of one day are often "equal".
+
+        Args:
+            users: (rows,) user ids.
+            items: (rows,) item ids.
+            times: (rows,) seconds, finite.
+
+        Raises:
+            ValueError: the arrays differ in length, or a time is not finite.
+        """
+        if not len(users) == len(items) == len(times):
+            raise ValueError(
+                f"users, items and times must have one length, got {len(users)}, {len(items)} and {len(times)}"
+            )
+        if not np.isfinite(times).all():
+            raise ValueError(f"times must be finite, got {int((~np.isfinite(times)).sum())} that are not")
+        order = np.lexsort((times, users))
+        users, times = users[order], times[order]
+        first = np.ones(len(users), dtype=bool)
+        first[1:] = users[1:] != users[:-1]
+        gaps = np.zeros(len(times), dtype=np.float32)
+        gaps[1:] = np.diff(times)
+        gaps[first] = 0.0
+        starts = np.flatnonzero(first)
+        return cls(
+            items=items[order].astype(np.int32, copy=False),
+            gaps=gaps,
+            offsets=np.append(starts, len(users)).astype(np.int64, copy=False),
+            users=users[starts].astype(np.int64, copy=False),
+        )
+
+    @property
+    def lengths(self) -> Index:
+        """(users,) interactions per history."""
+        return np.diff(self.offsets)
+
+    def row_users(self) -> Index:
+        """(rows,) the user id of every row."""
+        return np.repeat(self.users, self.lengths)

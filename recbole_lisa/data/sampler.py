@@ -1,0 +1,183 @@
+"""Negative items: new ones for every training position, and fixed candidate lists for evaluation."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from recbole_lisa.data.histories import Histories, Index
+from recbole_lisa.errors import UsageError
+
+DISTRIBUTIONS = ("uniform", "popularity")
+_SCALE = 2.0**40
+_DENSE_CELLS = 2**25
+_ROUNDS = 24
+
+
+def item_weights(counts: Index, distribution: str, alpha: float = 1.0) -> Index:
+    """Sampling weights of the items as integers, so that draws are exact.
+
+    Args:
+        counts: (V,) interactions per item; entry 0 is padding.
+        distribution: ``uniform`` (every item alike) or ``popularity`` (counts ** alpha; unseen items never).
+        alpha: power of the popularity.
+
+    Returns:
+        (V,) weights, 0 for padding and for items that are never drawn, at least 1 for all others.
+
+    Raises:
+        UsageError: unknown distribution.
+    """
+    if distribution == "uniform":
+        weights = np.ones(len(counts), dtype=np.int64)
+    elif distribution == "popularity":
+        seen = counts > 0
+        share = np.where(seen, counts, 1).astype(np.float64) ** alpha * seen
+        weights = np.ceil(share / max(share.max(initial=0.0), 1e-300) * _SCALE).astype(np.int64)
+    else:
+        known = " or ".join(DISTRIBUTIONS)
+        raise UsageError(f"the sampling distribution must be {known}, got {distribution!r}")
+    weights[0] = 0
+    return weights
+
+
+class TrainingNegatives:
+    """Draws R negatives for each training position from all items but that position's own target.
+
+    Other items of the user's history may be drawn, as in RecBole's sequential sampler and in the paper's code.
+
+    Args:
+        weights: (V,) from ``item_weights``.
+        sample_num: R, negatives per position, at least 1.
+
+    Raises:
+        UsageError: fewer than two items can be drawn, or ``sample_num`` is less than 1.
+    """
+
+    def __init__(self, weights: Index, sample_num: int) -> None:
+        drawable = int(np.count_nonzero(weights))
+        if drawable < 2:
+            raise UsageError(
+                f"negative sampling needs at least 2 items to draw from, the data has {drawable}"
+            )
+        if sample_num < 1:
+            raise UsageError(f"train_neg_sample_args.sample_num must be at least 1, got {sample_num}")
+        self._sample_num = sample_num
+        self._weights = weights
+        self._cumulative = np.cumsum(weights)
+        self._uniform = bool((weights[1:] == weights[1]).all())
+
+    def draw(self, targets: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Negatives of the given targets.
+
+        Drawing from the items without the target is one draw from a shorter range, moved past the target where it
+        lands on or after it: exact, and without retries.
+
+        Args:
+            targets: (...) item ids, 0 where padded.
+            rng: the generator to draw from.
+
+        Returns:
+            (..., R) item ids, 0 where the target is 0.
+        """
+        shape = (*targets.shape, self._sample_num)
+        target = targets[..., None]
+        if self._uniform:
+            drawn = rng.integers(1, len(self._weights) - 1, size=shape)
+            drawn += drawn >= target
+        else:
+            own = self._weights[target]
+            drawn = rng.integers(0, self._cumulative[-1] - own, size=shape)
+            drawn += own * (drawn >= self._cumulative[target] - own)
+            drawn = np.searchsorted(self._cumulative, drawn, side="right")
+        drawn *= target > 0
+        return drawn
+
+
+def evaluation_negatives(
+    histories: Histories, owners: Index, weights: Index, sample_num: int, rng: np.random.Generator
+) -> npt.NDArray[np.int32]:
+    """Negatives that their user never interacted with, before or after, without repeats.
+
+    Args:
+        histories: the WHOLE histories, held-out items included.
+        owners: (targets,) history of each held-out target.
+        weights: (V,) from ``item_weights``.
+        sample_num: K, negatives per target.
+        rng: the generator to draw from.
+
+    Returns:
+        (targets, K) item ids.
+
+    Raises:
+        UsageError: some user has fewer than K such items.
+    """
+    negatives = np.empty((len(owners), sample_num), dtype=np.int32)
+    chunk = max(1, _DENSE_CELLS // len(weights))
+    for start in range(0, len(owners), chunk):
+        part = owners[start : start + chunk]
+        negatives[start : start + chunk] = _draw_unseen(histories, part, weights, sample_num, rng)
+    return negatives
+
+
+def _draw_unseen(
+    histories: Histories, owners: Index, weights: Index, sample_num: int, rng: np.random.Generator
+) -> npt.NDArray[np.int32]:
+    """(n, K) negatives of one chunk of targets."""
+    blocked = _seen_items(histories, owners, weights)
+    _check_enough(histories, owners, blocked, sample_num)
+    negatives = np.zeros((len(owners), sample_num), dtype=np.int32)
+    cumulative = np.cumsum(weights)
+    for _ in range(_ROUNDS):
+        row, column = np.nonzero(negatives == 0)
+        if not len(row):
+            return negatives
+        item = np.searchsorted(cumulative, rng.integers(0, cumulative[-1], size=len(row)), side="right")
+        _, first = np.unique(row * len(weights) + item, return_index=True)
+        fresh = first[~blocked[row[first], item[first]]]
+        negatives[row[fresh], column[fresh]] = item[fresh]
+        blocked[row[fresh], item[fresh]] = True
+    _complete(negatives, blocked, weights, rng)
+    return negatives
+
+
+def _seen_items(histories: Histories, owners: Index, weights: Index) -> npt.NDArray[np.bool_]:
+    """(n, V), True where an item must not be drawn: in the user's history, or without weight."""
+    blocked = np.tile(weights == 0, (len(owners), 1))
+    lengths = histories.lengths[owners]
+    row = np.repeat(np.arange(len(owners)), lengths)
+    within = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    blocked[row, histories.items[histories.offsets[owners][row] + within]] = True
+    return blocked
+
+
+def _check_enough(
+    histories: Histories, owners: Index, blocked: npt.NDArray[np.bool_], sample_num: int
+) -> None:
+    """Stop when some user has fewer than K items left to draw."""
+    free = blocked.shape[1] - blocked.sum(axis=1)
+    worst = int(free.argmin())
+    if free[worst] < sample_num:
+        raise UsageError(
+            f"{sample_num} evaluation negatives asked, but user id {histories.users[owners[worst]]} has only "
+            f"{free[worst]} items left that were never interacted with, of {blocked.shape[1] - 1}. "
+            f"Set eval_args.mode to uni{free[worst]} or less, or to full"
+        )
+
+
+def _complete(
+    negatives: npt.NDArray[np.int32],
+    blocked: npt.NDArray[np.bool_],
+    weights: Index,
+    rng: np.random.Generator,
+) -> None:
+    """Fill the places that are still empty by ranking ALL items of those few users by exponential keys / weight.
+
+    That is the same distribution as drawing on one by one, in bounded time however little is left to draw.
+    """
+    rows = np.flatnonzero((negatives == 0).any(axis=1))
+    for row in rows:
+        empty = np.flatnonzero(negatives[row] == 0)
+        items = np.flatnonzero(~blocked[row])
+        keys = rng.standard_exponential(len(items)) / weights[items]
+        negatives[row, empty] = items[np.argsort(keys)[: len(empty)]]
