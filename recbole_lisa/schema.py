@@ -165,8 +165,8 @@ def _is_number(value: Any) -> bool:
 
 def _within(number: float, bound: str) -> bool:
     if not bound.startswith("in"):
-        relation, low = bound.split()
-        return number >= float(low) if relation == ">=" else number > float(low)
+        relation, least = bound.split()
+        return number >= float(least) if relation == ">=" else number > float(least)
     interval = bound.removeprefix("in ")
     low, high = (float(end) for end in interval[1:-1].split(","))
     above = number >= low if interval[0] == "[" else number > low

@@ -1,0 +1,123 @@
+"""The commands: `recbole-lisa [run]` trains and tests a model, the other words do their own job."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from recbole_lisa import __version__
+from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.registry import MODELS
+
+_USAGE_STATUS = 2
+_COMMANDS = {"run": "recbole_lisa.cli:run_command", "benchmark": "recbole_lisa.benchmark:main"}
+_EPILOG = """\
+Every setting of RecBole, the model, the data set or the protocol is an option: --epochs=10 or --epochs 10.
+Values are yaml: --topk='[5, 10]', --eval_args='{mode: uni100}', --train_neg_sample_args=~
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that the first word names; without one, `run`.
+
+    Args:
+        argv: The words after the program's name; by default those of the process.
+
+    Returns:
+        The exit status: 0, or 2 after a mistake of the user, told in one line on stderr.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        command = _command(words.pop(0) if words and not words[0].startswith("-") else "run")
+        return command(words)
+    except UsageError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return _USAGE_STATUS
+
+
+def run_command(words: Sequence[str]) -> int:
+    """Train and test one model: parse the words and hand them to `quick_start.run`.
+
+    Args:
+        words: The words of the command line after `run`.
+
+    Returns:
+        0.
+
+    Raises:
+        UsageError: The words are not options, or a setting is wrong.
+    """
+    parser = _Parser(
+        prog="recbole-lisa run",
+        description="Train a model on a data set and print its metrics.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("-m", "--model", required=True, help=", ".join(MODELS))
+    parser.add_argument("-d", "--dataset", required=True, help="a data set with settings, or your own")
+    parser.add_argument("--protocol", default="full_ranking", help="full_ranking (default) or paper")
+    parser.add_argument(
+        "--config_files", nargs="+", default=[], metavar="FILE", help="yaml files; a later one wins"
+    )
+    parser.add_argument("--version", action="version", version=f"recbole-lisa {__version__}")
+    options, settings = parser.parse_known_args(words)
+    config_files = [file for words in options.config_files for file in words.split()]
+    command_line = parse_settings(settings)
+    # Imported late: a mistake on the command line should not wait for torch.
+    quick_start = import_module("recbole_lisa.quick_start")
+    quick_start.run(
+        options.model,
+        options.dataset,
+        protocol=options.protocol,
+        config_files=config_files,
+        command_line=command_line,
+    )
+    return 0
+
+
+def parse_settings(words: Sequence[str]) -> dict[str, str]:
+    """Read `--key=value` and `--key value`.
+
+    Args:
+        words: The options that the program does not know by name.
+
+    Returns:
+        Key -> text of the value.
+
+    Raises:
+        UsageError: A word is no option, an option has no value, or a key has two different values.
+    """
+    settings: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        key, has_value, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or not key:
+            raise UsageError(f"unexpected word '{word}': settings are written --key=value")
+        if not has_value:
+            if not rest or rest[0].startswith("--"):
+                raise UsageError(f"'{word}' has no value: write {word}=value")
+            value = rest.pop(0)
+        if settings.get(key, value) != value:
+            raise UsageError(f"'--{key}' is given twice, as '{settings[key]}' and as '{value}': keep one")
+        settings[key] = value
+    return settings
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, but a mistake is a `UsageError` like every other."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int]:
+    if name not in _COMMANDS:
+        raise UsageError(
+            f"unknown command '{name}': known are {', '.join(_COMMANDS)}.{did_you_mean(name, _COMMANDS)}"
+        )
+    module, _, attribute = _COMMANDS[name].partition(":")
+    command: Callable[[Sequence[str]], int] = getattr(import_module(module), attribute)
+    return command
