@@ -1,0 +1,35 @@
+"""Every test starts from the same seeds and the same number of threads."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+# Two threads per test run keep timings and memory alike on small machines.
+torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+@pytest.fixture(autouse=True)
+def seeds() -> None:
+    """Seed python, numpy and torch before each test."""
+    random.seed(2021)
+    np.random.seed(2021)
+    torch.manual_seed(2021)
+
+
+@pytest.fixture
+def isolated_run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder, so that a run's log, checkpoint and TensorBoard files stay out of the tree."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked `gpu` where there is no CUDA device."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
