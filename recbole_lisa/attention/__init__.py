@@ -1,0 +1,45 @@
+"""Attention mechanisms as plain nn.Modules behind one contract; usable without RecBole."""
+
+import difflib
+import inspect
+from typing import Any
+
+from recbole_lisa.attention.base import Attention
+from recbole_lisa.attention.full import FullAttention
+from recbole_lisa.attention.lisa import LISAAttention
+
+MECHANISMS: dict[str, type[Attention]] = {"full": FullAttention, "lisa": LISAAttention}
+
+__all__ = ["MECHANISMS", "Attention", "FullAttention", "LISAAttention", "build_attention"]
+
+
+def build_attention(name: str, *, hidden_size: int, max_length: int, **settings: Any) -> Attention:
+    """Any mechanism by name.
+
+    Args:
+        name: a key of MECHANISMS.
+        hidden_size: D.
+        max_length: longest sequence, for mechanisms whose parameters depend on it.
+        **settings: keywords of the mechanism's constructor.
+
+    Returns:
+        A module with forward(x (N, L, D), valid (N, L) bool) -> (N, L, D).
+
+    Raises:
+        ValueError: on an unknown name or setting, with the nearest known one.
+    """
+    mechanism = MECHANISMS.get(name)
+    if mechanism is None:
+        raise ValueError(f"unknown attention {name!r}: {_known(name, list(MECHANISMS))}")
+    parameters = inspect.signature(mechanism).parameters
+    for setting in settings:
+        if setting not in parameters:
+            raise ValueError(f"attention {name!r} has no setting {setting!r}: {_known(setting, list(parameters))}")
+    if "max_length" in parameters:
+        settings["max_length"] = max_length
+    return mechanism(hidden_size=hidden_size, **settings)
+
+
+def _known(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"

@@ -1,0 +1,50 @@
+"""The one contract of all attention mechanisms."""
+
+from torch import Tensor, nn
+
+
+def final_positions(valid: Tensor) -> Tensor:
+    """Index of each row's last real item.
+
+    Args:
+        valid: (N, L) bool, padding on the right.
+
+    Returns:
+        (N,) int64; 0 for a row of padding only.
+    """
+    return (valid.sum(dim=1) - 1).clamp_min(0)
+
+
+def take_positions(x: Tensor, positions: Tensor) -> Tensor:
+    """x[n, positions[n]].
+
+    Args:
+        x: (N, L, D).
+        positions: (N,).
+
+    Returns:
+        (N, D).
+    """
+    return x.gather(1, positions.view(-1, 1, 1).expand(-1, 1, x.shape[-1])).squeeze(1)
+
+
+class Attention(nn.Module):
+    """Self attention over right-padded sequences.
+
+    A mechanism is a module whose constructor takes plain keywords and whose forward obeys:
+
+    - x (N, L, D) and valid (N, L) bool in, (N, L, D) out, any L from 1 up; the output at padding is 0;
+    - padding never changes a real position, nor does another row of the batch;
+    - when is_causal, position i depends on positions up to i only;
+    - in eval mode the same input gives the same output.
+    """
+
+    is_causal: bool = True
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
+        raise NotImplementedError
+
+    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at each row's final real position only: x (N, L, D), valid (N, L) -> (N, D)."""
+        return take_positions(self(x, valid), final_positions(valid))

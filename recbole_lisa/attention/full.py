@@ -1,0 +1,71 @@
+"""Exact softmax attention through torch's fused kernels: the honest vanilla Transformer."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from recbole_lisa.attention.base import Attention, final_positions, take_positions
+
+
+class FullAttention(Attention):
+    """softmax(Q K^T / sqrt(D / H)) V, then an output projection (LISA, Eq. 1; Vaswani et al. 2017).
+
+    O(L^2 D) time, O(L) memory where a flash kernel serves the device. With padding on the right the causal mask alone
+    keeps padding out of every real position, so the flash kernel needs no mask.
+
+    Args:
+        hidden_size: D.
+        n_heads: H, divides D.
+        dropout: probability on the attention weights (above 0 torch leaves the flash kernel on CPU).
+        bidirectional: attend to all real positions.
+
+    Raises:
+        ValueError: when n_heads does not divide hidden_size.
+    """
+
+    def __init__(
+        self, *, hidden_size: int, n_heads: int = 1, dropout: float = 0.0, bidirectional: bool = False
+    ) -> None:
+        super().__init__()
+        if n_heads < 1 or hidden_size % n_heads:
+            raise ValueError(f"n_heads must divide hidden_size {hidden_size}, got {n_heads}")
+        self.n_heads = n_heads
+        self.dropout = dropout
+        self.is_causal = not bidirectional
+        self.query, self.key, self.value, self.output = (nn.Linear(hidden_size, hidden_size) for _ in range(4))
+        for layer in (self.query, self.key, self.value, self.output):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # (N, H, L, D / H)
+
+    def _attend(self, query: Tensor, x: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
+        key, value = self._heads(self.key(x)), self._heads(self.value(x))
+        attended = scaled_dot_product_attention(
+            self._heads(self.query(query)),
+            key,
+            value,
+            attn_mask=mask,
+            is_causal=is_causal,
+            dropout_p=self.dropout if self.training else 0.0,
+        )  # (N, H, L, D / H)
+        return self.output(attended.transpose(1, 2).flatten(2))
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
+        mask = None if self.is_causal else self._key_mask(valid)
+        return self._attend(x, x, mask, is_causal=self.is_causal) * valid.unsqueeze(-1)
+
+    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at the final real position only, O(L D): x (N, L, D), valid (N, L) -> (N, D)."""
+        query = take_positions(x, final_positions(valid)).unsqueeze(1)  # (N, 1, D)
+        attended = self._attend(query, x, self._key_mask(valid), is_causal=False).squeeze(1)
+        return attended * valid.any(dim=1, keepdim=True)
+
+    @staticmethod
+    def _key_mask(valid: Tensor) -> Tensor:
+        """(N, 1, 1, L) keys that count; a row of padding only keeps its first, so that its softmax is defined."""
+        first = torch.zeros_like(valid)
+        first[:, 0] = True
+        return (valid | (first & ~valid.any(dim=1, keepdim=True)))[:, None, None, :]

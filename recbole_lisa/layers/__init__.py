@@ -1,0 +1,1 @@
+"""Building blocks around the attention mechanisms: quantisers and the encoder block."""

@@ -1,0 +1,98 @@
+"""B learnable codebooks that quantise any embedding (LISA, Section 3.1.2)."""
+
+import torch
+from torch import Tensor, nn
+
+from recbole_lisa.ops.quantize import SIMILARITIES, Quantized, quantize
+
+ENCODINGS = ("residual", "parallel")
+
+
+class Codebook(nn.Module):
+    """Quantiser with B codebooks of W codewords (Eq. 2).
+
+    Args:
+        hidden_size: D.
+        n_codebooks: B.
+        n_codewords: W.
+        similarity: bilinear (x^T M c, one M for all codebooks), dot or euclidean.
+        encoding: residual (each codebook encodes what the earlier ones left over) or parallel (the paper's equation).
+        temperature: of the softmax over codewords.
+        hard: one codeword a codebook, straight-through gradient; False: the softmax itself (LISA-Soft).
+
+    Raises:
+        ValueError: on a size below 1, a temperature not above 0, or an unknown similarity or encoding.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        n_codebooks: int = 8,
+        n_codewords: int = 128,
+        similarity: str = "bilinear",
+        encoding: str = "residual",
+        temperature: float = 0.7,
+        hard: bool = True,
+    ) -> None:
+        super().__init__()
+        if min(hidden_size, n_codebooks, n_codewords) < 1:
+            raise ValueError(
+                "hidden_size, n_codebooks and n_codewords must be at least 1, got "
+                f"{hidden_size}, {n_codebooks}, {n_codewords}"
+            )
+        if not temperature > 0:
+            raise ValueError(f"temperature must be above 0, got {temperature}")
+        if similarity not in SIMILARITIES:
+            raise ValueError(f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
+        if encoding not in ENCODINGS:
+            raise ValueError(f"encoding must be one of {', '.join(ENCODINGS)}, got {encoding!r}")
+        self.similarity = similarity
+        self.temperature = temperature
+        self.residual = encoding == "residual"
+        self.hard = hard
+        self.codewords = nn.Parameter(torch.empty(n_codebooks, n_codewords, hidden_size))
+        self.bilinear = nn.Parameter(torch.empty(hidden_size, hidden_size)) if similarity == "bilinear" else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier-normal codebooks, each as one (W, D) matrix, and bilinear weight."""
+        for book in self.codewords:
+            nn.init.xavier_normal_(book)
+        if self.bilinear is not None:
+            nn.init.xavier_normal_(self.bilinear)
+
+    @property
+    def n_codebooks(self) -> int:
+        """B."""
+        return self.codewords.shape[0]
+
+    @property
+    def n_codewords(self) -> int:
+        """W."""
+        return self.codewords.shape[1]
+
+    def forward(self, x: Tensor) -> Quantized:
+        """Quantise vectors.
+
+        Args:
+            x: (U, D); pass each distinct vector once.
+
+        Returns:
+            codes (U, B), assignment (U, B, W), reconstruction (U, D).
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            return quantize(
+                x.to(self.codewords.dtype),
+                self.codewords,
+                similarity=self.similarity,
+                bilinear=self.bilinear,
+                temperature=self.temperature,
+                residual=self.residual,
+                hard=self.hard,
+            )
+
+    def extra_repr(self) -> str:
+        """Sizes and settings for print(model)."""
+        b, w, d = self.codewords.shape
+        return f"n_codebooks={b}, n_codewords={w}, hidden_size={d}, similarity={self.similarity}, hard={self.hard}"

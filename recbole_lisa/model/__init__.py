@@ -1,0 +1,1 @@
+"""The RecBole boundary: Interaction <-> tensors, scores, losses."""

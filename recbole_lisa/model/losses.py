@@ -1,0 +1,134 @@
+"""Training losses over supervised positions, each a function of scores (M,) and (M, R), or blockwise over all items."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, logsigmoid, softplus
+from torch.utils.checkpoint import checkpoint
+
+SAMPLED_LOSSES = ("BCE", "BPR", "gBCE", "SSM")
+LOSSES = (*SAMPLED_LOSSES, "CE")
+BLOCK_ELEMENTS = 2**22
+"""Entries of the largest temporary, (rows, items) scores or (rows, R, D) negatives: 16 MB in float32."""
+
+
+def binary_cross_entropy(positive: Tensor, negative: Tensor) -> Tensor:
+    """-log sigmoid(s+) - sum_r log(1 - sigmoid(s_r)), averaged over positions (the paper's loss).
+
+    Args:
+        positive: (M,) scores of the targets.
+        negative: (M, R) scores of the negatives.
+
+    Returns:
+        Scalar.
+    """
+    return softplus(-positive).mean() + softplus(negative).sum(dim=1).mean()
+
+
+def bpr(positive: Tensor, negative: Tensor) -> Tensor:
+    """-log sigmoid(s+ - s_r), averaged over positions and negatives; arguments as binary_cross_entropy."""
+    return -logsigmoid(positive.unsqueeze(1) - negative).mean()
+
+
+def generalised_bce(positive: Tensor, negative: Tensor, *, n_items: int, t: float) -> Tensor:
+    """gBCE (Petrov and Macdonald, 2023): sigmoid(s+)^beta undoes the overconfidence that sampling brings.
+
+    beta = alpha (t (1 - 1/alpha) + 1/alpha), alpha = R / (n_items - 1): t = 0 is plain BCE.
+
+    Args:
+        positive: (M,).
+        negative: (M, R).
+        n_items: number of real items.
+        t: calibration in [0, 1].
+
+    Returns:
+        Scalar, averaged over positions and over the 1 + R scores of each.
+    """
+    rate = min(negative.shape[1] / max(n_items - 1, 1), 1.0)
+    beta = rate * (t * (1 - 1 / rate) + 1 / rate)
+    total = beta * softplus(-positive) + softplus(negative).sum(dim=1)
+    return total.mean() / (1 + negative.shape[1])
+
+
+def sampled_softmax(
+    positive: Tensor, negative: Tensor, *, positive_log_q: Tensor | None, negative_log_q: Tensor | None
+) -> Tensor:
+    """Cross entropy of the target against its negatives, scores corrected by log q of the sampling distribution.
+
+    Args:
+        positive: (M,).
+        negative: (M, R).
+        positive_log_q: (M,) log sampling probability of the targets; None for uniform sampling, where it cancels.
+        negative_log_q: (M, R) of the negatives, or None.
+
+    Returns:
+        Scalar.
+    """
+    if positive_log_q is not None and negative_log_q is not None:
+        positive, negative = positive - positive_log_q, negative - negative_log_q
+    logits = torch.cat([positive.unsqueeze(1), negative], dim=1)  # (M, 1 + R)
+    return (logits.logsumexp(dim=1) - positive).mean()
+
+
+def full_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
+    """Cross entropy over all real items, in blocks of positions that are recomputed in the backward pass.
+
+    Args:
+        hidden: (M, D).
+        table: (V, D) item vectors; row 0 is padding and is left out of the softmax.
+        target: (M,) item ids, 1..V-1.
+
+    Returns:
+        Scalar; memory stays O(M D + V D + BLOCK_ELEMENTS), never (M, V).
+    """
+    rows = max(BLOCK_ELEMENTS // table.shape[0], 1)
+    total = hidden.new_zeros((), dtype=torch.float32)
+    for part, wanted in zip(hidden.split(rows), target.split(rows), strict=True):
+        total = total + checkpoint(_block_cross_entropy, part, table, wanted, use_reentrant=False)
+    return total / hidden.shape[0]
+
+
+def _block_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
+    logits = (hidden @ table[1:].t()).float()  # (rows, V - 1)
+    return cross_entropy(logits, target - 1, reduction="sum")
+
+
+def score_pairs(hidden: Tensor, table: Tensor, index: Tensor) -> Tensor:
+    """Inner products of each position with its own few rows of a table.
+
+    Args:
+        hidden: (M, D).
+        table: (U, D).
+        index: (M, R) rows of the table.
+
+    Returns:
+        (M, R); the gathered (M, R, D) tensor exists one block at a time and is recomputed in the backward pass.
+    """
+    rows = max(BLOCK_ELEMENTS // (index.shape[1] * hidden.shape[1]), 1)
+    if index.shape[1] == 1:
+        return (hidden * table.index_select(0, index.flatten())).sum(dim=-1, keepdim=True)
+    blocks = [
+        checkpoint(_block_scores, part, table, wanted, use_reentrant=False)
+        for part, wanted in zip(hidden.split(rows), index.split(rows), strict=True)
+    ]
+    return torch.cat(blocks)
+
+
+def _block_scores(hidden: Tensor, table: Tensor, index: Tensor) -> Tensor:
+    gathered = table.index_select(0, index.flatten()).view(*index.shape, -1)  # (rows, R, D)
+    return (gathered @ hidden.unsqueeze(-1)).squeeze(-1)
+
+
+def log_sampling_probability(counts: Tensor, alpha: float) -> Tensor:
+    """log q of popularity sampling.
+
+    Args:
+        counts: (V,) interactions of each item; row 0 is padding.
+        alpha: power of the popularity.
+
+    Returns:
+        (V,) log q, the smallest positive float's log for items never drawn.
+    """
+    weight = counts.double().pow(alpha) * (counts > 0)
+    return (weight / weight.sum()).clamp_min(math.ulp(0.0)).log().float()

@@ -1,0 +1,1 @@
+"""One short class a model; file name = lower-case class name (RecBole's rule)."""

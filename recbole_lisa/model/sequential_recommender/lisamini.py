@@ -1,0 +1,20 @@
+"""LISA-Mini (WWW 2021)."""
+
+from typing import Any
+
+from torch import Tensor
+
+from recbole_lisa.model.lisa_recommender import LISARecommender
+from recbole_lisa.ops.quantize import Quantized
+
+
+class LISAMini(LISARecommender):
+    """LISA-Mini: small codebooks for the sequence, a second, larger set for the targets (Section 3.4)."""
+
+    def __init__(self, config: Any, dataset: Any) -> None:
+        super().__init__(config, dataset)
+        self.target_codebook = self.build_codebook(config, config["n_target_codewords"], hard=True)
+
+    def target(self, x: Tensor, quantized: Quantized) -> Tensor:
+        """The reconstruction from the target codebooks."""
+        return self.target_codebook(x).reconstruction

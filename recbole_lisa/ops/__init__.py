@@ -1,0 +1,6 @@
+"""Pure tensor functions: no nn.Module, no configuration, no RecBole."""
+
+from recbole_lisa.ops.lisa_attention import lisa_attention, lisa_attention_items, lisa_attention_last
+from recbole_lisa.ops.quantize import Quantized, quantize
+
+__all__ = ["Quantized", "lisa_attention", "lisa_attention_items", "lisa_attention_last", "quantize"]

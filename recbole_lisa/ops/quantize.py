@@ -1,0 +1,102 @@
+r"""Quantising vectors with B codebooks of W codewords (LISA, Eq. 2).
+
+    p_b = softmax(sim(r_{b-1}, C_b) / temperature)         r_0 = x
+    E_b = p_b (soft)  or  one_hot(argmax p_b) with the gradient of p_b (straight-through)
+    y_b = sum_w E_b[w] C_b[w],   r_b = r_{b-1} - y_b,      y = sum_b y_b
+
+Parallel encoding, as the paper's equation is written, keeps r_b = x for every codebook.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+SIMILARITIES = ("bilinear", "dot", "euclidean")
+
+
+class Quantized(NamedTuple):
+    """U vectors in terms of codewords.
+
+    codes (U, B) int64 of the most similar codewords; assignment (U, B, W) soft or straight-through; reconstruction
+    (U, D).
+    """
+
+    codes: Tensor
+    assignment: Tensor
+    reconstruction: Tensor
+
+
+def quantize(
+    x: Tensor,
+    codebooks: Tensor,
+    *,
+    similarity: str = "dot",
+    bilinear: Tensor | None = None,
+    temperature: float = 1.0,
+    residual: bool = True,
+    hard: bool = True,
+) -> Quantized:
+    """Encode vectors.
+
+    Args:
+        x: (U, D).
+        codebooks: (B, W, D).
+        similarity: bilinear (x^T M c), dot (x^T c) or euclidean (-|x - c|^2).
+        bilinear: (D, D) matrix M, for similarity="bilinear" only.
+        temperature: of the softmax, above 0.
+        residual: each codebook encodes what the earlier ones left over; False: every codebook sees x.
+        hard: one codeword a codebook with a straight-through gradient; False: the softmax itself.
+
+    Returns:
+        Quantized. Differentiable in x, codebooks and bilinear.
+
+    Raises:
+        ValueError: on an unknown similarity, or a bilinear matrix that is missing or not wanted.
+    """
+    if similarity not in SIMILARITIES:
+        raise ValueError(f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
+    if (bilinear is None) == (similarity == "bilinear"):
+        raise ValueError(f"similarity={similarity!r} {'needs' if bilinear is None else 'takes no'} bilinear matrix")
+    left, total = x, torch.zeros_like(x)
+    codes, assignments = [], []
+    for book in codebooks:
+        scores = _similarity(left, book, similarity, bilinear)  # (U, W)
+        soft = torch.softmax(scores / temperature, dim=-1)
+        code = scores.argmax(dim=-1)  # (U,)
+        assignment = _straight_through(soft, code) if hard else soft
+        word = assignment @ book  # (U, D)
+        total = total + word
+        if residual:
+            left = left - word
+        codes.append(code)
+        assignments.append(assignment)
+    return Quantized(torch.stack(codes, dim=1), torch.stack(assignments, dim=1), total)
+
+
+def reconstruct(codes: Tensor, codebooks: Tensor) -> Tensor:
+    """y = sum_b C_b[code_b], without any assignment tensor.
+
+    Args:
+        codes: (U, B) integers.
+        codebooks: (B, W, D).
+
+    Returns:
+        (U, D).
+    """
+    total = codebooks.new_zeros(codes.shape[0], codebooks.shape[-1])
+    for b, book in enumerate(codebooks):
+        total = total + book.index_select(0, codes[:, b])
+    return total
+
+
+def _similarity(x: Tensor, book: Tensor, similarity: str, bilinear: Tensor | None) -> Tensor:
+    if similarity == "euclidean":
+        return 2 * x @ book.t() - (book * book).sum(dim=-1) - (x * x).sum(dim=-1, keepdim=True)
+    return x @ (book if bilinear is None else book @ bilinear.t()).t()
+
+
+def _straight_through(soft: Tensor, code: Tensor) -> Tensor:
+    """one_hot(code) forward, the gradient of soft backward."""
+    hard = torch.zeros_like(soft).scatter_(-1, code.unsqueeze(-1), 1.0)
+    return hard + (soft - soft.detach())

@@ -1,0 +1,62 @@
+r"""Attention of a query codeword over a codeword histogram: A = F * exp(T[q]) / Z (LISA, Algorithm 1, lines 7-9).
+
+Two exact forms. When the table's rows span less than a dtype's safe range, exp(T - row maximum) is taken once
+for the whole table, as in the paper. Otherwise a codeword that is present could underflow beside an absent one
+with a larger score, and the product is formed as softmax(log F + T[q]).
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+SAFE_SPAN = {torch.float32: 50.0, torch.float64: 500.0}
+"""Largest spread of a row of T for which exp(T - row maximum) * F keeps full precision."""
+MAX_SLOPE_EXPONENT = {torch.float32: 80.0, torch.float64: 700.0}
+"""d A / d F = exp(T) / Z of an absent codeword can exceed the dtype; its exponent is cut here so that it stays finite."""
+
+
+class ScoreTable(NamedTuple):
+    """Rows to gather by flat query code b * W + q: exp(T - row maximum), or T itself when log_domain."""
+
+    rows: Tensor
+    log_domain: bool
+
+
+def score_table(table: Tensor) -> ScoreTable:
+    """Prepare T for gathering.
+
+    Args:
+        table: (B, W, W) raw scaled inner products, float32 or float64.
+
+    Returns:
+        ScoreTable with rows (B * W, W).
+    """
+    rows = table.flatten(0, 1)
+    low, high = rows.aminmax(dim=-1, keepdim=True)
+    log_domain = bool((high - low).amax() > SAFE_SPAN[table.dtype])
+    return ScoreTable(rows if log_domain else (rows - high).exp(), log_domain)
+
+
+def attention_weights(histogram: Tensor, query: Tensor, scores: ScoreTable) -> tuple[Tensor, Tensor]:
+    """Normalised attention over codewords and its slope.
+
+    Args:
+        histogram: (M, B, W) codeword histograms F.
+        query: (M * B,) flat query codes b * W + q.
+        scores: prepared table.
+
+    Returns:
+        A (M, B, W), rows of zeros where the histogram is empty, and exp(T[q]) / Z (M, B, W) = d A / d F up to
+        the normaliser's own term.
+    """
+    gathered = scores.rows.index_select(0, query).view_as(histogram)  # (M, B, W)
+    if not scores.log_domain:
+        weights = gathered * histogram
+        total = weights.sum(dim=-1, keepdim=True).clamp_min_(torch.finfo(weights.dtype).tiny)
+        return weights.div_(total), gathered.div_(total)
+    logits = histogram.log() + gathered
+    total = logits.logsumexp(dim=-1, keepdim=True)
+    total = torch.where(torch.isfinite(total), total, torch.zeros_like(total))
+    slope = (gathered - total).clamp_max_(MAX_SLOPE_EXPONENT[logits.dtype]).exp_()
+    return (logits - total).exp_(), slope

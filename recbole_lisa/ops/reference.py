@@ -1,0 +1,150 @@
+"""Slow, obviously right twins of the fast ops. For tests and benchmarks only."""
+
+import math
+
+import torch
+from torch import Tensor
+
+MAX_EXPONENT = 600.0
+"""Scores of absent codewords are cut here, so that 0 * exp(score) is 0; they matter to no output."""
+
+
+def decayed_histogram(keys: Tensor, decay: Tensor) -> Tensor:
+    """F_i = exp(-decay_i) F_{i-1} + E_i, step by step.
+
+    Args:
+        keys: (N, L, B, W) assignments E.
+        decay: (N, L).
+
+    Returns:
+        (N, L, B, W).
+    """
+    steps = []
+    current = torch.zeros_like(keys[:, 0])
+    for i in range(keys.shape[1]):
+        current = torch.exp(-decay[:, i, None, None]) * current + keys[:, i]
+        steps.append(current)
+    return torch.stack(steps, dim=1)
+
+
+def lisa_attention(
+    codes: Tensor,
+    table: Tensor,
+    values: Tensor,
+    *,
+    assignment: Tensor | None = None,
+    decay: float | Tensor = 0.0,
+    valid: Tensor | None = None,
+    causal: bool = True,
+) -> Tensor:
+    """Quadratic LISA: every query compares itself with every earlier position, codebook by codebook.
+
+    Query i gives key j the weight exp(-(decay_{j+1} + ... + decay_i)) * sum_w E[j, w] exp(T[q_i, w]), normalised over
+    j; its value is the E-weighted mean of the codeword values. Arguments and result as in ops.lisa_attention.
+    """
+    n, length, n_codebooks = codes.shape
+    if assignment is None:
+        assignment = torch.nn.functional.one_hot(codes, table.shape[-1]).to(values.dtype)
+    if valid is None:
+        valid = torch.ones(n, length, dtype=torch.bool)
+    steps = torch.as_tensor(decay, dtype=values.dtype).expand(n, length)
+    elapsed = torch.zeros(n, length, length, dtype=values.dtype)
+    for i in range(length):
+        for j in range(i):
+            elapsed[:, i, j] = steps[:, j + 1 : i + 1].sum(dim=1)
+    allowed = valid[:, None, :] & (torch.ones(length, length, dtype=torch.bool).tril() if causal else True)
+    out = torch.zeros(n, length, values.shape[-1], dtype=values.dtype)
+    for b in range(n_codebooks):
+        scores = table[b][codes[:, :, b]]  # (N, L, W)
+        keys = assignment[:, :, b]  # (N, L, W)
+        present = (allowed.to(keys.dtype) @ keys.detach()) > 0  # (N, L, W)
+        peak = scores.detach().masked_fill(~present, -torch.inf).amax(dim=-1, keepdim=True)
+        scores = (scores - peak.nan_to_num(neginf=0.0)).clamp(max=MAX_EXPONENT).exp()
+        pair = scores[:, :, None, :] * keys[:, None, :, :]  # (N, L queries, L keys, W)
+        pair = pair * (torch.exp(-elapsed) * allowed).unsqueeze(-1)
+        total = pair.sum(dim=(2, 3))  # (N, L)
+        weight = pair.sum(dim=2) / torch.where(total > 0, total, torch.ones_like(total)).unsqueeze(-1)
+        out = out + weight @ values[b]
+    return out * valid.unsqueeze(-1)
+
+
+def lisa_attention_eager(
+    codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor, decay: float = 0.0
+) -> Tensor:
+    """The paper's Algorithm 1 written out, every intermediate an (N, L, B, W) tensor kept by autograd.
+
+    This is the naive side of the benchmarks: a decayed cumulative sum over the whole length, one gather, one
+    multiplication, one normalisation and one einsum.
+
+    Args:
+        codes: (N, L, B) query codes.
+        table: (B, W, W).
+        values: (B, W, D).
+        assignment: (N, L, B, W).
+        decay: of each step; accurate only while decay * L stays below about 80.
+
+    Returns:
+        (N, L, D).
+    """
+    length = codes.shape[1]
+    if decay:
+        grow = torch.exp(decay * torch.arange(length, dtype=values.dtype)).view(1, -1, 1, 1)
+        histogram = (assignment * grow).cumsum(dim=1) / grow
+    else:
+        histogram = assignment.cumsum(dim=1)  # (N, L, B, W)
+    books = torch.arange(codes.shape[-1])
+    weights = histogram * table.exp()[books, codes]  # (N, L, B, W)
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    return torch.einsum("nlbw,bwd->nld", weights, values)
+
+
+def causal_softmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(D) + causal mask) v.
+
+    Args:
+        query: (N, L, D).
+        key: (N, L, D).
+        value: (N, L, D).
+
+    Returns:
+        (N, L, D).
+    """
+    logits = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
+    future = torch.ones(logits.shape[-2:], dtype=torch.bool).triu(diagonal=1)
+    return logits.masked_fill(future, float("-inf")).softmax(dim=-1) @ value
+
+
+def quantize(
+    x: Tensor, codebooks: Tensor, *, bilinear: Tensor | None, similarity: str, temperature: float, residual: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Soft residual or parallel encoding, one vector and one codebook at a time.
+
+    Args:
+        x: (U, D).
+        codebooks: (B, W, D).
+        bilinear: (D, D) or None.
+        similarity: bilinear, dot or euclidean.
+        temperature: of the softmax.
+        residual: encode what earlier codebooks left over.
+
+    Returns:
+        codes (U, B), soft assignment (U, B, W), reconstruction (U, D).
+    """
+    codes, assignments, reconstructions = [], [], []
+    for row in x:
+        left, total, row_codes, row_p = row, torch.zeros_like(row), [], []
+        for book in codebooks:
+            if similarity == "euclidean":
+                scores = -((left - book) ** 2).sum(dim=-1)
+            else:
+                scores = book @ (left @ bilinear if similarity == "bilinear" else left)
+            p = torch.softmax(scores / temperature, dim=-1)
+            word = p @ book
+            row_codes.append(scores.argmax())
+            row_p.append(p)
+            total = total + word
+            left = left - word if residual else row
+        codes.append(torch.stack(row_codes))
+        assignments.append(torch.stack(row_p))
+        reconstructions.append(total)
+    return torch.stack(codes), torch.stack(assignments), torch.stack(reconstructions)
