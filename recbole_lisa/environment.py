@@ -1,0 +1,41 @@
+"""What a result depends on besides its settings: library versions, and the memory that the process used."""
+
+import platform
+import sys
+from importlib import metadata
+
+import psutil
+import torch
+
+try:
+    import resource
+except ImportError:  # Windows has no such module
+    resource = None  # type: ignore[assignment]
+
+_PACKAGES = ("recbole-lisa", "recbole", "torch", "numpy", "pandas")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of each package that can change a result ("unknown" without its metadata)."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def peak_memory_mb() -> float:
+    """Largest resident memory of this process since it started, in MiB (earlier runs in it included)."""
+    if resource is None:
+        return psutil.Process().memory_info().rss / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def peak_gpu_memory_mb(device: torch.device) -> float | None:
+    """Largest memory that tensors took on `device` since the process started, in MiB; None for the CPU."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.max_memory_allocated(device) / 2**20

@@ -1,0 +1,114 @@
+"""Ranking metrics: each held-out history is encoded once, RecBole's evaluator computes the metrics.
+
+Full ranking hands the collector an (N, V) score matrix, sampled ranking an (N, 1 + K) matrix over the
+candidates of each history. RecBole's stock sampled evaluation runs the model on 1 + K copies of every history
+instead and spreads the scores over an (N, V) matrix; the metrics are the same.
+"""
+
+import torch
+from recbole.config import Config
+from recbole.evaluator import Collector, Evaluator
+from recbole.evaluator.register import metric_information
+
+from recbole_lisa.data.dataloader import EvalBatch, EvalLoader
+from recbole_lisa.errors import UsageError
+from recbole_lisa.progress import progress_bar
+
+
+@torch.no_grad()
+def evaluate(
+    model: torch.nn.Module, loader: EvalLoader, config: Config, *, show_progress: bool = False
+) -> dict[str, float]:
+    """Rank the held-out item of every history in `loader` and average the metrics of `config`.
+
+    Args:
+        model: Offers `full_sort_predict(interaction) -> (N, V)` and
+            `score_candidates(interaction, candidates (N, 1 + K)) -> (N, 1 + K)`; put into evaluation mode.
+        loader: The histories of one phase, each once.
+        config: Metrics, topk, device, field names.
+        show_progress: Show a bar on a terminal.
+
+    Returns:
+        Metric name (for example `ndcg@10`) to its mean over all histories.
+
+    Raises:
+        UsageError: See `check_ranking`.
+        FloatingPointError: The model gave a score that is not a number.
+    """
+    model.eval()
+    collector, evaluator = Collector(config), Evaluator(config)
+    for batch in progress_bar(loader, "Evaluate   ", show_progress):
+        check_ranking(batch, config, loader.dataset.item_num)
+        scores, positive = score_batch(model, batch, config)
+        rows = torch.arange(len(scores), device=scores.device)
+        collector.eval_batch_collect(scores, batch.interaction, rows, positive)
+    metrics = evaluator.evaluate(collector.get_data_struct())
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def score_batch(
+    model: torch.nn.Module, batch: EvalBatch, config: Config
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Score what is ranked for each history, in the form that RecBole's collector reads.
+
+    Args:
+        model: See `evaluate`.
+        batch: N histories with their held-out items.
+        config: Device and field names.
+
+    Returns:
+        Scores (N, V) or (N, 2 + K) and the column (N,) of the held-out item. A score of -inf marks what is
+        not ranked, namely column 0 (padding) of a full ranking, and one extra last column of a sampled one,
+        because the collector counts the ranked items of a row by looking for its first -inf.
+
+    Raises:
+        FloatingPointError: A score is not a number (it would be sorted to the top and look like a hit).
+    """
+    device = config["device"]
+    interaction = batch.interaction.to(device)
+    if batch.candidates is None:
+        scores = model.full_sort_predict(interaction)
+        scores[:, 0] = -torch.inf
+        positive = interaction[config["ITEM_ID_FIELD"]]
+    else:
+        scores = model.score_candidates(interaction, batch.candidates.to(device))
+        scores = torch.nn.functional.pad(scores, (0, 1), value=-torch.inf)
+        positive = batch.positive_column.to(device)
+    if scores.amax().isnan():
+        wrong = int(scores.isnan().any(dim=1).sum())
+        raise FloatingPointError(
+            f"the model's scores are NaN for {wrong} of {len(scores)} histories: the training has diverged"
+        )
+    return scores, positive
+
+
+def check_ranking(batch: EvalBatch, config: Config, n_items: int) -> None:
+    """Refuse metrics that the ranked items cannot give.
+
+    Args:
+        batch: Any batch of the loader.
+        config: Metrics and topk.
+        n_items: Number of items, padding included (V).
+
+    Raises:
+        UsageError: max(topk) is larger than the number of ranked items, or a metric is about the whole
+            catalogue although only sampled candidates are ranked.
+    """
+    ranked = n_items - 1 if batch.candidates is None else batch.candidates.shape[1]
+    longest = max(config["topk"])
+    if longest > ranked:
+        what = "items" if batch.candidates is None else "candidates (the held-out item and the sampled ones)"
+        raise UsageError(f"topk asks for the {longest} best of only {ranked} {what}; give at most {ranked}")
+    by_item = [name for name in config["metrics"] if "rec.items" in metric_information[name.lower()]]
+    if batch.candidates is not None and by_item:
+        raise UsageError(
+            f"metric {by_item[0]} is about the whole catalogue and means nothing over {ranked} sampled "
+            "candidates; leave it out or use --protocol=full_ranking"
+        )
+
+
+def check_loader(loader: EvalLoader, config: Config) -> None:
+    """Run `check_ranking` on the first batch: a mistake shows before the training and not after it."""
+    for batch in loader:
+        check_ranking(batch, config, loader.dataset.item_num)
+        return

@@ -1,0 +1,53 @@
+"""Files that are either complete or not there: atomic writing, and names that no other run uses."""
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a hidden temporary file beside `path` and move it there once it is complete.
+
+    A crash, a full disk or an interruption leaves the old file (or no file), never half a new one.
+
+    Args:
+        path: Where the finished file goes; missing folders are made.
+
+    Yields:
+        The temporary file, open for writing bytes.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def unique_run_name(model: str, dataset: str) -> str:
+    """A name for the files of one run, different for every run on every machine.
+
+    The time alone is not enough: two runs that start in one second would share a file. The random part comes
+    from the operating system, so that no seeded generator moves. There is no dot in the name, because RecBole
+    cuts the name of the TensorBoard folder at the first dot.
+
+    Args:
+        model: Model name, for example `LISASoft`.
+        dataset: Data set name, for example `ml-100k`.
+
+    Returns:
+        For example `LISASoft-ml-100k-2025-11-28_00-31-02-4711-3fa2c1`.
+    """
+    moment = time.strftime("%Y-%m-%d_%H-%M-%S")
+    name = f"{model}-{dataset}-{moment}-{os.getpid()}-{secrets.token_hex(3)}"
+    return name.replace(".", "_").replace(os.sep, "_")

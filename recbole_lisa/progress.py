@@ -1,0 +1,24 @@
+"""One progress bar for training and evaluation, in RecBole's style."""
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from recbole.utils import set_color
+from tqdm import tqdm
+
+
+def progress_bar(batches: Iterable[Any], description: str, shown: bool) -> Iterable[Any]:
+    """Wrap a loader with a bar on a terminal; a log file that catches stderr is not filled with bars.
+
+    Args:
+        batches: A loader with a length.
+        description: What the bar says in front.
+        shown: False never draws it.
+
+    Returns:
+        An iterable over the same batches.
+    """
+    if not shown or not sys.stderr.isatty():
+        return batches
+    return tqdm(batches, total=len(batches), ncols=100, desc=set_color(description, "pink"))  # type: ignore[arg-type]

@@ -1,0 +1,81 @@
+"""One run from the files to the metrics."""
+
+from collections.abc import Iterable, Mapping
+from logging import getLogger
+from os import PathLike
+from time import perf_counter
+from typing import Any
+
+from recbole.utils import init_seed
+
+from recbole_lisa.config import LISAConfig
+from recbole_lisa.data.dataloader import create_loaders
+from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.evaluation import check_loader
+from recbole_lisa.results import check_result_file, collect_result, result_table, write_result
+from recbole_lisa.resume import resume_if_asked
+from recbole_lisa.run_log import run_log
+from recbole_lisa.trainer import LISATrainer
+
+
+def run(
+    model: str | type[Any],
+    dataset: str,
+    *,
+    protocol: str = "full_ranking",
+    config_files: Iterable[str | PathLike[str]] = (),
+    config_dict: Mapping[str, Any] | None = None,
+    command_line: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Train a model on a data set, test its best epoch, print the metrics.
+
+    Args:
+        model: A name of the registry, or a model class.
+        dataset: A data set name.
+        protocol: How to split and score: the name of a file in `properties/protocol`.
+        config_files: yaml files of the user; a later one wins.
+        config_dict: Settings by key; stronger than files.
+        command_line: Settings by key; stronger than `config_dict`.
+
+    Returns:
+        The result, see `recbole_lisa.results.collect_result`; with `result_file` it is also written there.
+
+    Raises:
+        UsageError: A setting or a file is wrong; the message says which and what would be right.
+        TrainingDivergedError: The training loss is NaN or infinite.
+    """
+    started = perf_counter()
+    config = LISAConfig(
+        model,
+        dataset,
+        protocol=protocol,
+        config_files=config_files,
+        config_dict=config_dict,
+        command_line=command_line,
+    )
+    check_result_file(config["result_file"])
+    with run_log(config) as log:
+        getLogger().info(config)
+        init_seed(config["seed"], config["reproducibility"])
+        train, valid, test = create_loaders(config, create_dataset(config))
+        for loader in filter(None, (valid, test)):
+            check_loader(loader, config)
+
+        init_seed(config["seed"], config["reproducibility"])
+        network = config.model_class(config, train.dataset).to(config["device"])
+        getLogger().info(network)
+
+        trainer = LISATrainer(config, network, run_name=log.name)
+        resume_if_asked(trainer)
+        bars = bool(config["show_progress"])
+        trainer.fit(train, valid, show_progress=bars, test_data=test)
+        metrics = trainer.evaluate(test, show_progress=bars)
+
+        seconds = perf_counter() - started
+        result = collect_result(trainer, metrics, seconds=seconds, log_file=log.path)
+        table = result_table(result)
+        log.note(f"result\n{table}")
+        if config["result_file"]:
+            write_result(result, config["result_file"])
+    print(table)
+    return result

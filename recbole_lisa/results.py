@@ -1,0 +1,104 @@
+"""What a run hands back: one dictionary, the same in the program, in the result file and in the table."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from recbole_lisa.environment import peak_gpu_memory_mb, peak_memory_mb, versions
+from recbole_lisa.errors import UsageError
+from recbole_lisa.files import atomic_writer
+from recbole_lisa.trainer import LISATrainer
+
+
+def collect_result(
+    trainer: LISATrainer, test_metrics: dict[str, float] | None, *, seconds: float, log_file: Path
+) -> dict[str, Any]:
+    """Describe a finished run.
+
+    Args:
+        trainer: The run, after `fit`.
+        test_metrics: Metrics of the test phase at the best epoch.
+        seconds: Wall time of this call of the program, data and evaluation included.
+        log_file: Where the run logged.
+
+    Returns:
+        Plain values. `valid` holds the metrics of the best epoch (None without validation); `best_epoch`
+        counts from 1 and is the last one without validation; `loss` holds the mean training loss of each epoch;
+        `seconds_per_epoch` is the mean over all epochs, training alone; `curve` holds the test metrics every
+        `test_step` epochs. A resumed run counts the epochs before the interruption too.
+    """
+    config, history = trainer.config, trainer.history
+    times = [epoch["seconds"] for epoch in history]
+    return {
+        "model": config["model"],
+        "dataset": config["dataset"],
+        "protocol": config["protocol"],
+        "seed": config["seed"],
+        "valid": trainer.best_valid_result,
+        "test": test_metrics,
+        "best_epoch": len(history) if trainer.best_epoch is None else trainer.best_epoch + 1,
+        "epochs_run": len(history),
+        "seconds": seconds,
+        "seconds_per_epoch": sum(times) / len(times) if times else None,
+        "peak_memory_mb": peak_memory_mb(),
+        "peak_gpu_memory_mb": peak_gpu_memory_mb(trainer.device),
+        "device": str(trainer.device),
+        "checkpoint": trainer.saved_model_file,
+        "log": str(log_file),
+        "versions": versions(),
+        "loss": [epoch["loss"] for epoch in history],
+        "curve": trainer.curve,
+        "config": config.plain(),
+    }
+
+
+def check_result_file(path: str | None) -> None:
+    """Refuse a result file that could not be written, before hours of training.
+
+    Raises:
+        UsageError: `path` is a folder, or its folder cannot be made.
+    """
+    if path is None:
+        return
+    if Path(path).is_dir():
+        raise UsageError(f"result_file '{path}' is a folder; name a file in it, such as {path}/result.json")
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"result_file '{path}': its folder cannot be made ({error.strerror})") from error
+
+
+def write_result(result: Mapping[str, Any], path: str | Path) -> None:
+    """Write `result` as JSON, complete or not at all; NaN and infinities, which JSON lacks, become text."""
+    text = json.dumps(_json_ready(result), indent=2, allow_nan=False)
+    with atomic_writer(path) as stream:
+        stream.write(text.encode() + b"\n")
+
+
+def result_table(result: Mapping[str, Any]) -> str:
+    """Lay out the metrics of a run for the terminal: one row per metric, validation beside test."""
+    valid, test = result["valid"], result["test"]
+    width = max(len(name) for name in ["metric", *test])
+    head = f"{'metric':<{width}}  {'valid':>8}  {'test':>8}"
+    lines = [
+        f"{result['model']} on {result['dataset']}, protocol {result['protocol']}, seed {result['seed']}: "
+        f"epoch {result['best_epoch']} of {result['epochs_run']}, {result['seconds']:.1f} s",
+        head,
+        "-" * len(head),
+    ]
+    for name, value in test.items():
+        shown = f"{valid[name]:.4f}" if valid else "-"
+        lines.append(f"{name:<{width}}  {shown:>8}  {value:>8.4f}")
+    return "\n".join([*lines, f"checkpoint: {result['checkpoint']}"])
+
+
+def _json_ready(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _json_ready(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_ready(entry) for entry in value]
+    return value

@@ -1,0 +1,146 @@
+"""Continuing a run: what belongs to its state, and which runs may continue from which file."""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recbole_lisa.checkpoint import FORMAT, LAST_SUFFIX, capture_rng, load_checkpoint, restore_rng
+from recbole_lisa.environment import versions
+from recbole_lisa.errors import UsageError
+
+if TYPE_CHECKING:
+    from recbole_lisa.trainer import LISATrainer
+
+# Settings that do not decide what the next epochs learn; a run may be continued under other values.
+_FREE_SETTINGS = {
+    *("epochs", "stopping_step", "test_step", "resume", "result_file", "checkpoint_dir", "data_path"),
+    *("show_progress", "state", "loss_decimal_place", "log_wandb", "wandb_project", "config_files"),
+    *("worker", "gpu_id", "use_gpu", "device", "eval_batch_size"),
+    *("nproc", "world_size", "local_rank", "offset", "ip", "port"),
+    *("save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path"),
+}
+
+# What the trainer remembers from epoch to epoch, beside the model, the optimizer and the random generators.
+_PROGRESS = ("cur_step", "best_valid_score", "best_valid_result", "best_epoch", "history", "curve")
+
+
+def run_state(trainer: "LISATrainer", epoch: int) -> dict[str, Any]:
+    """Everything that a checkpoint holds: enough to test the model, and to continue the run.
+
+    Args:
+        trainer: The run.
+        epoch: The last complete epoch, from 0; -1 before the first.
+
+    Returns:
+        A dictionary of tensors and plain values.
+    """
+    return {
+        "format": FORMAT,
+        "model": trainer.config["model"],
+        "dataset": trainer.config["dataset"],
+        "protocol": trainer.config["protocol"],
+        "config": trainer.config.plain(),
+        "versions": versions(),
+        "epoch": epoch,
+        "best_file": Path(trainer.saved_model_file).name,
+        **{name: getattr(trainer, name) for name in _PROGRESS},
+        "state_dict": trainer.model.state_dict(),
+        "other_parameter": trainer.model.other_parameter(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "scaler": trainer.step.scaler.state_dict(),
+        "rng": capture_rng(),
+    }
+
+
+def restore_run(trainer: "LISATrainer", path: str | os.PathLike[str]) -> None:
+    """Put a fresh trainer where the run of `path` was when the file was written.
+
+    Args:
+        trainer: A trainer with the same settings (`epochs` and settings of the surroundings may differ).
+        path: `<name>-last.pth`, or `<name>.pth` to go back to the best epoch.
+
+    Raises:
+        UsageError: The file is no checkpoint, belongs to a run with other settings, or its best file is gone.
+    """
+    state = load_checkpoint(path)
+    found = differences(state, trainer.config.plain())
+    if found:
+        raise UsageError(f"cannot resume from '{path}': {'; '.join(found)}")
+    best_file = Path(path).with_name(state["best_file"])
+    if state["best_epoch"] is not None and not best_file.is_file():
+        raise UsageError(f"cannot resume from '{path}': '{best_file}', its best epoch, is missing")
+    trainer.saved_model_file = str(best_file)
+    trainer.start_epoch = state["epoch"] + 1
+    for name in _PROGRESS:
+        setattr(trainer, name, state[name])
+    trainer.train_loss_dict = {entry["epoch"] - 1: entry["loss"] for entry in trainer.history}
+    trainer.load_model_state(state)
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    trainer.step.scaler.load_state_dict(state["scaler"])
+    restore_rng(state["rng"])
+
+
+def resume_if_asked(trainer: "LISATrainer") -> None:
+    """Follow `resume` of the configuration: a path, `auto` for the newest run that fits, or nothing.
+
+    Raises:
+        UsageError: See `restore_run`.
+    """
+    config = trainer.config
+    source = config["resume"]
+    if source == "auto":
+        source = find_resumable(config.plain(), config["checkpoint_dir"])
+        if source is None:
+            folder = config["checkpoint_dir"]
+            trainer.logger.info(f"resume=auto: no run in '{folder}' fits these settings, starting fresh")
+    if source:
+        trainer.resume_checkpoint(source)
+
+
+def differences(checkpoint: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    """Why a run with `settings` cannot continue from `checkpoint`: a phrase per difference, empty if it can.
+
+    Args:
+        checkpoint: What `load_checkpoint` gave.
+        settings: The plain configuration of the run that wants to continue.
+
+    Returns:
+        Phrases such as `learning_rate is 0.001 there and 0.01 here`.
+    """
+    saved = checkpoint["config"]
+    keys = (saved.keys() | settings.keys()) - _FREE_SETTINGS
+    changed = sorted(key for key in keys if _comparable(saved.get(key)) != _comparable(settings.get(key)))
+    return [f"{key} is {saved.get(key)!r} there and {settings.get(key)!r} here" for key in changed]
+
+
+def find_resumable(settings: Mapping[str, Any], directory: str | os.PathLike[str]) -> Path | None:
+    """The newest `-last.pth` in `directory` that a run with `settings` can continue from.
+
+    Args:
+        settings: The plain configuration of the run.
+        directory: The checkpoint folder.
+
+    Returns:
+        The file, or None when there is none; unreadable files are skipped with a warning.
+    """
+    candidates = sorted(Path(directory).glob("*" + LAST_SUFFIX), key=os.path.getmtime, reverse=True)
+    for path in candidates:
+        try:
+            checkpoint = load_checkpoint(path, lazy=True)
+        except UsageError as error:
+            logging.getLogger().warning("resume=auto skips a file: %s", error)
+            continue
+        if not differences(checkpoint, settings):
+            return path
+    return None
+
+
+def _comparable(value: Any) -> Any:
+    """`value` with tuples as lists, so that a setting equals its copy from a file."""
+    if isinstance(value, Mapping):
+        return {key: _comparable(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_comparable(entry) for entry in value]
+    return value

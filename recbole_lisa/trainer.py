@@ -1,0 +1,268 @@
+"""RecBole's trainer where it is wrong or silent: resumable runs, checked losses, one-pass evaluation.
+
+What people read (log lines, error messages, curves) counts epochs from 1. What programs share with RecBole
+(`checkpoint["epoch"]`, `callback_fn`, TensorBoard steps) counts from 0 as RecBole does. Losses are means over
+the batches of an epoch.
+"""
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from recbole.config import Config
+from recbole.trainer import Trainer
+from recbole.utils import calculate_valid_score, dict2str, early_stopping, set_color
+
+from recbole_lisa import evaluation
+from recbole_lisa.checkpoint import last_file, load_checkpoint, save_checkpoint
+from recbole_lisa.data.dataloader import EvalLoader
+from recbole_lisa.errors import UsageError
+from recbole_lisa.files import unique_run_name
+from recbole_lisa.optimizer_step import OptimizerStep
+from recbole_lisa.progress import progress_bar
+from recbole_lisa.resume import restore_run, run_state
+
+
+class LISATrainer(Trainer):
+    """Trains, validates, stops early, saves and continues one run.
+
+    Args:
+        config: The configuration of the run.
+        model: The model, already on `config["device"]`.
+        run_name: Stem of the checkpoint files; None makes a new unique one.
+
+    Raises:
+        UsageError: A run over several processes.
+    """
+
+    def __init__(self, config: Config, model: torch.nn.Module, *, run_name: str | None = None) -> None:
+        """Build the optimizer and name the files; see the class."""
+        if not config["single_spec"]:
+            raise UsageError(f"nproc={config['nproc']}: only one process can train; leave nproc out")
+        super().__init__(config, model)
+        run_name = run_name or unique_run_name(config["model"], config["dataset"])
+        self.saved_model_file = str(Path(self.checkpoint_dir) / f"{run_name}.pth")
+        self.best_valid_score = -math.inf if self.valid_metric_bigger else math.inf
+        self.best_epoch: int | None = None
+        self.history: list[dict[str, Any]] = []
+        self.curve: list[dict[str, float]] = []
+        self.step = OptimizerStep(
+            model,
+            self.optimizer,
+            device=self.device,
+            enable_amp=self.enable_amp,
+            enable_scaler=self.enable_scaler,
+            clip_grad_norm=self.clip_grad_norm,
+        )
+
+    def fit(
+        self,
+        train_data: Any,
+        valid_data: Any = None,
+        verbose: bool = True,
+        saved: bool = True,
+        show_progress: bool = False,
+        callback_fn: Callable[[int, float], None] | None = None,
+        test_data: EvalLoader | None = None,
+    ) -> tuple[float, dict[str, float] | None]:
+        """Train until `epochs` or early stopping. Without validation the last epoch is the result.
+
+        Args:
+            train_data: Loader of training batches.
+            valid_data: Loader of the validation phase, or None.
+            verbose: Write losses and metrics to the log.
+            saved: Write checkpoints.
+            show_progress: Show bars on a terminal.
+            callback_fn: Called after each validation with (epoch from 0, valid score); may raise to stop.
+            test_data: Loader of the test phase, for the curve every `test_step` epochs: it chooses nothing.
+
+        Returns:
+            Best validation score and metrics; (-inf or inf, None) without validation.
+
+        Raises:
+            TrainingDivergedError: A loss is NaN or infinite.
+        """
+        self.eval_collector.data_collect(train_data)
+        validates = bool(valid_data) and self.eval_step > 0
+        log = self.logger.info if verbose else self.logger.debug
+        for epoch in range(self.start_epoch, self.epochs):
+            if validates and self.cur_step > self.stopping_step:
+                break
+            log(self._train_and_record(train_data, epoch, show_progress))
+            score = None
+            if validates and (epoch + 1) % self.eval_step == 0:
+                score, message = self._validate_and_record(valid_data, epoch, show_progress)
+                log(message)
+            if test_data and self.config["test_step"] and (epoch + 1) % self.config["test_step"] == 0:
+                log(self._add_to_curve(test_data, epoch, show_progress))
+            if saved:
+                self._save_epoch(epoch, verbose)
+            if callback_fn and score is not None:
+                callback_fn(epoch, score)
+        self._finish(saved)
+        return self.best_valid_score, self.best_valid_result
+
+    def evaluate(
+        self,
+        eval_data: Any,
+        load_best_model: bool = True,
+        model_file: str | None = None,
+        show_progress: bool = False,
+    ) -> dict[str, float] | None:
+        """Ranking metrics of the model on a loader; RecBole's own loaders take RecBole's path.
+
+        Args:
+            eval_data: An `EvalLoader`, a RecBole evaluation loader, or None.
+            load_best_model: First load `model_file`, or the best file of this run.
+            model_file: A checkpoint of this package.
+            show_progress: Show a bar on a terminal.
+
+        Returns:
+            Metric name to value, or None when there is no data.
+        """
+        if not eval_data:
+            return None
+        if load_best_model:
+            self._load_weights(model_file or self.saved_model_file)
+        if not isinstance(eval_data, EvalLoader):
+            return super().evaluate(eval_data, load_best_model=False, show_progress=show_progress)
+        metrics = evaluation.evaluate(self.model, eval_data, self.config, show_progress=show_progress)
+        self.wandblogger.log_eval_metrics(metrics, head="eval")
+        return metrics
+
+    def resume_checkpoint(self, resume_file: str | os.PathLike[str]) -> None:
+        """Continue the run of `resume_file`: the next losses equal those of a run without interruption.
+
+        The run goes on under its old file names. More `epochs` than before are allowed.
+
+        Args:
+            resume_file: `<name>-last.pth`, or `<name>.pth` to go back to the best epoch.
+
+        Raises:
+            UsageError: The file is no checkpoint or belongs to a run with other settings.
+        """
+        restore_run(self, resume_file)
+        self.logger.info(f"Resuming {resume_file} after epoch {self.start_epoch}")
+
+    def load_model_state(self, state: Mapping[str, Any]) -> None:
+        """Put the parameters of a checkpoint into the model."""
+        self.model.load_state_dict(state["state_dict"])
+        self.model.load_other_parameter(state["other_parameter"])
+
+    def _build_optimizer(self, **kwargs: Any) -> torch.optim.Optimizer:
+        """RecBole's optimizer with the betas of the configuration."""
+        optimizer = super()._build_optimizer(**kwargs)
+        for group in optimizer.param_groups:
+            if "betas" in group and self.config["adam_betas"]:
+                group["betas"] = tuple(float(beta) for beta in self.config["adam_betas"])
+        return optimizer
+
+    def _train_epoch(
+        self,
+        train_data: Any,
+        epoch_idx: int,
+        loss_func: Callable[[Any], Any] | None = None,
+        show_progress: bool = False,
+    ) -> float | tuple[float, ...]:
+        """One pass over the training batches.
+
+        Args:
+            train_data: Loader of training batches; its order depends on (seed, epoch) only.
+            epoch_idx: Epoch, from 0.
+            loss_func: Replaces `model.calculate_loss`.
+            show_progress: Show a bar on a terminal.
+
+        Returns:
+            Mean loss over the batches; a tuple of means when the loss has parts.
+
+        Raises:
+            TrainingDivergedError: A loss is NaN or infinite.
+            UsageError: There is no training batch.
+        """
+        self.model.train()
+        if hasattr(train_data, "set_epoch"):
+            train_data.set_epoch(epoch_idx)
+        totals: list[float] = []
+        n_batches = 0
+        for interaction in progress_bar(train_data, f"Train {epoch_idx + 1:>5}", show_progress):
+            n_batches += 1
+            where = f"epoch {epoch_idx + 1}, batch {n_batches} of {len(train_data)}"
+            parts = self.step(interaction, loss_func or self.model.calculate_loss, where)
+            totals = [total + part for total, part in zip(totals or [0.0] * len(parts), parts, strict=True)]
+        if not n_batches:
+            raise UsageError("there is nothing to train on: no user has two training interactions or more")
+        means = tuple(total / n_batches for total in totals)
+        return means if len(means) > 1 else means[0]
+
+    def _train_and_record(self, train_data: Any, epoch: int, show_progress: bool) -> str:
+        """Train one epoch; the log message about it."""
+        started = perf_counter()
+        losses = self._train_epoch(train_data, epoch, show_progress=show_progress)
+        seconds = perf_counter() - started
+        parts = list(losses) if isinstance(losses, tuple) else [losses]
+        self.train_loss_dict[epoch] = sum(parts)
+        self.history.append({"epoch": epoch + 1, "loss": sum(parts), "parts": parts, "seconds": seconds})
+        self._add_train_loss_to_tensorboard(epoch, losses)
+        report = {"epoch": epoch, "train_loss": losses, "train_step": epoch}
+        self.wandblogger.log_metrics(report, head="train")
+        return self._generate_train_loss_output(epoch + 1, 0.0, seconds, losses)
+
+    def _validate_and_record(self, valid_data: Any, epoch: int, show_progress: bool) -> tuple[float, str]:
+        """Validate after `epoch` and move the early stopping; the score and the log message."""
+        started = perf_counter()
+        metrics = self.evaluate(valid_data, load_best_model=False, show_progress=show_progress)
+        score = calculate_valid_score(metrics, self.valid_metric)
+        self.best_valid_score, self.cur_step, stopped, improved = early_stopping(
+            score, self.best_valid_score, self.cur_step, self.stopping_step, self.valid_metric_bigger
+        )
+        if improved:
+            self.best_epoch, self.best_valid_result = epoch, metrics
+        # RecBole's spelling of the tag, so that its curves and ours share one plot.
+        self.tensorboard.add_scalar("Vaild_score", score, epoch)
+        self.wandblogger.log_metrics({**metrics, "valid_step": epoch}, head="valid")
+        seconds = perf_counter() - started
+        message = set_color(f"epoch {epoch + 1} evaluating", "green")
+        message += f" [time: {seconds:.2f}s, valid_score: {score:f}]\n{dict2str(metrics)}"
+        if stopped:
+            message += f"\nFinished training, best eval result in epoch {self.best_epoch + 1}"
+        return score, message
+
+    def _add_to_curve(self, test_data: EvalLoader, epoch: int, show_progress: bool) -> str:
+        """Evaluate the test set after `epoch`, for the record only; the log message."""
+        metrics = self.evaluate(test_data, load_best_model=False, show_progress=show_progress)
+        self.curve.append({"epoch": epoch + 1, **metrics})
+        for name, value in metrics.items():
+            self.tensorboard.add_scalar(f"Test/{name}", value, epoch)
+        return f"epoch {epoch + 1} on the test set, for the curve only: {dict2str(metrics)}"
+
+    def _save_epoch(self, epoch: int, verbose: bool) -> None:
+        if self.best_epoch == epoch:
+            self._save_checkpoint(epoch, verbose=verbose)
+        self._save_checkpoint(epoch, verbose=False, saved_model_file=last_file(self.saved_model_file))
+
+    def _save_checkpoint(self, epoch: int, verbose: bool = True, **kwargs: Any) -> None:
+        """Write the complete state after `epoch` (from 0; -1 is before the first) to `saved_model_file`."""
+        path = kwargs.pop("saved_model_file", self.saved_model_file)
+        save_checkpoint(run_state(self, epoch), path)
+        if verbose:
+            self.logger.info(set_color("Saving current", "blue") + f": {path}")
+
+    def _load_weights(self, path: str) -> None:
+        checkpoint = load_checkpoint(path)
+        for key in ("model", "dataset"):
+            if checkpoint[key] != self.config[key]:
+                raise UsageError(f"{path!r} is for {key} {checkpoint[key]!r}, not {self.config[key]!r}")
+        self.load_model_state(checkpoint)
+        self.logger.info(f"Loading model structure and parameters from {path}")
+
+    def _finish(self, saved: bool) -> None:
+        """Without a validated epoch the newest state is the best one; close the TensorBoard file."""
+        if saved and self.best_epoch is None:
+            self._save_checkpoint(len(self.history) - 1, verbose=False)
+        if self.best_epoch is not None:
+            self._add_hparam_to_tensorboard(self.best_valid_score)
+        self.tensorboard.close()
