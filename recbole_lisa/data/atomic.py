@@ -21,7 +21,7 @@ FIELD_TYPES = ("token", "float", "token_seq", "float_seq")
 
 
 def read_header(path: Path, separator: str, encoding: str) -> dict[str, str]:
-    """Field names and types from the first line, ``name:type`` per column.
+    """Field names and types from the first line, `name:type` per column.
 
     Args:
         path: an atomic file.
@@ -29,7 +29,7 @@ def read_header(path: Path, separator: str, encoding: str) -> dict[str, str]:
         encoding: text encoding.
 
     Returns:
-        Field name to one of ``FIELD_TYPES``, in file order.
+        Field name to one of `FIELD_TYPES`, in file order.
 
     Raises:
         UsageError: the first line is not such a header.
@@ -61,7 +61,7 @@ def read_columns(
 
     Args:
         path: an atomic file.
-        fields: the columns to read, as in ``read_header``.
+        fields: the columns to read, as in `read_header`.
         separator: column separator.
         encoding: text encoding.
         seq_separator: separator inside a cell of a sequence column.
@@ -125,7 +125,7 @@ class Interval:
 
 
 def parse_intervals(key: str, text: str | None) -> list[Interval]:
-    """Parse RecBole's interval notation, for example ``[5,inf)`` or ``[2,4];(9,20]``.
+    """Parse RecBole's interval notation, for example `[5,inf)` or `[2,4];(9,20]`.
 
     Args:
         key: the configuration key, for the message.
@@ -153,7 +153,7 @@ def core_rows(
     user_intervals: list[Interval],
     item_intervals: list[Interval],
 ) -> npt.NDArray[np.int64]:
-    """Drop users and items outside the intervals until none is left (k-core for ``[k,inf)``).
+    """Drop users and items outside the intervals until none is left (k-core for `[k,inf)`).
 
     Args:
         users: (rows,) small non-negative integers.

@@ -27,10 +27,8 @@ _LENGTH_GROUPS = 16
 _MAX_SCORES = 2**25
 
 
-def create_loaders(
-    config: Config, dataset: WindowDataset
-) -> tuple[TrainLoader, EvalLoader | None, EvalLoader | None]:
-    """Split a data set by ``eval_args`` and make the loaders of its phases.
+def create_loaders(config: Config, dataset: WindowDataset) -> tuple[TrainLoader, EvalLoader | None, EvalLoader | None]:
+    """Split a data set by `eval_args` and make the loaders of its phases.
 
     Returns:
         The training, validation and test loader; None for a phase without targets.
@@ -76,11 +74,11 @@ class _Loader:
 class TrainLoader(_Loader):
     """Training batches of windows of similar length, in an order that depends on (seed, epoch) only.
 
-    With ``supervision: all_positions`` an Interaction holds, for N windows padded to the longest of them (L):
+    With `supervision: all_positions` an Interaction holds, for N windows padded to the longest of them (L):
     user_id (N,), item_id_list (N, L), item_length (N,), target_id_list (N, L), neg_target_id_list (N, L, R) and
-    time_gap_list (N, L) in seconds. With ``last_position`` the targets are item_id (N,) and the negatives
-    neg_item_id (N, R). Without ``train_neg_sample_args`` (loss CE) there are no negatives. Names follow the
-    configuration (``fields.py``); ids are int64, gaps float32; padding is 0, on the right.
+    time_gap_list (N, L) in seconds. With `last_position` the targets are item_id (N,) and the negatives
+    neg_item_id (N, R). Without `train_neg_sample_args` (loss CE) there are no negatives. Names follow the
+    configuration (`fields.py`); ids are int64, gaps float32; padding is 0, on the right.
 
     Args:
         config: the run's configuration.
@@ -139,19 +137,15 @@ class TrainLoader(_Loader):
         columns, rows, valid = self._inputs(chosen)
         items = self.dataset.histories.items
         if self.every_position:
-            # A padded row is row 0; row 1 exists because a window has an item after it.
-            targets, names = (
-                items[rows + 1] * valid.astype(np.int64),
-                (self.fields.target_list, self.fields.negative_list),
-            )
+            # A padded row is row 0, and row 1 exists: every window has an item after it.
+            targets = items[rows + 1] * valid.astype(np.int64)
+            target_name, negative_name = self.fields.target_list, self.fields.negative_list
         else:
-            targets, names = (
-                items[self.windows.end[chosen]].astype(np.int64),
-                (self.fields.item, self.fields.negative),
-            )
-        columns[names[0]] = torch.from_numpy(targets)
+            targets = items[self.windows.end[chosen]].astype(np.int64)
+            target_name, negative_name = self.fields.item, self.fields.negative
+        columns[target_name] = torch.from_numpy(targets)
         if self._negatives is not None:
-            columns[names[1]] = torch.from_numpy(self._negatives.draw(targets, rng))
+            columns[negative_name] = torch.from_numpy(self._negatives.draw(targets, rng))
         return Interaction(columns)
 
 
@@ -172,7 +166,7 @@ class EvalBatch:
     Attributes:
         interaction: user_id (N,), item_id_list (N, L), item_length (N,), time_gap_list (N, L), item_id (N,) target.
         candidates: (N, 1 + K) item ids to rank, the target among them; None to rank every item.
-        positive_column: (N,) the target's column in ``candidates``; None to rank every item.
+        positive_column: (N,) the target's column in `candidates`; None to rank every item.
     """
 
     interaction: Interaction
@@ -189,7 +183,7 @@ class EvalLoader(_Loader):
     Args:
         config: the run's configuration.
         dataset: the validation or test view of a data set.
-        phase: ``valid`` or ``test``, a key of ``eval_args.mode``.
+        phase: `valid` or `test`, a key of `eval_args.mode`.
 
     Raises:
         UsageError: unknown mode, or a user without enough items for the negatives.
@@ -203,6 +197,7 @@ class EvalLoader(_Loader):
         if not sample_num:
             batch_size = max(1, min(batch_size, _MAX_SCORES // dataset.item_num))
         super().__init__(config, dataset, windows, batch_size)
+        getLogger().info(f"{phase}: {len(windows)} targets, ranked among {sample_num or 'all'} items each")
         self.order = np.argsort(windows.length, kind="stable")
         self.targets = dataset.histories.items[windows.end]
         self.candidates: npt.NDArray[np.int32] | None = None
@@ -240,9 +235,7 @@ def _eval_mode(mode: str | dict[str, Any], phase: str) -> tuple[str, int]:
     return {"uni": "uniform", "pop": "popularity"}[match[1]], int(match[2])
 
 
-def _place(
-    negatives: npt.NDArray[np.int32], targets: npt.NDArray[np.int32], column: Index
-) -> npt.NDArray[np.int32]:
+def _place(negatives: npt.NDArray[np.int32], targets: npt.NDArray[np.int32], column: Index) -> npt.NDArray[np.int32]:
     """Put each target into its column; the negative that was there moves to the end. (N, K) -> (N, 1 + K)."""
     candidates = np.concatenate([negatives, targets[:, None]], axis=1)
     row = np.arange(len(candidates))

@@ -1,6 +1,6 @@
 """Every interaction once, grouped by user and ordered by time, in three flat arrays.
 
-Windows, prefixes and held-out targets are index arithmetic on this store (see ``windows.py``), so the memory of
+Windows, prefixes and held-out targets are index arithmetic on this store (see `windows.py`), so the memory of
 the data path is O(rows) whatever the maximum length is.
 """
 
@@ -23,7 +23,7 @@ class Histories:
     Attributes:
         items: (rows,) item ids, 1..V-1.
         gaps: (rows,) seconds since the same user's previous interaction; 0 at the first one.
-        offsets: (users + 1,) history u is ``items[offsets[u]:offsets[u + 1]]``.
+        offsets: (users + 1,) history u is `items[offsets[u]:offsets[u + 1]]`.
         users: (users,) the user id of each history, ascending.
     """
 

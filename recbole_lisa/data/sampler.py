@@ -19,7 +19,7 @@ def item_weights(counts: Index, distribution: str, alpha: float = 1.0) -> Index:
 
     Args:
         counts: (V,) interactions per item; entry 0 is padding.
-        distribution: ``uniform`` (every item alike) or ``popularity`` (counts ** alpha; unseen items never).
+        distribution: `uniform` (every item alike) or `popularity` (counts ** alpha; unseen items never).
         alpha: power of the popularity.
 
     Returns:
@@ -47,19 +47,17 @@ class TrainingNegatives:
     Other items of the user's history may be drawn, as in RecBole's sequential sampler and in the paper's code.
 
     Args:
-        weights: (V,) from ``item_weights``.
+        weights: (V,) from `item_weights`.
         sample_num: R, negatives per position, at least 1.
 
     Raises:
-        UsageError: fewer than two items can be drawn, or ``sample_num`` is less than 1.
+        UsageError: fewer than two items can be drawn, or `sample_num` is less than 1.
     """
 
     def __init__(self, weights: Index, sample_num: int) -> None:
         drawable = int(np.count_nonzero(weights))
         if drawable < 2:
-            raise UsageError(
-                f"negative sampling needs at least 2 items to draw from, the data has {drawable}"
-            )
+            raise UsageError(f"negative sampling needs at least 2 items to draw from, the data has {drawable}")
         if sample_num < 1:
             raise UsageError(f"train_neg_sample_args.sample_num must be at least 1, got {sample_num}")
         self._sample_num = sample_num
@@ -102,7 +100,7 @@ def evaluation_negatives(
     Args:
         histories: the WHOLE histories, held-out items included.
         owners: (targets,) history of each held-out target.
-        weights: (V,) from ``item_weights``.
+        weights: (V,) from `item_weights`.
         sample_num: K, negatives per target.
         rng: the generator to draw from.
 
@@ -125,7 +123,7 @@ def _draw_unseen(
 ) -> npt.NDArray[np.int32]:
     """(n, K) negatives of one chunk of targets."""
     blocked = _seen_items(histories, owners, weights)
-    _check_enough(histories, owners, blocked, sample_num)
+    _check_enough(blocked, weights, sample_num)
     negatives = np.zeros((len(owners), sample_num), dtype=np.int32)
     cumulative = np.cumsum(weights)
     for _ in range(_ROUNDS):
@@ -151,17 +149,14 @@ def _seen_items(histories: Histories, owners: Index, weights: Index) -> npt.NDAr
     return blocked
 
 
-def _check_enough(
-    histories: Histories, owners: Index, blocked: npt.NDArray[np.bool_], sample_num: int
-) -> None:
+def _check_enough(blocked: npt.NDArray[np.bool_], weights: Index, sample_num: int) -> None:
     """Stop when some user has fewer than K items left to draw."""
-    free = blocked.shape[1] - blocked.sum(axis=1)
-    worst = int(free.argmin())
-    if free[worst] < sample_num:
+    free = blocked.shape[1] - int(blocked.sum(axis=1).max(initial=0))
+    if free < sample_num:
         raise UsageError(
-            f"{sample_num} evaluation negatives asked, but user id {histories.users[owners[worst]]} has only "
-            f"{free[worst]} items left that were never interacted with, of {blocked.shape[1] - 1}. "
-            f"Set eval_args.mode to uni{free[worst]} or less, or to full"
+            f"{sample_num} evaluation negatives per user asked, but there is a user with only {free} items of "
+            f"{np.count_nonzero(weights)} that can be drawn and were never interacted with: set eval_args.mode "
+            f"to uni{free} or fewer, or to full"
         )
 
 

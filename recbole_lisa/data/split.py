@@ -44,19 +44,17 @@ class Part:
 
 
 def split_targets(eval_args: Mapping[str, Any], lengths: Index) -> tuple[Part, Part, Part]:
-    """Training, validation and test targets by RecBole's ``eval_args``.
+    """Training, validation and test targets by RecBole's `eval_args`.
 
     Args:
-        eval_args: ``split`` (LS or RS), ``order`` (TO) and, for RS, ``group_by`` (user).
+        eval_args: `split` (LS or RS), `order` (TO) and, for RS, `group_by` (user).
         lengths: (users,) items per history.
 
     Raises:
         UsageError: a split or an order that sequences do not have.
     """
     if eval_args["order"] != "TO":
-        raise UsageError(
-            f"eval_args.order must be TO (sequences are ordered by time), got {eval_args['order']!r}"
-        )
+        raise UsageError(f"eval_args.order must be TO (sequences are ordered by time), got {eval_args['order']!r}")
     chosen = eval_args["split"]
     if not isinstance(chosen, Mapping) or len(chosen) != 1 or next(iter(chosen)) not in ("LS", "RS"):
         raise UsageError(
@@ -84,7 +82,7 @@ def leave_one_out(lengths: Index, mode: str) -> tuple[Index, Index]:
 
     Args:
         lengths: (users,) items per history.
-        mode: ``valid_and_test``, ``valid_only`` or ``test_only``.
+        mode: `valid_and_test`, `valid_only` or `test_only`.
 
     Returns:
         Numbers of validation and of test targets, (users,) each.
@@ -117,9 +115,7 @@ def by_ratio(lengths: Index, ratios: Sequence[float]) -> tuple[Index, Index]:
         UsageError: not three such numbers.
     """
     if not isinstance(ratios, Sequence) or len(ratios) != 3 or min(ratios) < 0 or ratios[0] <= 0:
-        raise UsageError(
-            f"eval_args.split.RS must be three ratios [train, valid, test], train > 0, got {ratios!r}"
-        )
+        raise UsageError(f"eval_args.split.RS must be three ratios [train, valid, test], train > 0, got {ratios!r}")
     total = sum(ratios)
     targets = np.maximum(lengths - 1, 0)
     shares = [ratio / total * targets for ratio in ratios]

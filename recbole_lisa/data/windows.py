@@ -1,7 +1,7 @@
 """Training windows, prefixes and evaluation inputs as (history, end, length) triples over the flat store.
 
-One triple means: the input items are rows ``end - length .. end - 1``, the item that follows them is row ``end``.
-With a target at every position the targets are the input rows shifted by one, ``end - length + 1 .. end``.
+One triple means: the input items are rows `end - length .. end - 1`, the item that follows them is row `end`.
+With a target at every position the targets are the input rows shifted by one, `end - length + 1 .. end`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Windows:
 def cut_windows(starts: Index, lengths: Index, max_length: int) -> Windows:
     """Cut each training history, from its end, into windows with a target at every position.
 
-    A history h_1..h_T has inputs h_1..h_{T-1} and targets h_2..h_T. The last window takes the last ``max_length``
-    inputs, the one before it the ``max_length`` before those, and the first window what is left over. So every
+    A history h_1..h_T has inputs h_1..h_{T-1} and targets h_2..h_T. The last window takes the last `max_length`
+    inputs, the one before it the `max_length` before those, and the first window what is left over. So every
     target is in exactly one window. Histories with T < 2 give no window.
 
     Args:
@@ -64,7 +64,7 @@ def cut_windows(starts: Index, lengths: Index, max_length: int) -> Windows:
         The windows, history by history, oldest first.
 
     Raises:
-        ValueError: ``max_length`` is less than 1.
+        ValueError: `max_length` is less than 1.
     """
     _check_max_length(max_length)
     inputs = np.maximum(lengths - 1, 0)
@@ -80,7 +80,7 @@ def cut_windows(starts: Index, lengths: Index, max_length: int) -> Windows:
 
 
 def prefixes(starts: Index, lengths: Index, max_length: int) -> Windows:
-    """One window per training target: up to ``max_length`` items before it (RecBole's augmentation).
+    """One window per training target: up to `max_length` items before it (RecBole's augmentation).
 
     Args:
         starts: (users,) flat row of each history's first item.
@@ -106,7 +106,7 @@ def preceding(starts: Index, history: npt.NDArray[np.int32], targets: Index, max
         max_length: most inputs per window, at least 1.
 
     Raises:
-        ValueError: ``max_length`` is less than 1.
+        ValueError: `max_length` is less than 1.
     """
     _check_max_length(max_length)
     available = targets - starts[history]

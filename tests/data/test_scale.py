@@ -1,0 +1,100 @@
+"""Memory and time of the data path at the sizes it is made for, each measured in a fresh process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+N_ROWS, N_USERS, N_ITEMS, N_RARE_USERS = 25_000_000, 162_541, 32_720, 1_000
+
+MEASURE = """
+import json, resource, sys, time
+from recbole.model.sequential_recommender import SASRec
+from recbole_lisa.config import LISAConfig
+from recbole_lisa.data.dataloader import create_loaders
+from recbole_lisa.data.dataset import create_dataset
+
+def peak_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+settings = json.loads(sys.argv[1])
+started = time.perf_counter()
+config = LISAConfig(SASRec, settings.pop("dataset"), protocol="paper", config_dict=settings)
+dataset = create_dataset(config)
+loaded_mb = peak_mb()
+train, _, test = create_loaders(config, dataset)
+first = next(iter(train))
+seconds = time.perf_counter() - started
+prepared_mb = peak_mb()
+if len(train) < 10_000:
+    cells = sum(batch["item_id_list"].numel() for batch in train)
+rows = sum(len(batch.candidates) for batch in test)
+print(json.dumps({
+    "users": dataset.user_num - 1, "items": dataset.item_num - 1, "rows": len(dataset.inter_feat),
+    "windows": len(train.windows), "longest": first["item_id_list"].shape[1], "evaluated": rows,
+    "seconds": seconds, "loaded_mb": loaded_mb, "prepared_mb": prepared_mb, "peak_mb": peak_mb(),
+}))
+"""
+
+
+def measure(**settings: Any) -> dict[str, Any]:
+    command = [sys.executable, "-c", MEASURE, json.dumps({"loss_type": "BPR", **settings})]
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(measured)
+    return measured
+
+
+def write_synthetic(path: Path) -> None:
+    """Interactions in random order: every user and item often enough to stay, and a few users too rare to."""
+    rng = np.random.default_rng(0)
+    activity, popularity = rng.lognormal(0, 1.2, N_USERS), 1 / np.arange(1, N_ITEMS + 1)
+    at_least = 10
+    users = np.repeat(np.arange(N_USERS), at_least)
+    users = np.append(users, rng.choice(N_USERS, N_ROWS - len(users), p=activity / activity.sum()))
+    items = rng.choice(N_ITEMS, N_ROWS, p=popularity / popularity.sum())
+    rng.shuffle(users)
+    items[: N_ITEMS * at_least] = np.repeat(np.arange(N_ITEMS), at_least)
+    users = np.append(users, np.repeat(np.arange(N_USERS, N_USERS + N_RARE_USERS), 2))
+    items = np.append(items, rng.choice(N_ITEMS, 2 * N_RARE_USERS))
+    order = rng.permutation(len(users))
+    times = rng.integers(789_652_004, 1_574_327_703, len(users))
+    frame = pd.DataFrame({"user_id:token": users[order], "item_id:token": items[order], "timestamp:float": times})
+    path.parent.mkdir(parents=True)
+    frame.to_csv(path, sep="\t", index=False)
+
+
+@pytest.mark.slow
+def test_25_million_interactions_prepare_in_8_gb_and_5_minutes(tmp_path: Path) -> None:
+    write_synthetic(tmp_path / "synthetic" / "synthetic.inter")
+    measured = measure(
+        dataset="synthetic",
+        data_path=str(tmp_path),
+        MAX_ITEM_LIST_LENGTH=200,
+        user_inter_num_interval="[5,inf)",
+        item_inter_num_interval="[5,inf)",
+    )
+    assert (measured["users"], measured["items"], measured["rows"]) == (N_USERS, N_ITEMS, N_ROWS)
+    assert measured["evaluated"] == N_USERS
+    assert measured["peak_mb"] < 8 * 1024
+    assert measured["seconds"] < 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("supervision", ["all_positions", "last_position"])
+def test_ml_1m_at_length_1000_takes_under_500_mb_above_loading(supervision: str) -> None:
+    folder = os.environ.get("RECBOLE_LISA_DATA")
+    if not folder or not Path(folder, "ml-1m", "ml-1m.inter").is_file():
+        pytest.skip("needs ml-1m/ml-1m.inter in the folder that RECBOLE_LISA_DATA names")
+    measured = measure(dataset="ml-1m", data_path=folder, MAX_ITEM_LIST_LENGTH=1000, supervision=supervision)
+    assert (measured["users"], measured["items"], measured["rows"]) == (6040, 3416, 999_611)
+    assert measured["longest"] <= 1000
+    assert measured["peak_mb"] - measured["loaded_mb"] < 500
