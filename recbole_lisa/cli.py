@@ -7,9 +7,10 @@ from importlib import import_module
 from typing import NoReturn
 
 from recbole_lisa import __version__
-from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.errors import TrainingDivergedError, UsageError, did_you_mean
 from recbole_lisa.registry import MODELS
 
+_DIVERGED_STATUS = 1
 _USAGE_STATUS = 2
 _COMMANDS = {"run": "recbole_lisa.cli:run_command", "benchmark": "recbole_lisa.benchmark:main"}
 _EPILOG = """\
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The words after the program's name; by default those of the process.
 
     Returns:
-        The exit status: 0, or 2 after a mistake of the user, told in one line on stderr.
+        The exit status: 0, or after one line on stderr 2 (a mistake of the user) or 1 (the training diverged).
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -34,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return _USAGE_STATUS
+    except TrainingDivergedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _DIVERGED_STATUS
 
 
 def run_command(words: Sequence[str]) -> int:

@@ -7,17 +7,19 @@ from importlib import metadata
 import psutil
 import torch
 
+from recbole_lisa import __version__
+
 try:
     import resource
 except ImportError:  # Windows has no such module
     resource = None  # type: ignore[assignment]
 
-_PACKAGES = ("recbole-lisa", "recbole", "torch", "numpy", "pandas")
+_PACKAGES = ("recbole", "torch", "numpy", "pandas")
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of each package that can change a result ("unknown" without its metadata)."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "recbole-lisa": __version__}
     for package in _PACKAGES:
         try:
             found[package] = metadata.version(package)

@@ -1,4 +1,4 @@
-"""The one exception for mistakes of the user, and the hint that goes into its message."""
+"""The exceptions that end a run with one line, and the hint that goes into their messages."""
 
 import difflib
 from collections.abc import Iterable
@@ -8,6 +8,13 @@ class UsageError(ValueError):
     """A mistake that the user can mend: the message names the bad value and what would be right.
 
     The command line prints it in one line, without a traceback, and exits with status 2.
+    """
+
+
+class TrainingDivergedError(RuntimeError):
+    """A loss or a score is NaN or infinite; the message says where, and at which learning rate.
+
+    The command line prints it in one line, without a traceback, and exits with status 1.
     """
 
 

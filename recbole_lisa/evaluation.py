@@ -8,10 +8,9 @@ instead and spreads the scores over an (N, V) matrix; the metrics are the same.
 import torch
 from recbole.config import Config
 from recbole.evaluator import Collector, Evaluator
-from recbole.evaluator.register import metric_information
 
 from recbole_lisa.data.dataloader import EvalBatch, EvalLoader
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.progress import progress_bar
 
 
@@ -33,7 +32,7 @@ def evaluate(
 
     Raises:
         UsageError: See `check_ranking`.
-        FloatingPointError: The model gave a score that is not a number.
+        TrainingDivergedError: The model gave a score that is NaN or infinite.
     """
     model.eval()
     collector, evaluator = Collector(config), Evaluator(config)
@@ -57,12 +56,10 @@ def score_batch(
         config: Device and field names.
 
     Returns:
-        Scores (N, V) or (N, 2 + K) and the column (N,) of the held-out item. A score of -inf marks what is
-        not ranked, namely column 0 (padding) of a full ranking, and one extra last column of a sampled one,
-        because the collector counts the ranked items of a row by looking for its first -inf.
+        Scores, (N, V) with -inf for the padding item or (N, 1 + K), and the column (N,) of the held-out item.
 
     Raises:
-        FloatingPointError: A score is not a number (it would be sorted to the top and look like a hit).
+        TrainingDivergedError: A score is NaN or infinite (it would be sorted to the top and look like a hit).
     """
     device = config["device"]
     interaction = batch.interaction.to(device)
@@ -72,39 +69,32 @@ def score_batch(
         positive = interaction[config["ITEM_ID_FIELD"]]
     else:
         scores = model.score_candidates(interaction, batch.candidates.to(device))
-        scores = torch.nn.functional.pad(scores, (0, 1), value=-torch.inf)
         positive = batch.positive_column.to(device)
-    if scores.amax().isnan():
-        wrong = int(scores.isnan().any(dim=1).sum())
-        raise FloatingPointError(
-            f"the model's scores are NaN for {wrong} of {len(scores)} histories: the training has diverged"
+    if not scores.amax().isfinite():
+        wrong = int((~scores.amax(dim=1).isfinite()).sum())
+        raise TrainingDivergedError(
+            f"the model's scores are NaN or infinite for {wrong} of {len(scores)} histories, trained at learning "
+            f"rate {config['learning_rate']:g}: lower learning_rate or set clip_grad_norm"
         )
     return scores, positive
 
 
 def check_ranking(batch: EvalBatch, config: Config, n_items: int) -> None:
-    """Refuse metrics that the ranked items cannot give.
+    """Refuse a `topk` that asks for more items than are ranked.
 
     Args:
         batch: Any batch of the loader.
-        config: Metrics and topk.
+        config: `topk`.
         n_items: Number of items, padding included (V).
 
     Raises:
-        UsageError: max(topk) is larger than the number of ranked items, or a metric is about the whole
-            catalogue although only sampled candidates are ranked.
+        UsageError: max(topk) is larger than the number of ranked items.
     """
     ranked = n_items - 1 if batch.candidates is None else batch.candidates.shape[1]
     longest = max(config["topk"])
     if longest > ranked:
         what = "items" if batch.candidates is None else "candidates (the held-out item and the sampled ones)"
         raise UsageError(f"topk asks for the {longest} best of only {ranked} {what}; give at most {ranked}")
-    by_item = [name for name in config["metrics"] if "rec.items" in metric_information[name.lower()]]
-    if batch.candidates is not None and by_item:
-        raise UsageError(
-            f"metric {by_item[0]} is about the whole catalogue and means nothing over {ranked} sampled "
-            "candidates; leave it out or use --protocol=full_ranking"
-        )
 
 
 def check_loader(loader: EvalLoader, config: Config) -> None:

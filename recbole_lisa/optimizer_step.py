@@ -6,9 +6,7 @@ from typing import Any
 
 import torch
 
-
-class TrainingDivergedError(RuntimeError):
-    """The training loss is NaN or infinite; the message says where, and at which learning rate."""
+from recbole_lisa.errors import TrainingDivergedError
 
 
 class OptimizerStep:

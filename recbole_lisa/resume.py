@@ -76,10 +76,28 @@ def restore_run(trainer: "LISATrainer", path: str | os.PathLike[str]) -> None:
     for name in _PROGRESS:
         setattr(trainer, name, state[name])
     trainer.train_loss_dict = {entry["epoch"] - 1: entry["loss"] for entry in trainer.history}
-    trainer.load_model_state(state)
+    _restore_model(trainer, state)
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.step.scaler.load_state_dict(state["scaler"])
     restore_rng(state["rng"])
+
+
+def restore_weights(trainer: "LISATrainer", path: str | os.PathLike[str]) -> None:
+    """Put the parameters of a checkpoint into the trainer's model, to test it.
+
+    Args:
+        trainer: A trainer of the same model and data set.
+        path: The checkpoint.
+
+    Raises:
+        UsageError: The file is no checkpoint, or one of another model or data set.
+    """
+    state = load_checkpoint(path)
+    for key in ("model", "dataset"):
+        if state[key] != trainer.config[key]:
+            raise UsageError(f"'{path}' is of the {key} '{state[key]}', not '{trainer.config[key]}'")
+    _restore_model(trainer, state)
+    trainer.logger.info(f"Loading model structure and parameters from {path}")
 
 
 def resume_if_asked(trainer: "LISATrainer") -> None:
@@ -135,6 +153,14 @@ def find_resumable(settings: Mapping[str, Any], directory: str | os.PathLike[str
         if not differences(checkpoint, settings):
             return path
     return None
+
+
+def _restore_model(trainer: "LISATrainer", state: Mapping[str, Any]) -> None:
+    try:
+        trainer.model.load_state_dict(state["state_dict"])
+    except RuntimeError as error:
+        raise UsageError(f"the checkpoint does not fit the model: {error}") from error
+    trainer.model.load_other_parameter(state["other_parameter"])
 
 
 def _comparable(value: Any) -> Any:

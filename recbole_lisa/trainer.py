@@ -7,7 +7,7 @@ the batches of an epoch.
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,13 +18,13 @@ from recbole.trainer import Trainer
 from recbole.utils import calculate_valid_score, dict2str, early_stopping, set_color
 
 from recbole_lisa import evaluation
-from recbole_lisa.checkpoint import last_file, load_checkpoint, save_checkpoint
+from recbole_lisa.checkpoint import last_file, save_checkpoint
 from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import unique_run_name
 from recbole_lisa.optimizer_step import OptimizerStep
 from recbole_lisa.progress import progress_bar
-from recbole_lisa.resume import restore_run, run_state
+from recbole_lisa.resume import restore_run, restore_weights, run_state
 
 
 class LISATrainer(Trainer):
@@ -127,7 +127,7 @@ class LISATrainer(Trainer):
         if not eval_data:
             return None
         if load_best_model:
-            self._load_weights(model_file or self.saved_model_file)
+            restore_weights(self, model_file or self.saved_model_file)
         if not isinstance(eval_data, EvalLoader):
             return super().evaluate(eval_data, load_best_model=False, show_progress=show_progress)
         metrics = evaluation.evaluate(self.model, eval_data, self.config, show_progress=show_progress)
@@ -135,23 +135,13 @@ class LISATrainer(Trainer):
         return metrics
 
     def resume_checkpoint(self, resume_file: str | os.PathLike[str]) -> None:
-        """Continue the run of `resume_file`: the next losses equal those of a run without interruption.
-
-        The run goes on under its old file names. More `epochs` than before are allowed.
+        """Continue the run of `resume_file` under its old file names, as if it had not been interrupted.
 
         Args:
-            resume_file: `<name>-last.pth`, or `<name>.pth` to go back to the best epoch.
-
-        Raises:
-            UsageError: The file is no checkpoint or belongs to a run with other settings.
+            resume_file: See `recbole_lisa.resume.restore_run`.
         """
         restore_run(self, resume_file)
         self.logger.info(f"Resuming {resume_file} after epoch {self.start_epoch}")
-
-    def load_model_state(self, state: Mapping[str, Any]) -> None:
-        """Put the parameters of a checkpoint into the model."""
-        self.model.load_state_dict(state["state_dict"])
-        self.model.load_other_parameter(state["other_parameter"])
 
     def _build_optimizer(self, **kwargs: Any) -> torch.optim.Optimizer:
         """RecBole's optimizer with the betas of the configuration."""
@@ -250,14 +240,6 @@ class LISATrainer(Trainer):
         save_checkpoint(run_state(self, epoch), path)
         if verbose:
             self.logger.info(set_color("Saving current", "blue") + f": {path}")
-
-    def _load_weights(self, path: str) -> None:
-        checkpoint = load_checkpoint(path)
-        for key in ("model", "dataset"):
-            if checkpoint[key] != self.config[key]:
-                raise UsageError(f"{path!r} is for {key} {checkpoint[key]!r}, not {self.config[key]!r}")
-        self.load_model_state(checkpoint)
-        self.logger.info(f"Loading model structure and parameters from {path}")
 
     def _finish(self, saved: bool) -> None:
         """Without a validated epoch the newest state is the best one; close the TensorBoard file."""
