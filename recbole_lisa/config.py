@@ -17,7 +17,13 @@ from recbole_lisa.errors import UsageError, did_you_mean
 from recbole_lisa.properties import properties_path
 from recbole_lisa.registry import model_class
 from recbole_lisa.schema import Key, YamlLoader, check_value, declared_keys, read_yaml
-from recbole_lisa.validation import check_dataset_file, check_eval_args, check_metrics, check_negatives
+from recbole_lisa.validation import (
+    check_dataset_file,
+    check_effect,
+    check_eval_args,
+    check_metrics,
+    check_negatives,
+)
 
 # Dicts whose parts are merged: a user who sets one part keeps the others.
 _MERGED = ("eval_args", "train_neg_sample_args")
@@ -64,8 +70,7 @@ class LISAConfig(Config):
         self._command_line = dict(command_line or {})
         super().__init__(found_class, dataset, [Path(file) for file in config_files], dict(config_dict or {}))
         self.final_config_dict["protocol"] = protocol
-        known_datasets = _names(properties_path() / "dataset")
-        check_dataset_file(dataset, self.final_config_dict, known_datasets)
+        check_dataset_file(dataset, self.final_config_dict, _names(properties_path() / "dataset"))
 
     def plain(self) -> dict[str, Any]:
         """Copy the settings as values that JSON and `torch.load(weights_only=True)` can hold.
@@ -125,6 +130,7 @@ class LISAConfig(Config):
             # Ours and RecBole's defaults hold negatives; only the user's own contradict CE.
             settings["train_neg_sample_args"] = None
         _update(settings, self.external_config_dict)
+        check_effect(self.external_config_dict, self.internal_config_dict)
         check_eval_args(settings)
         check_metrics(settings)
         if "loss_type" in settings:
@@ -135,9 +141,7 @@ class LISAConfig(Config):
         super()._set_default_parameters()
         if self.dataset == _BUNDLED_DATASET and "data_path" in self.external_config_dict:
             # RecBole always takes its bundled copy; a folder that the user names comes first.
-            self.final_config_dict["data_path"] = str(
-                Path(self.external_config_dict["data_path"]) / self.dataset
-            )
+            self.final_config_dict["data_path"] = str(Path(self.external_config_dict["data_path"]) / self.dataset)
 
     def _init_device(self) -> None:
         """Pick one device and leave CUDA_VISIBLE_DEVICES as the surroundings set it."""
@@ -154,9 +158,7 @@ class LISAConfig(Config):
 def _cuda_device(gpu_id: Any) -> torch.device:
     count = torch.cuda.device_count()
     if not str(gpu_id).isdecimal() or int(gpu_id) >= count:
-        raise UsageError(
-            f"gpu_id is {gpu_id!r}, it must be one number from 0 to {count - 1}; use_gpu=False for CPU"
-        )
+        raise UsageError(f"gpu_id is {gpu_id!r}, it must be one number from 0 to {count - 1}; use_gpu=False for CPU")
     return torch.device("cuda", int(gpu_id))
 
 

@@ -16,6 +16,33 @@ _WITHOUT_CUTOFF = ("GAUC",)
 
 _EVAL_ARGS = ("split", "order", "group_by", "mode")
 _NEGATIVES = ("distribution", "sample_num", "alpha", "dynamic", "candidate_num")
+# Keys of RecBole that decide nothing about sequences in time order: set, they would only mislead.
+_WITHOUT_EFFECT = (
+    "worker",
+    "repeatable",
+    "valid_metric_bigger",
+    "transform",
+    "require_pow",
+    "POSITION_FIELD",
+    "kg_reverse_r",
+    "entity_kg_num_interval",
+    "relation_kg_num_interval",
+)
+
+
+def check_effect(external: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Refuse to be asked for what would be ignored.
+
+    Args:
+        external: The settings of the user.
+        defaults: The settings under them.
+
+    Raises:
+        UsageError: A key without effect has another value than its default.
+    """
+    for key in _WITHOUT_EFFECT:
+        if key in external and external[key] != defaults.get(key):
+            raise UsageError(f"{key} is {external[key]!r}, but it has no effect on these models: leave it out")
 
 
 def check_metrics(settings: Mapping[str, Any]) -> None:
@@ -32,9 +59,7 @@ def check_metrics(settings: Mapping[str, Any]) -> None:
     topk = settings["topk"] if isinstance(settings["topk"], list) else [settings["topk"]]
     if not topk or not all(isinstance(k, int) and not isinstance(k, bool) and k >= 1 for k in topk):
         raise UsageError(f"topk is {settings['topk']!r}, it must be one or more whole numbers >= 1")
-    reported = [
-        metric if _is_in(metric, _WITHOUT_CUTOFF) else f"{metric}@{k}" for metric in metrics for k in topk
-    ]
+    reported = [metric if _is_in(metric, _WITHOUT_CUTOFF) else f"{metric}@{k}" for metric in metrics for k in topk]
     valid_metric = settings["valid_metric"]
     if not _is_in(valid_metric, reported):
         raise UsageError(
@@ -49,13 +74,10 @@ def _check_metric(metric: Any, sampled: list[str]) -> None:
     if _is_in(metric, _BROKEN_METRICS):
         raise UsageError(f"metric '{metric}' cannot be computed: RecBole 1.2.1 always fails on it")
     if _is_in(metric, _VALUE_METRICS):
-        raise UsageError(
-            f"metric '{metric}' compares values, these models rank: use {', '.join(RANKING_METRICS)}"
-        )
+        raise UsageError(f"metric '{metric}' compares values, these models rank: use {', '.join(RANKING_METRICS)}")
     if not _is_in(metric, RANKING_METRICS):
         raise UsageError(
-            f"unknown metric '{metric}': known are {', '.join(RANKING_METRICS)}."
-            f"{did_you_mean(metric, RANKING_METRICS)}"
+            f"unknown metric '{metric}': known are {', '.join(RANKING_METRICS)}.{did_you_mean(metric, RANKING_METRICS)}"
         )
     if sampled and _is_in(metric, _FULL_ONLY_METRICS):
         raise UsageError(
@@ -90,20 +112,14 @@ def check_eval_args(settings: Mapping[str, Any]) -> None:
     eval_args = settings["eval_args"]
     _check_parts("eval_args", eval_args, _EVAL_ARGS)
     if eval_args["order"] != "TO":
-        raise UsageError(
-            f"eval_args order is {eval_args['order']!r}, it must be TO: histories are kept in time order"
-        )
+        raise UsageError(f"eval_args order is {eval_args['order']!r}, it must be TO: histories are kept in time order")
     if eval_args["group_by"] != "user":
         raise UsageError(f"eval_args group_by is {eval_args['group_by']!r}, it must be user")
     split = eval_args["split"]
     if not isinstance(split, dict) or len(split) != 1 or not {*split} <= {"LS", "RS"}:
-        raise UsageError(
-            f"eval_args split is {split!r}, it must be {{LS: valid_and_test}} or {{RS: [0.8, 0.1, 0.1]}}"
-        )
+        raise UsageError(f"eval_args split is {split!r}, it must be {{LS: valid_and_test}} or {{RS: [0.8, 0.1, 0.1]}}")
     if split.get("LS", "test_only") not in ("valid_and_test", "valid_only", "test_only"):
-        raise UsageError(
-            f"eval_args split LS is {split['LS']!r}, it must be valid_and_test, valid_only or test_only"
-        )
+        raise UsageError(f"eval_args split LS is {split['LS']!r}, it must be valid_and_test, valid_only or test_only")
     mode = eval_args["mode"]
     if isinstance(mode, dict):
         _check_parts("eval_args mode", mode, ("valid", "test"))
@@ -134,15 +150,11 @@ def check_negatives(settings: Mapping[str, Any]) -> None:
     _check_parts("train_neg_sample_args", negatives, _NEGATIVES)
     distribution, count = negatives.get("distribution", "uniform"), negatives.get("sample_num", 1)
     if distribution not in ("uniform", "popularity"):
-        raise UsageError(
-            f"train_neg_sample_args distribution is {distribution!r}, it must be uniform or popularity"
-        )
+        raise UsageError(f"train_neg_sample_args distribution is {distribution!r}, it must be uniform or popularity")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise UsageError(f"train_neg_sample_args sample_num is {count!r}, it must be a whole number >= 1")
     if negatives.get("dynamic", False):
-        raise UsageError(
-            "train_neg_sample_args dynamic is True, dynamic negatives are not supported: set it to False"
-        )
+        raise UsageError("train_neg_sample_args dynamic is True, dynamic negatives are not supported: set it to False")
 
 
 def _check_parts(name: str, parts: Any, known: tuple[str, ...]) -> None:

@@ -1,0 +1,159 @@
+"""Every mistake stops the run before data is read, in a message with the bad value and the right one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recbole_lisa.config import LISAConfig
+from recbole_lisa.errors import UsageError
+from tests.helpers import write_interactions
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "misspelt-model-key": ({"n_codeword": 4}, "unknown key 'n_codeword' (config_dict). Did you mean 'n_codewords'?"),
+    "misspelt-recbole-key": (
+        {"stoping_step": 4},
+        "unknown key 'stoping_step' (config_dict). Did you mean 'stopping_step'?",
+    ),
+    "key-in-lower-case": ({"max_item_list_length": 4}, "Did you mean 'MAX_ITEM_LIST_LENGTH'?"),
+    "key-of-another-model": ({"n_heads": 4}, "unknown key 'n_heads' (config_dict)."),
+    "model-settings": ({"model_settings": {}}, "unknown key 'model_settings' (config_dict)."),
+    "contradicting-model": ({"model": "LISABase"}, "model is 'LISABase' (config_dict) but 'LISASoft' was chosen"),
+    "contradicting-protocol": ({"protocol": "paper"}, "protocol is 'paper' (config_dict) but 'full_ranking' was"),
+    "type": ({"epochs": "ten"}, "epochs (config_dict) is 'ten', it must be int"),
+    "range": ({"n_layers": 0}, "n_layers (config_dict) is 0, it must be >= 1"),
+    "loss": (
+        {"loss_type": "GBCE"},
+        "unknown loss_type 'GBCE' (config_dict): known are BCE, CE, BPR, gBCE, SSM. Did you mean 'gBCE'?",
+    ),
+    "learner": ({"learner": "adamx"}, "unknown learner 'adamx' (config_dict)"),
+    "metric": (
+        {"metrics": ["Hits"]},
+        "unknown metric 'Hits': known are Hit, MRR, NDCG, Recall, Precision, MAP, GAUC, ShannonEntropy. "
+        "Did you mean 'Hit'?",
+    ),
+    "metric-that-is-no-name": ({"metrics": [5]}, "metrics holds 5, it must hold names of Hit"),
+    "value-metric": ({"metrics": ["AUC"]}, "metric 'AUC' compares values, these models rank: use Hit"),
+    "ItemCoverage": ({"metrics": ["ItemCoverage"]}, "metric 'ItemCoverage' cannot be computed: RecBole 1.2.1"),
+    "GiniIndex": ({"metrics": ["NDCG", "giniindex"]}, "metric 'giniindex' cannot be computed"),
+    "AveragePopularity": ({"metrics": "AveragePopularity"}, "metric 'AveragePopularity' cannot be computed"),
+    "TailPercentage": ({"metrics": ["TailPercentage"]}, "metric 'TailPercentage' cannot be computed"),
+    "metric-of-full-ranking": (
+        {"metrics": ["GAUC", "NDCG"], "eval_args": {"mode": {"test": "uni100"}}},
+        "metric 'GAUC' needs a ranking of every item: use eval_args mode 'full', not 'uni100'",
+    ),
+    "valid-metric": (
+        {"topk": [5]},
+        "valid_metric 'NDCG@10' is not reported: with these metrics and topk it must be one of "
+        "Hit@5, NDCG@5, MRR@5. Did you mean 'NDCG@5'?",
+    ),
+    "topk-zero": ({"topk": [0, 10]}, "topk (config_dict) is [0, 10], it must be >= 1"),
+    "topk-fraction": ({"topk": [2.5]}, "topk is [2.5], it must be one or more whole numbers >= 1"),
+    "topk-empty": ({"topk": []}, "topk is [], it must be one or more whole numbers >= 1"),
+    "eval-part": (
+        {"eval_args": {"modes": "full"}},
+        "unknown part 'modes' of eval_args: known are split, order, group_by, mode. Did you mean 'mode'?",
+    ),
+    "eval-order": ({"eval_args": {"order": "RO"}}, "eval_args order is 'RO', it must be TO"),
+    "eval-group": ({"eval_args": {"group_by": "none"}}, "eval_args group_by is 'none', it must be user"),
+    "eval-split": (
+        {"eval_args": {"split": {"TS": [1, 2]}}},
+        "eval_args split is {'TS': [1, 2]}, it must be {LS: valid_and_test} or {RS: [0.8, 0.1, 0.1]}",
+    ),
+    "eval-leave-out": (
+        {"eval_args": {"split": {"LS": "test"}}},
+        "eval_args split LS is 'test', it must be valid_and_test, valid_only or test_only",
+    ),
+    "eval-mode": ({"eval_args": {"mode": "uni"}}, "eval_args mode is 'uni', it must be full, uniN or popN, such as"),
+    "eval-labeled": ({"eval_args": {"mode": "labeled"}}, "eval_args mode is 'labeled', it must be full, uniN or"),
+    "eval-phase": (
+        {"eval_args": {"mode": {"tset": "full"}}},
+        "unknown part 'tset' of eval_args mode: known are valid, test. Did you mean 'test'?",
+    ),
+    "ce-with-negatives": (
+        {"loss_type": "CE", "train_neg_sample_args": {"sample_num": 2}},
+        "train_neg_sample_args is {'sample_num': 2}, with loss_type CE it must be ~: CE ranks every item",
+    ),
+    "bce-without-negatives": (
+        {"train_neg_sample_args": None},
+        "train_neg_sample_args is None, loss_type BCE needs negatives: {distribution: uniform, sample_num: 1}",
+    ),
+    "negatives-part": (
+        {"train_neg_sample_args": {"sample_nums": 2}},
+        "unknown part 'sample_nums' of train_neg_sample_args",
+    ),
+    "negatives-distribution": (
+        {"train_neg_sample_args": {"distribution": "normal"}},
+        "train_neg_sample_args distribution is 'normal', it must be uniform or popularity",
+    ),
+    "negatives-count": (
+        {"train_neg_sample_args": {"sample_num": 0}},
+        "train_neg_sample_args sample_num is 0, it must be a whole number >= 1",
+    ),
+    "negatives-dynamic": ({"train_neg_sample_args": {"dynamic": True}}, "dynamic negatives are not supported"),
+    "without-effect": ({"worker": 4}, "worker is 4, but it has no effect on these models: leave it out"),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_named_with_what_is_right(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        LISAConfig("LISASoft", "ml-100k", config_dict=settings)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "LISASft"}, "unknown model 'LISASft': known are LISABase, LISASoft, LISAMini, Transformer."),
+        ({"model": "LISASft"}, "Did you mean 'LISASoft'?"),
+        ({"model": "SASRec"}, "unknown model 'SASRec'"),
+        ({"dataset": "ml-10k"}, "unknown data set 'ml-10k': there is neither a file dataset/ml-10k/ml-10k.inter"),
+        ({"dataset": "ml-10k"}, "Did you mean 'ml-100k'?"),
+        ({"protocol": "papers"}, "unknown protocol 'papers': known are full_ranking, paper. Did you mean 'paper'?"),
+        ({"config_files": ["absent.yaml"]}, "cannot read the configuration file 'absent.yaml'"),
+    ],
+)
+def test_an_unknown_name_is_named_with_the_known_ones(
+    isolated_run_dir: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        LISAConfig(**{"model": "LISASoft", "dataset": "ml-100k", **arguments})
+    assert message in str(caught.value)
+
+
+def test_a_mistake_in_a_file_names_the_file(isolated_run_dir: Path) -> None:
+    Path("mine.yaml").write_text("epoch: 3\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"unknown key 'epoch' \(file mine\.yaml\)\. Did you mean 'epochs'\?"):
+        LISAConfig("LISASoft", "ml-100k", config_files=["mine.yaml"])
+
+
+def test_a_file_may_repeat_what_was_chosen(isolated_run_dir: Path) -> None:
+    Path("mine.yaml").write_text("model: LISASoft\ndataset: ml-100k\nepochs: 3\n", encoding="utf-8")
+    assert LISAConfig("LISASoft", "ml-100k", config_files=["mine.yaml"])["epochs"] == 3
+
+
+@pytest.mark.parametrize("dataset", ["ml-1m", "ml-25m", "amazon-video-games-18", "alibaba"])
+def test_a_missing_file_is_told_with_its_place_and_the_conversion(isolated_run_dir: Path, dataset: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        LISAConfig("LISASoft", dataset, config_dict={"data_path": "here"})
+    message = str(caught.value)
+    assert f"needs the file here/{dataset}/{dataset}.inter, which does not exist" in message
+    assert f"recbole-lisa convert {dataset} " in message
+    assert f" --output here/{dataset} " in message
+    assert list(isolated_run_dir.iterdir()) == []
+
+
+def test_the_archive_of_the_missing_file_comes_from_the_settings(isolated_run_dir: Path) -> None:
+    with pytest.raises(UsageError, match=r"get mirror\.zip from my shelf and run: .* ml-1m mirror\.zip "):
+        LISAConfig("LISASoft", "ml-1m", config_dict={"archive": "mirror.zip", "source": "my shelf"})
+
+
+def test_a_mistake_is_told_before_the_data_file_is_looked_at(isolated_run_dir: Path) -> None:
+    with pytest.raises(UsageError, match="unknown key 'epoch'"):
+        LISAConfig("LISASoft", "ml-1m", config_dict={"epoch": 3})
+
+
+def test_a_file_in_another_folder_is_found(tmp_path: Path) -> None:
+    write_interactions(tmp_path, "ml-1m")
+    assert LISAConfig("LISASoft", "ml-1m", config_dict={"data_path": str(tmp_path)})["dataset"] == "ml-1m"
