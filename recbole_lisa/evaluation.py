@@ -3,6 +3,10 @@
 Full ranking hands the collector an (N, V) score matrix, sampled ranking an (N, 1 + K) matrix over the
 candidates of each history. RecBole's stock sampled evaluation runs the model on 1 + K copies of every history
 instead and spreads the scores over an (N, V) matrix; the metrics are the same.
+
+Equal scores are common here (items with equal codes), and the collector keeps whichever comes first. So no column
+order may tell the held-out item or its popularity: candidates come in a drawn order, and the items of a full
+ranking, numbered by first appearance in the file, are put into one.
 """
 
 import torch
@@ -36,9 +40,11 @@ def evaluate(
     """
     model.eval()
     collector, evaluator = Collector(config), Evaluator(config)
+    generator = torch.Generator().manual_seed(config["seed"])
+    item_order = torch.randperm(loader.dataset.item_num, generator=generator).to(config["device"])
     for batch in progress_bar(loader, "Evaluate   ", show_progress):
         check_ranking(batch, config, loader.dataset.item_num)
-        scores, positive = score_batch(model, batch, config)
+        scores, positive = score_batch(model, batch, config, item_order)
         rows = torch.arange(len(scores), device=scores.device)
         collector.eval_batch_collect(scores, batch.interaction, rows, positive)
     metrics = evaluator.evaluate(collector.get_data_struct())
@@ -46,7 +52,7 @@ def evaluate(
 
 
 def score_batch(
-    model: torch.nn.Module, batch: EvalBatch, config: Config
+    model: torch.nn.Module, batch: EvalBatch, config: Config, item_order: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Score what is ranked for each history, in the form that RecBole's collector reads.
 
@@ -54,6 +60,7 @@ def score_batch(
         model: See `evaluate`.
         batch: N histories with their held-out items.
         config: Device and field names.
+        item_order: (V,) the item of each column of a full ranking, a permutation.
 
     Returns:
         Scores, (N, V) with -inf for the padding item or (N, 1 + K), and the column (N,) of the held-out item.
@@ -66,7 +73,8 @@ def score_batch(
     if batch.candidates is None:
         scores = model.full_sort_predict(interaction)
         scores[:, 0] = -torch.inf
-        positive = interaction[config["ITEM_ID_FIELD"]]
+        scores = scores[:, item_order]
+        positive = item_order.argsort()[interaction[config["ITEM_ID_FIELD"]]]
     else:
         scores = model.score_candidates(interaction, batch.candidates.to(device))
         positive = batch.positive_column.to(device)

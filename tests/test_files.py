@@ -1,0 +1,46 @@
+"""Files are complete or not there, and names never meet."""
+
+from pathlib import Path
+
+import pytest
+
+from recbole_lisa.files import atomic_writer, unique_run_name
+
+
+def test_atomic_writer_writes_the_file_and_its_folders(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.bin"
+    with atomic_writer(path) as stream:
+        stream.write(b"content")
+        assert not path.exists()
+    assert path.read_bytes() == b"content"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_atomic_writer_keeps_the_old_file_when_the_writing_is_interrupted(tmp_path: Path) -> None:
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), atomic_writer(path) as stream:
+        stream.write(b"half of the new")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_atomic_writer_gives_the_file_the_usual_permissions(tmp_path: Path) -> None:
+    (tmp_path / "usual").write_bytes(b"")
+    with atomic_writer(tmp_path / "atomic") as stream:
+        stream.write(b"x")
+    assert (tmp_path / "atomic").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_unique_run_name_differs_within_one_second() -> None:
+    names = {unique_run_name("LISASoft", "ml-100k") for _ in range(200)}
+    assert len(names) == 200
+    assert all(name.startswith("LISASoft-ml-100k-") for name in names)
+
+
+@pytest.mark.parametrize("dataset", ["shop.v2", "a/b"])
+def test_unique_run_name_is_one_folder_name_that_recbole_does_not_cut(dataset: str) -> None:
+    name = unique_run_name("LISASoft", dataset)
+    assert "." not in name
+    assert "/" not in name
