@@ -38,7 +38,8 @@ class FullAttention(Attention):
             nn.init.zeros_(layer.bias)
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # (N, H, L, D / H)
+        n, length, width = x.shape
+        return x.view(n, length, self.n_heads, width // self.n_heads).transpose(1, 2)  # (N, H, L, D / H)
 
     def _attend(self, query: Tensor, x: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
         key, value = self._heads(self.key(x)), self._heads(self.value(x))
@@ -50,7 +51,8 @@ class FullAttention(Attention):
             is_causal=is_causal,
             dropout_p=self.dropout if self.training else 0.0,
         )  # (N, H, L, D / H)
-        return self.output(attended.transpose(1, 2).flatten(2))
+        out: Tensor = self.output(attended.transpose(1, 2).flatten(2))
+        return out
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""

@@ -39,8 +39,8 @@ class LISAAttention(Attention):
         temperature: of the quantiser's softmax.
         hard: one codeword a codebook for the keys; False: soft keys (queries always use the best codeword).
         projection: per_codebook (B, D, D) or shared (D, D), the latter as the paper's equation is written.
-        decay: of the histogram a step: a number (0 = the paper), "learnable" (one scalar, starts at 0.1), or "time" (one
-            learnable rate times the time gap before each item).
+        decay: of the histogram a step: a number (0 = the paper), "learnable" (one scalar, starts at 0.1), or "time"
+            (one learnable rate times the time gap before each item).
         bidirectional: sum the histogram over the whole sequence; needs decay 0.
         codebook: quantiser to share instead of an own one (the recommender's, over its item table).
 

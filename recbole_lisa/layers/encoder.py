@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from recbole_lisa.layers.dropout import Dropout
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
@@ -44,11 +46,11 @@ class EncoderBlock(nn.Module):
         self.feed_forward = nn.Sequential(
             nn.Linear(hidden_size, inner_size),
             activation(hidden_act),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(inner_size, hidden_size),
         )
         self.feed_forward_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, stream: Tensor, attended: Tensor) -> Tensor:
         """One layer of the encoder.
@@ -61,4 +63,5 @@ class EncoderBlock(nn.Module):
             (..., D).
         """
         h = self.attention_norm(stream + self.dropout(attended))
-        return self.feed_forward_norm(h + self.dropout(self.feed_forward(h)))
+        out: Tensor = self.feed_forward_norm(h + self.dropout(self.feed_forward(h)))
+        return out

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from recbole_lisa.attention import Attention
 from recbole_lisa.attention.base import final_positions, take_positions
 from recbole_lisa.fields import field_names
+from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.layers.encoder import EncoderBlock
 from recbole_lisa.model import losses
 from recbole_lisa.model.item_cache import ItemCache
@@ -70,7 +71,7 @@ class AttentiveRecommender(SequentialRecommender):
             raise ValueError(f"loss_type must be one of {', '.join(losses.LOSSES)}, got {self.loss_type!r}")
         self.item_embedding = nn.Embedding(self.n_items, self.hidden_size, padding_idx=0)
         self.position_embedding = nn.Embedding(self.max_seq_length, self.hidden_size)
-        self.dropout = nn.Dropout(config["hidden_dropout_prob"])
+        self.dropout = Dropout(config["hidden_dropout_prob"])
         self.attentions = nn.ModuleList(self.build_layer(config, i) for i in range(config["n_layers"]))
         self.blocks = nn.ModuleList(
             EncoderBlock(
@@ -149,7 +150,7 @@ class AttentiveRecommender(SequentialRecommender):
         return h
 
     def encode_last(self, index: Tensor, view: ItemView, valid: Tensor, gaps: Tensor | None) -> Tensor:
-        """Hidden state at each row's final real position; the last layer computes no other. Arguments as encode: (N, D)."""
+        """Hidden state at each row's final real position, (N, D), which is all the last layer computes; see encode."""
         h = self._stream(index, view)
         for i, block in enumerate(self.blocks[:-1]):
             h = block(h, self.attend(i, h, (index, view), valid, gaps))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.histogram import decay_matrix, last_histogram, scan_block, scan_block_backward
@@ -25,7 +25,11 @@ MIN_STEPS, MAX_STEPS = 32, 128
 
 
 class _Operands(NamedTuple):
-    """What both passes read. items (N, L); codes (U, B); assignment (U, B * W) or None; values (B * W, D)."""
+    """What both passes read.
+
+    items (N, L); codes (U, B); assignment (U + 1, B * W), whose last row of zeros stands for padding, or None; values
+    (B * W, D).
+    """
 
     items: Tensor
     codes: Tensor
@@ -136,9 +140,11 @@ def lisa_attention_items(
         raise ValueError(f"decay must be a number or (N, L) = {tuple(items.shape)}, got {tuple(steps.shape)}")
     if not causal and (isinstance(decay, Tensor) or decay != 0):
         raise ValueError(f"bidirectional attention has no decay: pass decay=0.0, got {decay}")
-    soft = None if assignment is None else assignment.flatten(1).to(dtype)
+    soft = None if assignment is None else nn.functional.pad(assignment.flatten(1).to(dtype), (0, 0, 0, 1))
     with torch.autocast(items.device.type, enabled=False):
-        out = _LISAAttention.apply(items, codes.long(), soft, table.to(dtype), values.to(dtype), steps, valid, causal)
+        out: Tensor = _LISAAttention.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
+            items, codes.long(), soft, table.to(dtype), values.to(dtype), steps, valid, causal
+        )
     return out.to(values.dtype)
 
 
@@ -217,17 +223,18 @@ def _read_block(op: _Operands, rows: slice, steps: slice) -> _Block:
     n_codebooks = op.codes.shape[1]
     codes = op.codes.index_select(0, flat)  # (n * T, B)
     n_codewords = op.values.shape[0] // n_codebooks
-    query = (codes + torch.arange(n_codebooks, device=codes.device) * n_codewords).flatten()  # (n * T * B,)
+    query = codes + torch.arange(n_codebooks, device=codes.device) * n_codewords  # (n * T, B)
+    valid = None if op.valid is None else op.valid[rows, steps].flatten()
     if op.assignment is None:
-        keys = op.values.new_zeros(codes.numel(), n_codewords)
-        keys.scatter_(1, codes.view(-1, 1), 1.0)
+        keys = op.values.new_zeros(n * length, op.values.shape[0])
+        present = keys.new_ones(n * length) if valid is None else valid.to(keys.dtype)
+        keys.scatter_(1, query, present.unsqueeze(1).expand_as(query))
     else:
+        flat = flat if valid is None else flat.masked_fill(~valid, op.assignment.shape[0] - 1)
         keys = op.assignment.index_select(0, flat)
     keys = keys.view(n, length, -1)  # (n, T, B * W)
-    if op.valid is not None:
-        keys *= op.valid[rows, steps].unsqueeze(-1)
     decay = op.decay.expand(1, length) if op.decay.dim() == 0 else op.decay[rows, steps]
-    return _Block(rows, steps, flat, query, keys, decay)
+    return _Block(rows, steps, flat, query.flatten(), keys, decay)
 
 
 def _sum_keys(op: _Operands, rows: slice, spans: list[slice]) -> Tensor:
@@ -321,12 +328,12 @@ def _backward(
                 carry_grad += d_histogram.sum(dim=1)
                 continue
             total, carry_grad = scan_block_backward(d_histogram, carry_grad, decays)  # (n, T, B * W), (n, B * W)
-            _add_key_gradient(op, block, total, d_assignment)
+            _add_key_gradient(block, total, d_assignment)
             _add_decay_gradient(block, total, histogram, carry, d_decay)
         if not causal:
             for steps in spans:
                 block = _read_block(op, rows, steps)
-                _add_key_gradient(op, block, carry_grad.unsqueeze(1).expand_as(block.keys), d_assignment)
+                _add_key_gradient(block, carry_grad.unsqueeze(1).expand_as(block.keys), d_assignment)
     return d_assignment, d_table, d_values, d_decay
 
 
@@ -345,12 +352,9 @@ def _readout_backward(
     return d_weights.mul_(slope.view(-1, n_codewords)).view_as(histogram)
 
 
-def _add_key_gradient(op: _Operands, block: _Block, total: Tensor, d_assignment: Tensor | None) -> None:
-    if d_assignment is None:
-        return
-    if op.valid is not None:
-        total = total * op.valid[block.rows, block.steps].unsqueeze(-1)
-    d_assignment.index_add_(0, block.items, total.reshape(-1, total.shape[-1]))
+def _add_key_gradient(block: _Block, total: Tensor, d_assignment: Tensor | None) -> None:
+    if d_assignment is not None:
+        d_assignment.index_add_(0, block.items, total.reshape(-1, total.shape[-1]))
 
 
 def _add_decay_gradient(block: _Block, total: Tensor, histogram: Tensor, carry: Tensor, d_decay: Tensor) -> None:

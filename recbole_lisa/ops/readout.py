@@ -13,7 +13,7 @@ from torch import Tensor
 SAFE_SPAN = {torch.float32: 50.0, torch.float64: 500.0}
 """Largest spread of a row of T for which exp(T - row maximum) * F keeps full precision."""
 MAX_SLOPE_EXPONENT = {torch.float32: 80.0, torch.float64: 700.0}
-"""d A / d F = exp(T) / Z of an absent codeword can exceed the dtype; its exponent is cut here so that it stays finite."""
+"""d A / d F = exp(T) / Z of an absent codeword can exceed the dtype; its exponent is cut here to stay finite."""
 
 
 class ScoreTable(NamedTuple):
