@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from recbole_lisa.checkpoint import FORMAT, capture_rng, last_file, load_checkpoint, restore_rng, save_checkpoint
+from recbole_lisa.checkpoint import (
+    FORMAT,
+    capture_rng,
+    last_file,
+    load_checkpoint,
+    restore_rng,
+    save_checkpoint,
+)
 from recbole_lisa.errors import UsageError
 from tests.tiny import tiny_config, tiny_trainer
 

@@ -1,0 +1,122 @@
+"""Whole runs on ml-100k with tiny models: from the files to the result."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import recbole_lisa
+from recbole_lisa.checkpoint import last_file, load_checkpoint
+from recbole_lisa.errors import TrainingDivergedError, UsageError
+from recbole_lisa.quick_start import run
+from tests.test_results import KEYS
+from tests.tiny import TinyModel, tiny_settings
+
+pytestmark = pytest.mark.usefixtures("isolated_run_dir")
+
+SMALL = {
+    **{"use_gpu": False, "show_progress": False, "epochs": 2, "hidden_size": 16, "inner_size": 16},
+    "MAX_ITEM_LIST_LENGTH": 30,
+}
+SMALL_LISA = {**SMALL, "n_codebooks": 2, "n_codewords": 8}
+
+
+def same_bits(left: str, right: str) -> bool:
+    states = [load_checkpoint(path)["state_dict"] for path in (left, right)]
+    return all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize("protocol", ["paper", "full_ranking"])
+@pytest.mark.parametrize("model", ["LISABase", "LISASoft", "LISAMini", "Transformer"])
+def test_run_trains_scores_and_reports(
+    model: str, protocol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = SMALL if model == "Transformer" else SMALL_LISA
+    result = run(model, "ml-100k", protocol=protocol, config_dict={**settings, "result_file": "out/r.json"})
+    assert result.keys() == KEYS
+    assert (result["epochs_run"], result["valid"] is None) == (2, protocol == "paper")
+    assert result["loss"][1] < result["loss"][0]
+    assert all(0 <= value <= 1 for value in result["test"].values())
+    assert json.loads((tmp_path / "out" / "r.json").read_text()) == result
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{model} on ml-100k, protocol {protocol}, seed 2020: ")
+    assert f"{result['test']['ndcg@10']:.4f}" in printed
+    log = Path(result["log"]).read_text()
+    assert "epoch 2 training" in log
+    assert printed in log
+    assert (tmp_path / "log_tensorboard" / Path(result["checkpoint"]).stem).is_dir()
+
+
+def test_same_seed_gives_the_same_bits_twice_in_one_process(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (run("LISASoft", "ml-100k", config_dict=SMALL_LISA) for _ in range(2))
+    other = run("LISASoft", "ml-100k", config_dict={**SMALL_LISA, "seed": 3})
+    for key in ("loss", "valid", "test"):
+        assert first[key] == second[key] != other[key]
+    assert same_bits(first["checkpoint"], second["checkpoint"])
+    assert len({first["log"], second["log"], other["log"]}) == 3
+    assert Path(first["log"]).read_text().count("epoch 1 training") == 1
+    handlers = [type(handler) for handler in logging.getLogger().handlers]
+    assert logging.FileHandler not in handlers
+
+
+def test_resume_auto_continues_and_equals_the_uninterrupted_run() -> None:
+    whole = run("LISABase", "ml-100k", config_dict={**SMALL_LISA, "epochs": 4, "checkpoint_dir": "whole"})
+    part = run("LISABase", "ml-100k", config_dict={**SMALL_LISA, "resume": "auto"})
+    rest = run("LISABase", "ml-100k", config_dict={**SMALL_LISA, "epochs": 4, "resume": "auto"})
+    assert rest["checkpoint"] == part["checkpoint"]
+    assert "no run in 'saved' fits these settings" in Path(part["log"]).read_text()
+    for key in ("loss", "valid", "test", "best_epoch", "epochs_run"):
+        assert rest[key] == whole[key]
+    assert same_bits(str(last_file(rest["checkpoint"])), str(last_file(whole["checkpoint"])))
+
+
+def test_command_line_overrides_and_config_files_count(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("epochs: 3\nseed: 5\n")
+    settings = {key: value for key, value in tiny_settings(tmp_path).items() if key != "epochs"}
+    result = run(TinyModel, "tiny", config_files=["a.yaml"], config_dict=settings, command_line={"seed": "6"})
+    assert (result["epochs_run"], result["seed"]) == (3, 6)
+
+
+def test_diverged_training_stops_with_the_place() -> None:
+    settings = {**SMALL_LISA, "learning_rate": 1e30}
+    with pytest.raises(
+        TrainingDivergedError, match=r"in epoch \d+, batch \d+ of \d+, at learning rate 1e\+30"
+    ):
+        run("LISASoft", "ml-100k", config_dict=settings)
+    (log,) = Path("log/LISASoft").glob("*.log")
+    assert "the run stopped: TrainingDivergedError" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"topk": [102], "valid_metric": "NDCG@102"}, "the 102 best of only 101 candidates"),
+        ({"result_file": "."}, "result_file '.' is a folder"),
+        ({"resume": "gone.pth"}, "no checkpoint 'gone.pth'"),
+    ],
+)
+def test_mistakes_stop_the_run_before_the_training(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        run("LISASoft", "ml-100k", protocol="paper", config_dict={**SMALL_LISA, **settings})
+    assert not list(Path().glob("saved/*"))
+
+
+def test_a_whole_run_needs_moderate_memory_and_neither_ray_nor_arguments() -> None:
+    program = (
+        "import sys\n"
+        "from recbole_lisa.quick_start import run\n"
+        f"result = run('LISASoft', 'ml-100k', config_dict={SMALL_LISA!r})\n"
+        "assert 'ray' not in sys.modules\n"
+        "assert result['peak_memory_mb'] < 1000, result['peak_memory_mb']\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(recbole_lisa.__file__).parents[1])}
+    command = [sys.executable, "-c", program, "--epochs=9"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "hit@10" in done.stdout
