@@ -22,6 +22,7 @@ from recbole_lisa.validation import (
     check_effect,
     check_eval_args,
     check_metrics,
+    check_model,
     check_negatives,
 )
 
@@ -64,8 +65,8 @@ class LISAConfig(Config):
         """
         found_class = model_class(model) if isinstance(model, str) else model
         self._arguments = {"model": found_class.__name__, "dataset": dataset, "protocol": protocol}
-        files = _packaged_files(found_class.__name__, dataset, protocol)
-        self._packaged = _packaged_settings(files, found_class.__name__)
+        files = _packaged_files(found_class, dataset, protocol)
+        self._packaged = _packaged_settings(files, _lineage(found_class))
         self._keys = _known_keys(files, found_class.__name__)
         self._command_line = dict(command_line or {})
         super().__init__(found_class, dataset, [Path(file) for file in config_files], dict(config_dict or {}))
@@ -133,6 +134,7 @@ class LISAConfig(Config):
         check_effect(self.external_config_dict, self.internal_config_dict)
         check_eval_args(settings)
         check_metrics(settings)
+        check_model(settings)
         if "loss_type" in settings:
             check_negatives(settings)
         return settings
@@ -166,23 +168,41 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def _packaged_files(model: str, dataset: str, protocol: str) -> list[Path]:
-    """Our files for this run, weakest first; a model class or data set of the user may have none."""
+def _lineage(model: type[Any]) -> list[str]:
+    """Names of a model class and its bases, the class itself last."""
+    return [base.__name__ for base in reversed(model.__mro__)]
+
+
+def _packaged_files(model: type[Any], dataset: str, protocol: str) -> list[Path]:
+    """Our files for this run, weakest first.
+
+    A model class inherits the file of its bases and may name its own, of the same form, as `settings_file`;
+    a data set of the user has none.
+    """
     root = properties_path()
     protocols = _names(root / "protocol")
     if protocol not in protocols:
         hint = did_you_mean(protocol, protocols)
         raise UsageError(f"unknown protocol '{protocol}': known are {', '.join(protocols)}.{hint}")
-    parts = (f"model/{model}.yaml", f"dataset/{dataset}.yaml", f"protocol/{protocol}.yaml")
-    return [root / "overall.yaml", *(root / part for part in parts if (root / part).is_file())]
+    own = [Path(model.settings_file)] if hasattr(model, "settings_file") else []
+    files = [
+        root / "overall.yaml",
+        *(root / "model" / f"{name}.yaml" for name in _lineage(model)),
+        *own,
+        root / "dataset" / f"{dataset}.yaml",
+        root / "protocol" / f"{protocol}.yaml",
+    ]
+    return [file for file in files if file in own or file.is_file()]
 
 
-def _packaged_settings(files: list[Path], model: str) -> dict[str, Any]:
+def _packaged_settings(files: list[Path], lineage: list[str]) -> dict[str, Any]:
     """Merge our files, the data set's settings for the model right after the data set's own."""
     settings: dict[str, Any] = {}
     for file in files:
         settings.update(read_yaml(file))
-        settings.update(settings.pop("model_settings", {}).get(model, {}))
+        by_model = settings.pop("model_settings", {})
+        for name in lineage:
+            settings.update(by_model.get(name, {}))
     return settings
 
 

@@ -128,6 +128,17 @@ def check_eval_args(settings: Mapping[str, Any]) -> None:
             raise UsageError(f"eval_args mode is {chosen!r}, it must be full, uniN or popN, such as uni100")
 
 
+def check_model(settings: Mapping[str, Any]) -> None:
+    """Check the settings of a model that depend on each other.
+
+    Raises:
+        UsageError: The heads of attention do not share the width evenly.
+    """
+    heads, width = settings.get("n_heads"), settings.get("hidden_size")
+    if heads and width and width % heads:
+        raise UsageError(f"n_heads is {heads}, it must divide hidden_size, which is {width}")
+
+
 def check_negatives(settings: Mapping[str, Any]) -> None:
     """Check `train_neg_sample_args` against the loss: every loss but CE compares with negatives.
 

@@ -15,6 +15,7 @@ from recbole.utils import InputType
 
 from recbole_lisa.config import LISAConfig
 from recbole_lisa.errors import UsageError
+from recbole_lisa.registry import model_class
 from tests.helpers import write_interactions
 
 
@@ -180,6 +181,14 @@ def test_a_class_without_a_yaml_file_is_a_model_too() -> None:
     assert (config["model"], config["MODEL_INPUT_TYPE"]) == ("Unregistered", InputType.POINTWISE)
     with pytest.raises(UsageError, match="unknown key 'n_codewords'"):
         build(Unregistered, config_dict={"n_codewords": 2})
+
+
+def test_a_class_inherits_the_settings_of_its_bases_and_may_bring_its_own(tmp_path: Path) -> None:
+    own_file = yaml_file(tmp_path, "mine.yaml", "n_layers: 2  # (int) layers, >= 1\nstride: 3  # (int) steps, >= 1\n")
+    write_interactions(tmp_path, "ml-25m")
+    mine = type("Mine", (model_class("LISABase"),), {"settings_file": own_file})
+    config = build(mine, "ml-25m", config_dict={"data_path": str(tmp_path)}, command_line={"stride": "4"})
+    assert [config[key] for key in ("model", "n_codewords", "n_layers", "stride")] == ["Mine", 256, 2, 4]
 
 
 def test_plain_survives_json_and_a_checkpoint(tmp_path: Path) -> None:

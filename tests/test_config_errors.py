@@ -102,6 +102,11 @@ def test_a_mistake_is_named_with_what_is_right(settings: dict[str, Any], message
     assert message in str(caught.value)
 
 
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    with pytest.raises(UsageError, match="n_heads is 3, it must divide hidden_size, which is 128"):
+        LISAConfig("Transformer", "ml-100k", config_dict={"n_heads": 3})
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

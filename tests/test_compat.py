@@ -1,0 +1,29 @@
+"""The numpy names that RecBole needs are there after the import, and existing ones are left alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import recbole_lisa  # noqa: F401 - the import is what is tested
+from recbole_lisa import compat
+
+
+@pytest.mark.parametrize("name", ["bool", "int", "float", "complex", "object", "str", "long", "unicode"])
+def test_importing_the_package_restores_the_names_of_recbole(name: str) -> None:
+    assert np.zeros(1, dtype=vars(np)[name]).shape == (1,)
+
+
+@pytest.mark.parametrize("name", ["float_", "complex_", "unicode_"])
+def test_a_missing_name_is_restored_as_in_numpy_1(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    expected: Any = vars(np)[name]
+    monkeypatch.delattr(np, name)
+    compat.restore_numpy_aliases()
+    assert vars(np)[name] is expected
+
+
+def test_an_existing_name_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = type("marker", (), {})
+    monkeypatch.setattr(np, "float", marker)
+    compat.restore_numpy_aliases()
+    assert vars(np)["float"] is marker

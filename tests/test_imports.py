@@ -1,0 +1,121 @@
+"""Imports point one way, and the package imports neither RecBole nor ray nor torch by itself."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "recbole_lisa"
+FILES = sorted(PACKAGE.rglob("*.py"))
+IDS = [file.relative_to(PACKAGE).as_posix() for file in FILES]
+
+# A part may import parts of its own level and of the levels above it in this list.
+LEVELS: list[set[str]] = [
+    {"compat", "errors", "fields", "properties", "environment"},
+    {"files", "schema", "validation"},
+    {"ops"},
+    {"attention", "layers"},
+    {"model"},
+    {"registry", "config", "data"},
+    {"checkpoint", "evaluation", "optimizer_step", "progress", "results", "resume", "run_log", "trainer"},
+    {"benchmark", "quick_start"},
+    {"cli"},
+]
+LEVEL_OF = {part: level for level, parts in enumerate(LEVELS) for part in parts}
+ALONE = LEVELS[0]
+WITHOUT_RECBOLE = ("ops", "attention", "layers")
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Yield the full name of every module or member that a file imports, wherever in the file."""
+    folders = ["recbole_lisa", *file.relative_to(PACKAGE).parts[:-1]]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(folders[: len(folders) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def part_of(file: Path) -> str:
+    """Name the part of the package that a file belongs to: its folder, or itself at the top."""
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def own_parts(file: Path) -> set[str]:
+    """Name the other parts of the package that a file imports."""
+    names = [name.split(".") for name in imported(file)]
+    parts = {name[1] for name in names if name[0] == "recbole_lisa" and len(name) > 1}
+    return {part for part in parts if not part.startswith("__")} - {part_of(file)}
+
+
+def test_every_part_has_a_level() -> None:
+    assert {part_of(file) for file in FILES} - {"__init__"} <= set(LEVEL_OF)
+
+
+@pytest.mark.parametrize("file", FILES, ids=IDS)
+def test_a_part_imports_only_its_own_level_and_those_below(file: Path) -> None:
+    if part_of(file) == "__init__":
+        assert own_parts(file) <= {"compat"}
+        return
+    own_level = LEVEL_OF[part_of(file)]
+    back_edges = {part for part in own_parts(file) if LEVEL_OF[part] > own_level}
+    assert back_edges == set()
+    if part_of(file) in ALONE:
+        assert own_parts(file) == set()
+
+
+@pytest.mark.parametrize("file", FILES, ids=IDS)
+def test_no_file_imports_what_its_part_must_not(file: Path) -> None:
+    names = set(imported(file))
+    roots = {name.split(".")[0] for name in names}
+    assert "ray" not in roots
+    assert not any(name.startswith("recbole.quick_start") for name in names), "it imports ray"
+    if part_of(file) in WITHOUT_RECBOLE:
+        assert "recbole" not in roots
+    if part_of(file) not in ("benchmark",):
+        assert not any(name.startswith("recbole_lisa.ops.reference") for name in names), "slow twins are for tests"
+
+
+@pytest.mark.parametrize("file", sorted((PACKAGE / "ops").glob("*.py")), ids=lambda file: file.name)
+def test_ops_define_no_module(file: Path) -> None:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    bases = [ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases]
+    assert [base for base in bases if base.split(".")[-1] == "Module"] == []
+
+
+def test_imported_reads_absolute_relative_and_nested_imports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
+    file = tmp_path / "ops" / "new.py"
+    file.parent.mkdir()
+    file.write_text("import os.path\nfrom . import twin\nfrom ..model import a\ndef f():\n    from recbole import b\n")
+    assert set(imported(file)) == {"os.path", "recbole_lisa.ops.twin", "recbole_lisa.model.a", "recbole.b"}
+    assert own_parts(file) == {"model"}
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_the_package_imports_no_heavy_package() -> None:
+    code = "import sys, recbole_lisa; print([name for name in ('recbole', 'ray', 'torch') if name in sys.modules])"
+    assert run_python(code) == "[]"
+
+
+def test_everything_works_without_ray() -> None:
+    # None in sys.modules makes every later `import ray` fail, as if it were not installed.
+    modules = [".".join(["recbole_lisa", *file.relative_to(PACKAGE).with_suffix("").parts]) for file in FILES]
+    modules = [module.removesuffix(".__init__") for module in modules if not module.endswith("__main__")]
+    code = (
+        "import sys, importlib; sys.modules['ray'] = None\n"
+        f"for module in {modules!r}: importlib.import_module(module)\n"
+        "from recbole_lisa.config import LISAConfig\n"
+        "print(LISAConfig('LISASoft', 'ml-100k')['model'])"
+    )
+    assert run_python(code) == "LISASoft"
