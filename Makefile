@@ -1,0 +1,21 @@
+PYTHON ?= python
+RUN_ARGUMENTS ?= --model=LISASoft --dataset=ml-100k --epochs=10
+
+.PHONY: install run test lint bench
+
+install:
+	$(PYTHON) -m pip install -e '.[dev]'
+
+run:
+	$(PYTHON) run_recbole_lisa.py $(RUN_ARGUMENTS)
+
+test:
+	$(PYTHON) -m pytest
+
+lint:
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+bench:
+	$(PYTHON) -m recbole_lisa.benchmark
