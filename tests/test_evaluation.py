@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from recbole.data.interaction import Interaction
+from recbole.evaluator import Collector, Evaluator
 
 from recbole_lisa.config import LISAConfig
 from recbole_lisa.data.dataloader import EvalBatch, create_loaders
@@ -98,6 +99,22 @@ def test_sampled_ranking_gives_the_fractions(paper: LISAConfig) -> None:
     metrics = evaluate(model, split(interaction, candidates, column), paper)
     assert metrics == pytest.approx(EXPECTED, abs=5e-5)
     assert all(type(value) is float for value in metrics.values())
+
+
+def test_sampled_metrics_equal_those_over_the_whole_catalogue_with_the_others_at_minus_infinity(
+    paper: LISAConfig,
+) -> None:
+    n_users, n_items = 50, 90
+    candidates = torch.stack([torch.randperm(n_items - 1)[:N_RANKED] + 1 for _ in range(n_users)])
+    column = torch.randint(N_RANKED, (n_users,))
+    scores, rows = torch.randn(n_users, N_RANKED), torch.arange(n_users)
+    batch = EvalBatch(Interaction({"user_id": rows}), candidates, column)
+
+    collector = Collector(paper)
+    spread = torch.full((n_users, n_items), -torch.inf).scatter(1, candidates, scores)
+    collector.eval_batch_collect(spread, None, rows, candidates[rows, column])
+    expected = Evaluator(paper).evaluate(collector.get_data_struct())
+    assert evaluate(Scores(scores), Batches([batch]), paper) == dict(expected)
 
 
 @pytest.mark.parametrize(("protocol", "n_ranked"), [("paper", 101), ("full_ranking", 1349)])

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recbole.data
 import torch
 from recbole.data.interaction import Interaction
 
 from recbole_lisa.checkpoint import last_file, load_checkpoint
+from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from tests.tiny import TinyModel, tiny_config, tiny_trainer
 
@@ -167,6 +169,18 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     other, _ = tiny_trainer(tiny_config(tmp_path, model=Other))
     with pytest.raises(UsageError, match="is of the model 'TinyModel', not 'Other'"):
         other.evaluate(test, model_file=trainer.saved_model_file)
+
+
+# RecBole fills missing values in a way that pandas 3 drops; there are none here.
+@pytest.mark.filterwarnings("ignore:A value is trying to be set on a copy:FutureWarning")
+def test_recboles_own_data_set_and_loaders_give_the_same_metrics(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path, epochs=3)
+    trainer, (train, valid, test) = tiny_trainer(config)
+    trainer.fit(train, valid)
+    _, stock_valid, stock_test = recbole.data.data_preparation(config, recbole.data.create_dataset(config))
+    assert not isinstance(stock_test, EvalLoader)
+    assert trainer.evaluate(stock_test) == trainer.evaluate(test)
+    assert trainer.evaluate(stock_valid) == trainer.evaluate(valid) == trainer.best_valid_result
 
 
 def test_several_processes_are_refused(tmp_path: Path) -> None:
