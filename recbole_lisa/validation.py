@@ -132,11 +132,23 @@ def check_model(settings: Mapping[str, Any]) -> None:
     """Check the settings of a model that depend on each other.
 
     Raises:
-        UsageError: The heads of attention do not share the width evenly.
+        UsageError: The heads of attention do not share the width evenly, or a bidirectional model would see
+            its targets or has a histogram that fades.
     """
     heads, width = settings.get("n_heads"), settings.get("hidden_size")
     if heads and width and width % heads:
         raise UsageError(f"n_heads is {heads}, it must divide hidden_size, which is {width}")
+    if not settings.get("bidirectional"):
+        return
+    if settings["supervision"] == "all_positions":
+        raise UsageError(
+            "bidirectional is True: every position would see the item it must predict; set supervision to last_position"
+        )
+    if settings.get("histogram_decay", 0) != 0:
+        raise UsageError(
+            f"histogram_decay is {settings['histogram_decay']!r}, with bidirectional True it must be 0: "
+            "a histogram of the whole window has no past"
+        )
 
 
 def check_negatives(settings: Mapping[str, Any]) -> None:

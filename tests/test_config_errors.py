@@ -91,6 +91,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         "train_neg_sample_args sample_num is 0, it must be a whole number >= 1",
     ),
     "negatives-dynamic": ({"train_neg_sample_args": {"dynamic": True}}, "dynamic negatives are not supported"),
+    "bidirectional-leak": ({"bidirectional": True}, "would see the item it must predict; set supervision to last_"),
+    "bidirectional-decay": (
+        {"bidirectional": True, "supervision": "last_position"},
+        "histogram_decay is 0.1, with bidirectional True it must be 0",
+    ),
     "without-effect": ({"worker": 4}, "worker is 4, but it has no effect on these models: leave it out"),
 }
 
@@ -100,6 +105,11 @@ def test_a_mistake_is_named_with_what_is_right(settings: dict[str, Any], message
     with pytest.raises(UsageError) as caught:
         LISAConfig("LISASoft", "ml-100k", config_dict=settings)
     assert message in str(caught.value)
+
+
+def test_a_bidirectional_model_that_sees_no_target_is_accepted() -> None:
+    own = {"bidirectional": True, "supervision": "last_position", "histogram_decay": 0}
+    assert LISAConfig("LISASoft", "ml-100k", config_dict=own)["bidirectional"] is True
 
 
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
