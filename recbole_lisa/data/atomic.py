@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pandas.api.types import union_categoricals
 
 from recbole_lisa.errors import UsageError
 
+_CHUNK_ROWS = 2**20
 FIELD_TYPES = ("token", "float", "token_seq", "float_seq")
 
 
@@ -55,7 +57,7 @@ def read_columns(
     separator: str,
     encoding: str,
     seq_separator: str,
-    tokens: Literal["category", "str"],
+    tokens: Literal["category", "object"],
 ) -> pd.DataFrame:
     """Read some columns of an atomic file.
 
@@ -73,32 +75,45 @@ def read_columns(
     Raises:
         UsageError: a cell cannot be read, with the reader's own message.
     """
-    headed = {f"{name}:{kind}": (name, kind) for name, kind in fields.items()}
-    dtypes = {head: _dtype(kind, tokens) for head, (_, kind) in headed.items()}
+    headed = {f"{name}:{kind}": name for name, kind in fields.items()}
+    dtypes = {f"{name}:{kind}": "float64" if kind == "float" else "str" for name, kind in fields.items()}
+    reader = {"sep": separator, "usecols": list(headed), "dtype": dtypes, "encoding": encoding}
     try:
-        frame = pd.read_csv(
-            path,
-            sep=separator,
-            usecols=list(headed),
-            dtype=dtypes,
-            encoding=encoding,
-            engine="c" if len(separator) == 1 else "python",
-            # Exact decimals: the reader's fast parser may be one unit off, which can reorder two times.
-            **({"float_precision": "round_trip"} if len(separator) == 1 else {}),
-        )
+        with pd.read_csv(path, chunksize=_CHUNK_ROWS, **reader, **_parser_options(separator)) as chunks:
+            frame = _joined([_compact(chunk.rename(columns=headed), fields, tokens) for chunk in chunks])
     except (ValueError, pd.errors.ParserError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    frame.columns = [headed[head][0] for head in frame.columns]
     for name, kind in fields.items():
         if kind.endswith("_seq"):
-            frame[name] = _split_cells(frame[name], kind, seq_separator)
+            frame[name] = pd.Series(_split_cells(frame[name], kind, seq_separator), dtype=object)
     return frame
 
 
-def _dtype(kind: str, tokens: str) -> str:
-    if kind == "float":
-        return "float64"
-    return tokens if kind == "token" else "str"
+def _parser_options(separator: str) -> dict[str, Any]:
+    if len(separator) > 1:
+        return {"engine": "python"}
+    options: dict[str, Any] = {"engine": "c", "low_memory": False}
+    if tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1):
+        # Before 3.1 the default parser may be one unit off, which can reorder two times.
+        options["float_precision"] = "round_trip"
+    return options
+
+
+def _compact(chunk: pd.DataFrame, fields: dict[str, str], tokens: str) -> pd.DataFrame:
+    """Tokens as asked. Not left to the reader, which would take 7 and 007 for one category."""
+    return chunk.astype({name: tokens for name, kind in fields.items() if kind == "token"})
+
+
+def _joined(chunks: list[pd.DataFrame]) -> pd.DataFrame:
+    """One frame; categories stay categories, which `pandas.concat` would turn into strings."""
+    if len(chunks) == 1:
+        return chunks[0]
+    columns = {}
+    for name, dtype in chunks[0].dtypes.to_dict().items():
+        parts = [chunk.pop(name) for chunk in chunks]  # so that the chunks shrink while the result grows
+        is_category = isinstance(dtype, pd.CategoricalDtype)
+        columns[name] = union_categoricals(parts) if is_category else pd.concat(parts, ignore_index=True)
+    return pd.DataFrame(columns)
 
 
 def _split_cells(column: pd.Series, kind: str, separator: str) -> list[npt.NDArray[np.generic]]:
@@ -148,8 +163,8 @@ def parse_intervals(key: str, text: str | None) -> list[Interval]:
 
 
 def core_rows(
-    users: npt.NDArray[np.integer],
-    items: npt.NDArray[np.integer],
+    users: npt.NDArray[np.integer[Any]],
+    items: npt.NDArray[np.integer[Any]],
     user_intervals: list[Interval],
     item_intervals: list[Interval],
 ) -> npt.NDArray[np.int64]:
@@ -173,7 +188,7 @@ def core_rows(
         users, items, kept = users[stay], items[stay], kept[stay]
 
 
-def _outside(ids: npt.NDArray[np.integer], intervals: list[Interval]) -> npt.NDArray[np.bool_]:
+def _outside(ids: npt.NDArray[np.integer[Any]], intervals: list[Interval]) -> npt.NDArray[np.bool_]:
     """(largest id + 1,) True for ids whose number of rows lies in none of the intervals."""
     counts = np.bincount(ids)
     if not intervals:

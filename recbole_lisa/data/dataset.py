@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from recbole.config import Config
 
-from recbole_lisa.data.histories import Histories, Index
+from recbole_lisa.data.histories import Gaps, Histories, Index
 from recbole_lisa.data.loading import AtomicDataset
 from recbole_lisa.data.split import Part, split_targets
 from recbole_lisa.errors import UsageError
@@ -78,7 +79,7 @@ class WindowDataset(AtomicDataset):
             self._phase(test, *test.targets(store.offsets)),
         ]
 
-    def _phase(self, part: Part, history: np.ndarray, rows: Index) -> WindowDataset:
+    def _phase(self, part: Part, history: npt.NDArray[np.int32], rows: Index) -> WindowDataset:
         """A view of this data set with the targets of one phase."""
         view = copy.copy(self)
         view.part = part
@@ -99,6 +100,6 @@ class WindowDataset(AtomicDataset):
         return Histories.from_interactions(*(frame[name].to_numpy() for name in columns))
 
 
-def _median_gap(gaps: np.ndarray) -> float:
+def _median_gap(gaps: Gaps) -> float:
     positive = gaps[gaps > 0]
     return float(np.median(positive)) if len(positive) else 1.0

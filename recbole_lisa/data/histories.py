@@ -7,6 +7,7 @@ the data path is O(rows) whatever the maximum length is.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,7 @@ class Histories:
 
     @classmethod
     def from_interactions(
-        cls, users: npt.NDArray[np.integer], items: npt.NDArray[np.integer], times: npt.NDArray[np.float64]
+        cls, users: npt.NDArray[np.integer[Any]], items: npt.NDArray[np.integer[Any]], times: npt.NDArray[np.float64]
     ) -> Histories:
         """Sort interactions by user and time; equal times keep the order in which they were given.
 

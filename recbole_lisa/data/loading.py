@@ -8,6 +8,7 @@ missing values that are filled under every version of pandas.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,6 +29,8 @@ class AtomicDataset(SequentialDataset):
     Raises:
         UsageError: Something in the configuration or in the files is wrong.
     """
+
+    inter_feat: pd.DataFrame
 
     def __init__(self, config: Config) -> None:
         if config["benchmark_filename"] is not None:
@@ -60,7 +63,7 @@ class AtomicDataset(SequentialDataset):
             separator=separator,
             encoding=encoding,
             seq_separator=self.config["seq_separator"],
-            tokens="category" if source == FeatureSource.INTERACTION else "str",
+            tokens="category" if source == FeatureSource.INTERACTION else "object",
         )
         for name, kind in fields.items():
             self._note_field(frame, name, FeatureType(kind), source)
@@ -77,7 +80,7 @@ class AtomicDataset(SequentialDataset):
         longest = 1
         if kind in (FeatureType.TOKEN_SEQ, FeatureType.FLOAT_SEQ):
             limit = (self.config["seq_len"] or {}).get(name)
-            frame[name] = [cell[:limit] for cell in frame[name]]
+            frame[name] = frame[name].map(lambda cell: cell[:limit])
             longest = max(map(len, frame[name]), default=0)
         if source != "link":  # RecBole describes the columns of a link file elsewhere
             self.set_field_property(name, kind, source, longest)
@@ -100,8 +103,8 @@ class AtomicDataset(SequentialDataset):
         if keep not in ("first", "last"):
             raise UsageError(f"rm_dup_inter must be first or last, got {keep!r}")
         if self.time_field in self.inter_feat:
-            self.inter_feat.sort_values(by=self.time_field, kind="stable", inplace=True)
-        self.inter_feat.drop_duplicates(subset=[self.uid_field, self.iid_field], keep=keep, inplace=True)
+            self.inter_feat = self.inter_feat.sort_values(by=self.time_field, kind="stable")
+        self.inter_feat = self.inter_feat.drop_duplicates(subset=[self.uid_field, self.iid_field], keep=keep)
 
     def _filter_by_field_value(self) -> None:
         for field in self.config["val_interval"] or {}:
@@ -109,6 +112,10 @@ class AtomicDataset(SequentialDataset):
                 hint = did_you_mean(field, self.field2type)
                 raise UsageError(f"val_interval names {field!r}, which is not a loaded column.{hint}")
         super()._filter_by_field_value()
+
+    def _filter_inter_by_user_or_item(self) -> None:
+        if self.user_feat is not None or self.item_feat is not None:  # otherwise RecBole copies all rows for nothing
+            super()._filter_inter_by_user_or_item()
 
     def _filter_by_inter_num(self) -> None:
         """Filter users and items by their number of interactions until nothing changes (k-core)."""
@@ -132,19 +139,20 @@ class AtomicDataset(SequentialDataset):
             setattr(self, name, getattr(self, name).reset_index(drop=True))
 
     def _remap(self, remap_list: list[tuple[pd.DataFrame, str, FeatureType]]) -> None:
-        """Number tokens from 1 in order of appearance, as RecBole does; 0 is padding."""
-        if len(remap_list) == 1 and isinstance(remap_list[0][0][remap_list[0][1]].dtype, pd.CategoricalDtype):
-            frame, field, _ = remap_list[0]
-            ids, tokens = pd.factorize(frame[field].array)
-            names = np.array(["[PAD]", *tokens])
-            self.field2id_token[field] = names
-            self.field2token_id[field] = {token: number for number, token in enumerate(names)}
-            frame[field] = (ids + 1).astype(np.int32)
-            return
-        for frame, field, _ in remap_list:
-            if isinstance(frame[field].dtype, pd.CategoricalDtype):
-                frame[field] = frame[field].astype(object)
-        super()._remap(remap_list)
+        """Number the tokens of columns that share one numbering from 1 in order of appearance; 0 is padding."""
+        columns = [_tokens(frame[field]) for frame, field, _ in remap_list]
+        alone = columns[0] if len(columns) == 1 else np.concatenate([np.asarray(part, object) for part in columns])
+        ids, tokens = pd.factorize(alone)
+        names = np.array(["[PAD]", *tokens])
+        numbers = {token: number for number, token in enumerate(names)}
+        parts = np.split(ids + 1, np.cumsum([len(column) for column in columns])[:-1])
+        for (frame, field, kind), part in zip(remap_list, parts, strict=True):
+            self.field2id_token[field], self.field2token_id[field] = names, numbers
+            if kind == FeatureType.TOKEN_SEQ:
+                cells = np.split(part, np.cumsum([len(cell) for cell in frame[field]])[:-1])
+                frame[field] = pd.Series(cells, index=frame.index, dtype=object)
+            else:
+                frame[field] = part.astype(np.int32 if frame is self.inter_feat else np.int64)
 
     def _fill_nan(self) -> None:
         """Fill missing tokens with padding, numbers with the column's mean, sequences with nothing."""
@@ -153,10 +161,10 @@ class AtomicDataset(SequentialDataset):
             for field in frame:
                 frame[field] = self._filled(frame[field], self.field2type[field])
 
-    def _filled(self, column: pd.Series, kind: FeatureType) -> pd.Series | list[np.ndarray]:
+    def _filled(self, column: pd.Series[Any], kind: FeatureType) -> pd.Series[Any]:
         if kind in (FeatureType.TOKEN_SEQ, FeatureType.FLOAT_SEQ):
             empty = np.array([], dtype=np.int64 if kind == FeatureType.TOKEN_SEQ else np.float64)
-            return [empty if isinstance(cell, float) else cell for cell in column]
+            return column.map(lambda cell: empty if isinstance(cell, float) else cell)
         missing = int(column.isna().sum())
         if not missing:
             return column
@@ -178,3 +186,12 @@ class AtomicDataset(SequentialDataset):
         for name in self.feat_name_list:
             if name != "inter_feat" and isinstance(getattr(self, name), pd.DataFrame):
                 setattr(self, name, self._dataframe_to_interaction(getattr(self, name)))
+
+
+def _tokens(column: pd.Series[Any]) -> Any:
+    """The tokens of a column in order: as they are stored, or those of all its cells when it holds sequences."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return column.array
+    cells = column.to_numpy(dtype=object)
+    holds_sequences = len(cells) and isinstance(cells[0], np.ndarray)
+    return np.concatenate(cells) if holds_sequences else cells

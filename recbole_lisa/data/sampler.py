@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -93,7 +95,11 @@ class TrainingNegatives:
 
 
 def evaluation_negatives(
-    histories: Histories, owners: Index, weights: Index, sample_num: int, rng: np.random.Generator
+    histories: Histories,
+    owners: npt.NDArray[np.integer[Any]],
+    weights: Index,
+    sample_num: int,
+    rng: np.random.Generator,
 ) -> npt.NDArray[np.int32]:
     """Negatives that their user never interacted with, before or after, without repeats.
 
@@ -119,7 +125,11 @@ def evaluation_negatives(
 
 
 def _draw_unseen(
-    histories: Histories, owners: Index, weights: Index, sample_num: int, rng: np.random.Generator
+    histories: Histories,
+    owners: npt.NDArray[np.integer[Any]],
+    weights: Index,
+    sample_num: int,
+    rng: np.random.Generator,
 ) -> npt.NDArray[np.int32]:
     """(n, K) negatives of one chunk of targets."""
     blocked = _seen_items(histories, owners, weights)
@@ -139,7 +149,7 @@ def _draw_unseen(
     return negatives
 
 
-def _seen_items(histories: Histories, owners: Index, weights: Index) -> npt.NDArray[np.bool_]:
+def _seen_items(histories: Histories, owners: npt.NDArray[np.integer[Any]], weights: Index) -> npt.NDArray[np.bool_]:
     """(n, V), True where an item must not be drawn: in the user's history, or without weight."""
     blocked = np.tile(weights == 0, (len(owners), 1))
     lengths = histories.lengths[owners]

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from recbole_lisa.data.histories import Index
 from recbole_lisa.errors import UsageError
 
-_TIME_SPLIT = "; TS (one global time for everyone) is not supported"
 LEAVE_ONE_OUT = {"valid_and_test": (1, 1), "valid_only": (1, 0), "test_only": (0, 1)}
 
 
@@ -59,7 +58,7 @@ def split_targets(eval_args: Mapping[str, Any], lengths: Index) -> tuple[Part, P
     if not isinstance(chosen, Mapping) or len(chosen) != 1 or next(iter(chosen)) not in ("LS", "RS"):
         raise UsageError(
             "eval_args.split must be {LS: valid_and_test | valid_only | test_only} or {RS: [train, valid, test]}, "
-            f"got {chosen!r}" + _TIME_SPLIT * ("TS" in chosen)
+            f"got {chosen!r}; TS (one time for all users) is not supported"
         )
     if "LS" in chosen:
         valid, test = leave_one_out(lengths, chosen["LS"])

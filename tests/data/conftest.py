@@ -1,0 +1,26 @@
+"""A small data set on disk, loaded through the real configuration."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recbole.model.sequential_recommender import SASRec
+
+from recbole_lisa.config import LISAConfig
+from tests.helpers import write_interactions
+
+Row = tuple[object, object, object]
+MakeConfig = Callable[..., LISAConfig]
+
+
+@pytest.fixture
+def make_config(tmp_path: Path) -> MakeConfig:
+    """`make_config(rows, protocol=..., **settings)` writes the rows and returns their configuration."""
+
+    def make(rows: Iterable[Row], protocol: str = "full_ranking", **settings: Any) -> LISAConfig:
+        write_interactions(tmp_path, "tiny", rows)
+        defaults = {"data_path": str(tmp_path), "loss_type": "BPR", "MAX_ITEM_LIST_LENGTH": 4}
+        return LISAConfig(SASRec, "tiny", protocol=protocol, config_dict={**defaults, **settings})
+
+    return make

@@ -1,0 +1,230 @@
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from recbole.data.interaction import Interaction
+
+from recbole_lisa.data.dataloader import TrainLoader, create_loaders
+from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.errors import UsageError
+from tests.data.conftest import MakeConfig, Row
+
+# User "long" has items a..k at times 0, 10, 30, 60, ..., user "short" has a, c, b, e.
+LONG: list[Row] = [("long", item, 5 * n * (n + 1)) for n, item in enumerate("abcdefghijk")]
+SHORT: list[Row] = [("short", item, n) for n, item in enumerate("acbe")]
+
+
+def train_loader(config: Any) -> TrainLoader:
+    return create_loaders(config, create_dataset(config))[0]
+
+
+def many_users(n_users: int = 60) -> list[Row]:
+    lengths = np.random.default_rng(0).integers(1, 40, n_users)
+    return [(f"u{n}", f"i{(n * 7 + t * 3) % 50}", t) for n in range(n_users) for t in range(lengths[n])]
+
+
+def letters(loader: TrainLoader, ids: torch.Tensor) -> str:
+    """Items of one row, as their one-letter names; '.' is padding."""
+    return "".join(loader.dataset.id2token("item_id", ids.numpy())).replace("[PAD]", ".")
+
+
+def windows_of(loader: TrainLoader, batch: Interaction) -> set[tuple[str, str, str]]:
+    users = loader.dataset.id2token("user_id", batch["user_id"].numpy())
+    rows = zip(users, batch["item_id_list"], batch["target_id_list"], strict=True)
+    return {(str(user), letters(loader, inputs), letters(loader, targets)) for user, inputs, targets in rows}
+
+
+def samples_of(batch: Interaction) -> list[tuple[int, ...]]:
+    """User, inputs and targets of each row, without padding."""
+    targets = batch["target_id_list"] if "target_id_list" in batch else batch["item_id"][:, None]
+    rows = zip(batch["user_id"].tolist(), batch["item_id_list"].tolist(), targets.tolist(), strict=True)
+    return [(user, *filter(None, inputs), -1, *filter(None, wanted)) for user, inputs, wanted in rows]
+
+
+def expected_samples(loader: TrainLoader, longest: int) -> Counter[tuple[int, ...]]:
+    """The same from whole histories, one user and one target after the other."""
+    store, samples = loader.dataset.histories, []
+    for user, items in zip(store.users.tolist(), np.split(store.items, store.offsets[1:-1]), strict=True):
+        trained = items.tolist()[: max(len(items) - 2, min(len(items), 2))]
+        if loader.every_position:
+            while len(trained) > 1:
+                samples.append((user, *trained[-longest - 1 : -1], -1, *trained[-longest - 1 :][1:]))
+                trained = trained[:-longest]
+        else:
+            samples += [(user, *trained[max(0, t - longest) : t], -1, trained[t]) for t in range(1, len(trained))]
+    return Counter(samples)
+
+
+def equal(one: Interaction, other: Interaction) -> bool:
+    return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_windows_equal_the_example_item_by_item(make_config: MakeConfig) -> None:
+    # full_ranking holds out the last two items: "long" trains on a..i, "short" on a, c.
+    loader = train_loader(make_config(LONG + SHORT, MAX_ITEM_LIST_LENGTH=3))
+    (batch,) = loader
+    assert windows_of(loader, batch) == {
+        ("long", "ab.", "bc."),
+        ("long", "cde", "def"),
+        ("long", "fgh", "ghi"),
+        ("short", "a..", "c.."),
+    }
+    assert sorted(batch["item_length"].tolist()) == [1, 2, 3, 3]
+
+
+def test_paper_protocol_trains_on_everything_but_the_last_item(make_config: MakeConfig) -> None:
+    config = make_config(
+        LONG + SHORT, "paper", MAX_ITEM_LIST_LENGTH=5, eval_args={"mode": {"valid": "full", "test": "full"}}
+    )
+    loader = train_loader(config)
+    (batch,) = loader
+    assert windows_of(loader, batch) == {
+        ("long", "abcd.", "bcde."),
+        ("long", "efghi", "fghij"),
+        ("short", "ac...", "cb..."),
+    }
+
+
+def test_time_gaps_belong_to_the_input_items(make_config: MakeConfig) -> None:
+    loader = train_loader(make_config(LONG, MAX_ITEM_LIST_LENGTH=3))
+    (batch,) = loader
+    rows = zip(batch["item_id_list"], batch["time_gap_list"], strict=True)
+    gaps = {letters(loader, inputs): row.tolist() for inputs, row in rows}
+    assert gaps == {"ab.": [0, 10, 0], "cde": [20, 30, 40], "fgh": [50, 60, 70]}
+
+
+def test_batches_have_the_documented_columns(make_config: MakeConfig) -> None:
+    config = make_config(many_users(), train_neg_sample_args={"sample_num": 3}, train_batch_size=8)
+    batch = next(iter(train_loader(config)))
+    n, longest = batch["item_id_list"].shape
+    assert {name: tuple(batch[name].shape) for name in batch} == {
+        "user_id": (n,),
+        "item_id_list": (n, longest),
+        "item_length": (n,),
+        "time_gap_list": (n, longest),
+        "target_id_list": (n, longest),
+        "neg_target_id_list": (n, longest, 3),
+    }
+    assert {batch[name].dtype for name in batch if name != "time_gap_list"} == {torch.int64}
+    assert batch["time_gap_list"].dtype == torch.float32
+
+
+def test_last_position_batches_have_the_documented_columns(make_config: MakeConfig) -> None:
+    config = make_config(
+        many_users(), supervision="last_position", train_neg_sample_args={"sample_num": 3}, train_batch_size=8
+    )
+    batch = next(iter(train_loader(config)))
+    n, longest = batch["item_id_list"].shape
+    assert {name: tuple(batch[name].shape) for name in batch} == {
+        "user_id": (n,),
+        "item_id_list": (n, longest),
+        "item_length": (n,),
+        "time_gap_list": (n, longest),
+        "item_id": (n,),
+        "neg_item_id": (n, 3),
+    }
+    assert (batch["neg_item_id"] != batch["item_id"][:, None]).all()
+
+
+def test_column_names_follow_the_configuration(make_config: MakeConfig) -> None:
+    names = {"LIST_SUFFIX": "_seq", "NEG_PREFIX": "no_", "ITEM_LIST_LENGTH_FIELD": "n"}
+    batch = next(iter(train_loader(make_config(many_users(), **names))))
+    assert {"item_id_seq", "n", "target_id_seq", "no_target_id_seq", "time_gap_seq"} < set(batch)
+
+
+@pytest.mark.parametrize("supervision", ["all_positions", "last_position"])
+def test_ce_has_no_negatives(make_config: MakeConfig, supervision: str) -> None:
+    batch = next(iter(train_loader(make_config(many_users(), loss_type="CE", supervision=supervision))))
+    assert not [name for name in batch if name.startswith("neg_")]
+
+
+def test_padding_is_zero_in_every_column_and_nothing_else_is(make_config: MakeConfig) -> None:
+    for batch in train_loader(make_config(many_users(), MAX_ITEM_LIST_LENGTH=16, train_batch_size=32)):
+        padded = torch.arange(batch["item_id_list"].shape[1]) >= batch["item_length"][:, None]
+        assert batch["item_length"].max() == batch["item_id_list"].shape[1]
+        assert torch.equal(batch["item_id_list"] == 0, padded)
+        assert torch.equal(batch["target_id_list"] == 0, padded)
+        assert torch.equal(batch["neg_target_id_list"][..., 0] == 0, padded)
+        assert not batch["time_gap_list"][padded].any()
+
+
+@pytest.mark.parametrize("supervision", ["all_positions", "last_position"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_window_appears_once_in_an_epoch(make_config: MakeConfig, supervision: str, shuffle: bool) -> None:
+    config = make_config(many_users(), supervision=supervision, shuffle=shuffle, train_batch_size=7)
+    loader = train_loader(config)
+    loader.set_epoch(3)
+    batches = list(loader)
+    assert len(batches) == len(loader)
+    assert Counter(sample for batch in batches for sample in samples_of(batch)) == expected_samples(loader, 4)
+
+
+def test_epochs_differ_and_the_same_epoch_is_identical(make_config: MakeConfig) -> None:
+    config = make_config(many_users(), train_batch_size=16)
+    first, other = train_loader(config), train_loader(config)
+    first.set_epoch(2)
+    list(first)
+    other.set_epoch(2)
+    assert all(equal(one, two) for one, two in zip(first, other, strict=True))
+    other.set_epoch(3)
+    assert not all(equal(one, two) for one, two in zip(first, other, strict=True))
+
+
+def test_seeds_give_different_batches(make_config: MakeConfig) -> None:
+    one, two = (next(iter(train_loader(make_config(many_users(), seed=seed)))) for seed in (1, 2))
+    assert not equal(one, two)
+
+
+def test_global_random_state_neither_matters_nor_moves(make_config: MakeConfig) -> None:
+    loader = train_loader(make_config(many_users()))
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    one = next(iter(loader))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    np.testing.assert_array_equal(np.random.get_state()[1], before[1])
+    np.random.seed(99)
+    assert equal(one, next(iter(loader)))
+
+
+def test_batches_group_similar_lengths(make_config: MakeConfig) -> None:
+    rows = [(f"u{n}", f"i{t % 50}", t) for n in range(300) for t in range(3 + n % 160)]
+    loader = train_loader(make_config(rows, MAX_ITEM_LIST_LENGTH=160, train_batch_size=10))
+    spreads = [int(batch["item_length"].max() - batch["item_length"].min()) for batch in loader]
+    assert max(spreads) <= 2 * 160 // 16
+    padded = sum(batch["item_id_list"].numel() for batch in loader) / int(loader.windows.length.sum())
+    assert padded < 1.12
+
+
+def test_order_of_batches_is_not_by_length(make_config: MakeConfig) -> None:
+    rows = [(f"u{n}", f"i{t % 50}", t) for n in range(300) for t in range(3 + n % 160)]
+    loader = train_loader(make_config(rows, MAX_ITEM_LIST_LENGTH=160, train_batch_size=10))
+    longest = np.array([batch["item_id_list"].shape[1] for batch in loader])
+    rises = (np.diff(longest) > 0).mean()
+    assert 0.25 < rises < 0.75
+
+
+def test_popularity_negatives_use_training_counts(make_config: MakeConfig) -> None:
+    rows = [(f"u{n}", item, t) for n in range(40) for t, item in enumerate("aaabz" if n else "abcdz")]
+    config = make_config(rows, train_neg_sample_args={"distribution": "popularity", "sample_num": 50, "alpha": 1.0})
+    loader = train_loader(config)
+    (batch,) = loader
+    negatives, targets = batch["neg_target_id_list"].numpy(), batch["target_id_list"].numpy()
+    names = loader.dataset.id2token("item_id", np.arange(loader.dataset.item_num))
+    counts = dict(zip(names, loader.dataset.item_counts, strict=True))
+    assert {name: int(counts[name]) for name in "abcdz"} == {"a": 118, "b": 1, "c": 1, "d": 0, "z": 0}
+    drawn = {str(name) for name in names[negatives[targets > 0].ravel()]}
+    assert drawn == {"a", "b", "c"}
+
+
+def test_unknown_supervision_is_refused_with_a_hint(make_config: MakeConfig) -> None:
+    config = make_config(LONG)
+    config["supervision"] = "last_positions"
+    with pytest.raises(UsageError, match="got 'last_positions'. Did you mean 'last_position'"):
+        train_loader(config)
+
+
+def test_nothing_to_train_on_is_refused(make_config: MakeConfig) -> None:
+    config = make_config([(f"u{n}", f"i{n}", n) for n in range(5)])
+    with pytest.raises(UsageError, match="no user has 2 interactions in the training part"):
+        train_loader(config)

@@ -1,0 +1,234 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from recbole.data.dataset import SequentialDataset
+from recbole.model.sequential_recommender import SASRec
+
+from recbole_lisa.config import LISAConfig
+from recbole_lisa.data.dataloader import EvalBatch, TrainLoader, create_loaders
+from recbole_lisa.data.dataset import WindowDataset, create_dataset
+from recbole_lisa.errors import UsageError
+from tests.data.conftest import MakeConfig, Row
+
+# Users of 1, 2, 3, 4, 7 and 11 interactions, rows in random order, times that float32 can hold.
+LENGTHS = {"u1": 1, "u2": 2, "u3": 3, "u4": 4, "u7": 7, "u11": 11}
+TINY = [(user, f"i{(7 * t + n) % 9}", 10 * t) for n, user in enumerate(LENGTHS) for t in range(LENGTHS[user])]
+TINY = [TINY[row] for row in np.random.default_rng(0).permutation(len(TINY))]
+
+# RecBole's own loading, which some tests compare with, uses what later versions of pandas warn about.
+pytestmark = pytest.mark.filterwarnings("ignore:A value is trying to be set on a copy:FutureWarning")
+
+Sample = tuple[str, tuple[str, ...], str]
+
+
+def tokens(dataset: WindowDataset | SequentialDataset, field: str, ids: Any) -> tuple[str, ...]:
+    return tuple(str(token) for token in dataset.id2token(field, np.asarray(ids)))
+
+
+def recbole_samples(dataset: SequentialDataset) -> list[Sample]:
+    feat = dataset.inter_feat
+    return sorted(
+        (
+            *tokens(dataset, "user_id", feat["user_id"][row : row + 1]),
+            tokens(dataset, "item_id", feat["item_id_list"][row][: feat["item_length"][row]]),
+            *tokens(dataset, "item_id", feat["item_id"][row : row + 1]),
+        )
+        for row in range(len(feat))
+    )
+
+
+def loader_samples(loader: Any) -> list[Sample]:
+    samples = []
+    for batch in loader or ():
+        batch = batch.interaction if isinstance(batch, EvalBatch) else batch
+        for row in range(len(batch)):
+            inputs = batch["item_id_list"][row][: batch["item_length"][row]]
+            samples.append(
+                (
+                    *tokens(loader.dataset, "user_id", batch["user_id"][row : row + 1]),
+                    tokens(loader.dataset, "item_id", inputs),
+                    *tokens(loader.dataset, "item_id", batch["item_id"][row : row + 1]),
+                )
+            )
+    return sorted(samples)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    "split", [{"LS": "valid_and_test"}, {"LS": "valid_only"}, {"LS": "test_only"}, {"RS": [0.8, 0.1, 0.1]}], ids=str
+)
+def test_last_position_samples_equal_recboles_augmentation(make_config: MakeConfig, split: dict[str, Any]) -> None:
+    config = make_config(TINY, eval_args={"split": split}, supervision="last_position", train_batch_size=3)
+    theirs = SequentialDataset(config).build()
+    ours = create_loaders(config, create_dataset(config))
+    assert len(recbole_samples(theirs[0])) > 0
+    for stock, loader in zip(theirs, ours, strict=True):
+        assert loader_samples(loader) == recbole_samples(stock)
+
+
+def test_items_are_numbered_as_recbole_numbers_them(make_config: MakeConfig) -> None:
+    config = make_config(TINY)
+    stock, dataset = SequentialDataset(config), create_dataset(config)
+    for field in ("user_id", "item_id"):
+        np.testing.assert_array_equal(dataset.field2id_token[field], stock.field2id_token[field])
+        assert dataset.token2id(field, stock.field2id_token[field][1]) == 1
+        assert dataset.num(field) == stock.num(field)
+
+
+def test_phases_share_the_store_and_hold_their_own_rows(make_config: MakeConfig) -> None:
+    dataset = create_dataset(make_config(TINY))
+    phases = dataset.build()
+    assert [len(phase.inter_feat) for phase in phases] == [len(TINY) - 3 - 4, 3, 4]
+    assert all(phase.histories is dataset.histories for phase in phases)
+    shared = [np.shares_memory(phase.histories.items, dataset.histories.items) for phase in phases]
+    assert all(shared)
+
+
+def test_item_counts_and_time_unit_come_from_training_rows_only(make_config: MakeConfig) -> None:
+    rows: list[Row] = [("u", "a", 0), ("u", "b", 5), ("u", "a", 12), ("u", "c", 1000), ("u", "d", 9000)]
+    train, _, _ = create_dataset(make_config(rows)).build()
+    assert dict(zip(tokens(train, "item_id", range(1, 5)), train.item_counts[1:].tolist(), strict=True)) == {
+        "a": 2,
+        "b": 1,
+        "c": 0,
+        "d": 0,
+    }
+    assert train.item_counts.dtype == np.int64
+    assert train.time_unit == 6.0
+
+
+def test_time_unit_is_one_second_when_no_gap_is_positive(make_config: MakeConfig) -> None:
+    train, _, _ = create_dataset(make_config([("u", item, 3) for item in "abcd"])).build()
+    assert train.time_unit == 1.0
+
+
+@pytest.mark.parametrize("normalize_all", [True, False])
+def test_close_times_of_one_day_stay_in_order_and_in_seconds(make_config: MakeConfig, normalize_all: bool) -> None:
+    rows: list[Row] = [("u", item, 881_250_949 + second) for item, second in zip("dbca", (3, 1, 2, 0), strict=True)]
+    rows += [("v", item, 881_250_949) for item in "ca"]
+    train, _, _ = create_dataset(make_config(rows, normalize_all=normalize_all)).build()
+    assert tokens(train, "item_id", train.histories.items) == ("a", "b", "c", "d", "c", "a")
+    np.testing.assert_array_equal(train.histories.gaps, np.float32([0, 1, 1, 1, 0, 0]))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("users", "items"), [("[3,7]", "[2,inf)"), ("(2,inf)", None), (None, "[1,2];(3,9]")])
+def test_filters_keep_the_rows_that_recbole_keeps(
+    make_config: MakeConfig, users: str | None, items: str | None
+) -> None:
+    config = make_config(TINY, user_inter_num_interval=users, item_inter_num_interval=items)
+    stock, dataset = SequentialDataset(config), create_dataset(config)
+    assert 0 < len(dataset.inter_feat) < len(TINY)
+    pd.testing.assert_frame_equal(dataset.inter_feat, stock.inter_feat, check_dtype=False)
+
+
+@pytest.mark.parametrize(("keep", "expected"), [("first", "cba"), ("last", "bac")])
+def test_duplicates_are_removed_by_time_and_then_file_order(make_config: MakeConfig, keep: str, expected: str) -> None:
+    rows: list[Row] = [("u", "c", 5), ("u", "b", 7), ("u", "a", 7), ("u", "c", 7), ("u", "b", 6)]
+    train, _, _ = create_dataset(make_config(rows, rm_dup_inter=keep)).build()
+    assert "".join(tokens(train, "item_id", train.histories.items)) == expected
+
+
+def test_rows_without_user_or_item_are_left_out(make_config: MakeConfig) -> None:
+    dataset = create_dataset(make_config([*TINY, ("", "i1", 3), ("u7", "", 4), ("", "", 5)]))
+    assert len(dataset.inter_feat) == len(TINY)
+    assert not {"nan", ""} & {*dataset.field2id_token["user_id"], *dataset.field2id_token["item_id"]}
+
+
+def test_missing_times_become_the_mean_time(make_config: MakeConfig) -> None:
+    rows: list[Row] = [("u", "a", 0), ("u", "b", 100), ("u", "c", ""), ("u", "d", 20)]
+    train, _, _ = create_dataset(make_config(rows)).build()
+    assert "".join(tokens(train, "item_id", train.histories.items)) == "adcb"
+    np.testing.assert_allclose(train.histories.gaps, [0, 20, 20, 60])
+
+
+def test_item_features_are_loaded_as_recbole_loads_them(make_config: MakeConfig, tmp_path: Path) -> None:
+    columns = {"inter": ["user_id", "item_id", "timestamp"], "item": ["item_id", "genre", "year"]}
+    config = make_config(TINY, load_col=columns)
+    features = ["item_id:token\tgenre:token_seq\tyear:float", *(f"i{n}\tx y{n}\t{1990 + n}" for n in range(8))]
+    (tmp_path / "tiny" / "tiny.item").write_text("\n".join(features) + "\n", encoding="utf-8")
+    dataset = create_dataset(config)
+    dataset.build()
+    found = dataset.get_item_feature()
+    assert found["genre"].shape == (dataset.item_num, 2)
+    row = dataset.token2id("item_id", "i3")
+    assert tokens(dataset, "genre", found["genre"][row]) == ("x", "y3")
+    assert found["year"][row] == 1993
+    # Item i8 has no features: by RecBole's filter_inter_by_user_or_item its interactions are left out.
+    assert "i8" not in dataset.field2id_token["item_id"]
+
+
+def test_loading_warns_of_nothing(make_config: MakeConfig, recwarn: pytest.WarningsRecorder) -> None:
+    config = make_config(TINY, user_inter_num_interval="[3,inf)")
+    recwarn.clear()
+    create_loaders(config, create_dataset(config))
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_ml_100k_has_the_papers_counts(tmp_path: Path) -> None:
+    config = LISAConfig(SASRec, "ml-100k", protocol="paper", config_dict={"loss_type": "BPR"})
+    train, valid, test = create_loaders(config, create_dataset(config))
+    counts = train.dataset
+    assert (counts.user_num - 1, counts.item_num - 1, len(counts.histories.items)) == (943, 1349, 99_287)
+    assert valid is None
+    assert test is not None
+    assert len(test.windows) == 943
+    assert int(train.windows.length.sum()) == 99_287 - 2 * 943
+
+
+@pytest.mark.oracle
+def test_ml_100k_order_is_a_stable_sort_of_the_file(tmp_path: Path) -> None:
+    config = LISAConfig(SASRec, "ml-100k", protocol="paper", config_dict={"loss_type": "BPR"})
+    dataset = create_dataset(config)
+    train, _, _ = dataset.build()
+    frame = pd.read_csv(f"{dataset.dataset_path}/ml-100k.inter", sep="\t", dtype=str)
+    frame = frame[frame["item_id:token"].isin(set(dataset.field2id_token["item_id"]))]
+    frame = frame.assign(
+        user=dataset.token2id("user_id", frame["user_id:token"].to_numpy()),
+        item=dataset.token2id("item_id", frame["item_id:token"].to_numpy()),
+        time=frame["timestamp:float"].astype(int),
+    ).sort_values(["user", "time"], kind="stable")
+    np.testing.assert_array_equal(train.histories.items, frame["item"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"save_dataset": True}, "save_dataset is not supported"),
+        ({"benchmark_filename": ["train", "test"]}, "benchmark_filename is not supported"),
+        ({"rm_dup_inter": "any"}, "rm_dup_inter must be first or last, got 'any'"),
+        ({"user_inter_num_interval": "5"}, "user_inter_num_interval must be intervals .* got '5'"),
+        ({"item_inter_num_interval": "[99,inf)"}, r"no interaction of tiny passes the filters: .*\[99,inf\)"),
+        ({"val_interval": {"timestamps": "[0,5]"}}, "'timestamps'.* Did you mean 'timestamp'"),
+        ({"load_col": {"inter": ["user_id", "timestamp"]}}, "gives no column item_id:token .* leaves user_id:token"),
+        ({"load_col": {"inter": ["user_id", "item_id"]}}, "ordered by a column timestamp:float .* does not give"),
+        ({"numerical_features": ["timestamp"]}, "ordered by a column timestamp:float .* does not give"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_mistakes_are_named(make_config: MakeConfig, settings: dict[str, Any], message: str) -> None:
+    config = make_config(TINY, **settings)
+    with pytest.raises(UsageError, match=message):
+        create_dataset(config).build()
+
+
+def test_missing_file_is_named_and_leaves_no_folder(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(TINY)
+    (tmp_path / "tiny" / "tiny.inter").unlink()
+    (tmp_path / "tiny").rmdir()
+    with pytest.raises(UsageError, match="tiny.inter does not exist"):
+        create_dataset(config)
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_short_users_are_counted(make_config: MakeConfig, caplog: pytest.LogCaptureFixture) -> None:
+    config = make_config(TINY)
+    with caplog.at_level("INFO"):
+        train, _, _ = create_loaders(config, create_dataset(config))
+    assert isinstance(train, TrainLoader)
+    assert train.skipped_users == 1
+    assert "tiny: 6 users, 9 items, 28 interactions after filtering" in caplog.text
+    assert "6 windows of at most 4 items (all_positions), 1 users skipped" in caplog.text

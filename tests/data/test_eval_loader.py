@@ -1,0 +1,140 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recbole_lisa.data.dataloader import EvalLoader, create_loaders
+from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.errors import UsageError
+from tests.data.conftest import MakeConfig, Row
+
+PAPER_MODE = {"mode": {"valid": "uni10", "test": "uni10"}}
+
+
+def many_users(n_users: int = 60) -> list[Row]:
+    lengths = np.random.default_rng(0).integers(1, 30, n_users)
+    return [(f"u{n}", f"i{(n * 7 + t * 3) % 50}", t) for n in range(n_users) for t in range(lengths[n])]
+
+
+def held_out_loader(config: Any) -> EvalLoader:
+    loader = create_loaders(config, create_dataset(config))[2]
+    assert loader is not None
+    return loader
+
+
+def paper(make_config: MakeConfig, **settings: Any) -> EvalLoader:
+    return held_out_loader(make_config(many_users(), "paper", **{"eval_args": PAPER_MODE, **settings}))
+
+
+def histories(loader: EvalLoader) -> dict[int, list[int]]:
+    store = loader.dataset.histories
+    return {
+        int(user): part.tolist()
+        for user, part in zip(store.users, np.split(store.items, store.offsets[1:-1]), strict=True)
+    }
+
+
+def test_every_held_out_item_comes_once_with_the_items_before_it(make_config: MakeConfig) -> None:
+    config = make_config(many_users(), eval_batch_size=7)
+    _, valid, test = create_loaders(config, create_dataset(config))
+    assert valid is not None
+    assert test is not None
+    for loader, from_end in ((valid, 2), (test, 1)):
+        whole, seen = histories(loader), []
+        for batch in loader:
+            columns = batch.interaction
+            for user, inputs, length, target in zip(
+                *(columns[name].tolist() for name in ("user_id", "item_id_list", "item_length", "item_id")), strict=True
+            ):
+                before = whole[user][:-from_end]
+                assert inputs[:length] == before[-4:]
+                assert not any(inputs[length:])
+                assert target == whole[user][-from_end]
+                seen.append(user)
+        shortest = {1: 3, 2: 4}[from_end]
+        assert sorted(seen) == sorted(user for user, items in whole.items() if len(items) >= shortest)
+
+
+def test_candidates_are_the_target_and_items_never_interacted_with(make_config: MakeConfig) -> None:
+    loader = paper(make_config)
+    whole = histories(loader)
+    for batch in loader:
+        assert batch.candidates is not None
+        assert batch.positive_column is not None
+        assert batch.candidates.shape == (len(batch.interaction["user_id"]), 11)
+        target = batch.candidates.gather(1, batch.positive_column[:, None])[:, 0]
+        assert torch.equal(target, batch.interaction["item_id"])
+        for user, row, column in zip(
+            batch.interaction["user_id"].tolist(),
+            batch.candidates.tolist(),
+            batch.positive_column.tolist(),
+            strict=True,
+        ):
+            negatives = row[:column] + row[column + 1 :]
+            assert len(set(negatives)) == 10
+            assert not set(negatives) & {0, *whole[user]}
+
+
+def test_candidates_depend_on_the_seed_only(make_config: MakeConfig) -> None:
+    first = paper(make_config, seed=5)
+    again = paper(make_config, seed=5, train_batch_size=3, MAX_ITEM_LIST_LENGTH=9)
+    other = paper(make_config, seed=6)
+    assert first.candidates is not None
+    np.testing.assert_array_equal(first.candidates, again.candidates)
+    assert (first.candidates != other.candidates).any()
+    one, two = (torch.cat([batch.candidates for batch in first]) for _ in range(2))
+    assert torch.equal(one, two)
+
+
+def test_ties_favour_neither_side(make_config: MakeConfig) -> None:
+    rows = [(f"u{n}", f"i{(n + t) % 40}", t) for n in range(2000) for t in range(3)]
+    loader = held_out_loader(make_config(rows, "paper", eval_args=PAPER_MODE))
+    observed = np.bincount(loader.positive_column, minlength=11)
+    assert len(observed) == 11
+    # 2000 draws from 11 columns: five standard deviations are 5 * sqrt(2000 * 10) / 11 = 64.
+    assert np.abs(observed - 2000 / 11).max() < 64
+
+
+def test_full_ranking_has_no_candidates(make_config: MakeConfig) -> None:
+    batch = next(iter(held_out_loader(make_config(many_users()))))
+    assert batch.candidates is None
+    assert batch.positive_column is None
+
+
+def test_paper_protocol_has_no_validation(make_config: MakeConfig) -> None:
+    config = make_config(many_users(), "paper", eval_args=PAPER_MODE)
+    _, valid, test = create_loaders(config, create_dataset(config))
+    assert valid is None
+    assert test is not None
+
+
+def test_full_batches_hold_at_most_the_scores_that_fit(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recbole_lisa.data.dataloader._MAX_SCORES", 5 * 51 + 50)
+    loader = held_out_loader(make_config(many_users(), eval_batch_size=256))
+    assert loader.dataset.item_num == 51
+    sizes = [len(batch.interaction["user_id"]) for batch in loader]
+    assert max(sizes) == 5
+    assert len(sizes) == len(loader)
+
+
+def test_batches_group_similar_lengths(make_config: MakeConfig) -> None:
+    loader = held_out_loader(make_config(many_users(), MAX_ITEM_LIST_LENGTH=30, eval_batch_size=6))
+    lengths = [length for batch in loader for length in batch.interaction["item_length"].tolist()]
+    assert lengths == sorted(lengths)
+
+
+@pytest.mark.parametrize("mode", ["labeled", "uni0", "uni", "pop-5"])
+def test_unknown_mode_is_refused(make_config: MakeConfig, mode: str) -> None:
+    config = make_config(many_users())
+    config["eval_args"]["mode"] = {"valid": "full", "test": mode}
+    with pytest.raises(UsageError, match=f"mode of test must be full, uniN or popN .* got '{mode}'"):
+        held_out_loader(config)
+
+
+def test_too_many_negatives_are_refused_with_the_numbers(make_config: MakeConfig) -> None:
+    config = make_config(many_users(), eval_args={"mode": {"valid": "full", "test": "uni49"}})
+    with pytest.raises(UsageError, match="49 evaluation negatives .* only 21 items of 50 "):
+        held_out_loader(config)

@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+
+from recbole_lisa.data.histories import Histories
+
+
+def build(rows: list[tuple[int, int, float]]) -> Histories:
+    users, items, times = (np.array(column) for column in zip(*rows, strict=True))
+    return Histories.from_interactions(users, items, times.astype(np.float64))
+
+
+def test_histories_are_grouped_by_user_and_ordered_by_time() -> None:
+    store = build([(2, 10, 5), (1, 11, 9), (2, 12, 1), (1, 13, 2), (4, 14, 0)])
+    np.testing.assert_array_equal(store.users, [1, 2, 4])
+    np.testing.assert_array_equal(store.offsets, [0, 2, 4, 5])
+    np.testing.assert_array_equal(store.lengths, [2, 2, 1])
+    np.testing.assert_array_equal(store.items, [13, 11, 12, 10, 14])
+
+
+def test_gaps_are_seconds_since_the_users_previous_item() -> None:
+    store = build([(1, 1, 100), (1, 2, 160), (1, 3, 160), (2, 4, 1000), (2, 5, 1000.5)])
+    np.testing.assert_array_equal(store.gaps, np.float32([0, 60, 0, 0, 0.5]))
+
+
+def test_times_that_float32_cannot_tell_apart_keep_their_order() -> None:
+    late, early = 881_250_950.0, 881_250_949.0
+    assert np.float32(late) == np.float32(early)
+    store = build([(1, 1, late), (1, 2, early)])
+    np.testing.assert_array_equal(store.items, [2, 1])
+    np.testing.assert_array_equal(store.gaps, np.float32([0, 1]))
+
+
+def test_equal_times_keep_file_order_and_never_the_order_of_ids() -> None:
+    rng = np.random.default_rng(0)
+    items = rng.permutation(500) + 1
+    users, times = rng.integers(0, 3, 500), rng.integers(0, 4, 500).astype(np.float64)
+    store = Histories.from_interactions(users, items, times)
+    expected = sorted(range(500), key=lambda row: (users[row], times[row], row))
+    np.testing.assert_array_equal(store.items, items[expected])
+
+
+def test_arrays_take_twelve_bytes_or_less_per_interaction() -> None:
+    store = build([(1, item, item) for item in range(1, 1001)])
+    assert store.items.dtype == np.int32
+    assert store.gaps.dtype == np.float32
+    assert store.items.nbytes + store.gaps.nbytes == 8 * 1000
+
+
+def test_time_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="times must be finite, got 1 that are not"):
+        build([(1, 1, 0), (1, 2, float("nan"))])
+
+
+def test_columns_of_different_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="one length, got 2, 1 and 2"):
+        Histories.from_interactions(np.zeros(2, int), np.zeros(1, int), np.zeros(2))

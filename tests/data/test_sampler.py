@@ -1,0 +1,149 @@
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from recbole_lisa.data.histories import Histories
+from recbole_lisa.data.sampler import TrainingNegatives, evaluation_negatives, item_weights
+from recbole_lisa.errors import UsageError
+
+ALMOST_SURELY = 1e-6
+COUNTS = np.array([0, 100, 50, 10, 0, 40])
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def random_histories(n_users: int, n_items: int, longest: int) -> Histories:
+    users = np.repeat(np.arange(1, n_users + 1), rng(1).integers(1, longest, n_users))
+    items = rng(2).integers(1, n_items, len(users))
+    return Histories.from_interactions(users, items, np.arange(len(users), dtype=np.float64))
+
+
+def test_weights_follow_the_popularity_to_the_power_alpha() -> None:
+    weights = item_weights(COUNTS, "popularity", 0.5)
+    np.testing.assert_allclose(weights / weights.sum(), np.sqrt(COUNTS) / np.sqrt(COUNTS).sum(), rtol=1e-9)
+
+
+def test_weights_with_alpha_zero_are_uniform_over_items_with_interactions() -> None:
+    weights = item_weights(COUNTS, "popularity", 0.0)
+    np.testing.assert_array_equal(weights > 0, COUNTS > 0)
+    assert len(set(weights[COUNTS > 0])) == 1
+
+
+def test_uniform_weights_leave_out_padding_only() -> None:
+    np.testing.assert_array_equal(item_weights(COUNTS, "uniform"), [0, 1, 1, 1, 1, 1])
+
+
+def test_unknown_distribution_is_refused() -> None:
+    with pytest.raises(UsageError, match="uniform or popularity, got 'zipf'"):
+        item_weights(COUNTS, "zipf")
+
+
+@pytest.mark.parametrize("target", [1, 3, 5])
+def test_uniform_training_negatives_are_uniform_over_all_items_but_the_target(target: int) -> None:
+    drawn = TrainingNegatives(item_weights(COUNTS, "uniform"), 20).draw(np.full(5000, target), rng())
+    observed = np.bincount(drawn.ravel(), minlength=6)
+    assert observed[0] == observed[target] == 0
+    others = np.setdiff1d(np.arange(1, 6), [target])
+    assert chisquare(observed[others]).pvalue > ALMOST_SURELY
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+@pytest.mark.parametrize("target", [1, 2, 4, 5])
+def test_popular_training_negatives_follow_the_weights_without_the_target(target: int, alpha: float) -> None:
+    drawn = TrainingNegatives(item_weights(COUNTS, "popularity", alpha), 20).draw(np.full(5000, target), rng())
+    observed = np.bincount(drawn.ravel(), minlength=6)
+    assert observed[0] == observed[target] == observed[4] == 0
+    others = np.setdiff1d([1, 2, 3, 5], [target])
+    expected = COUNTS[others].astype(float) ** alpha
+    assert chisquare(observed[others], expected / expected.sum() * observed.sum()).pvalue > ALMOST_SURELY
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "popularity"])
+def test_training_negatives_are_zero_where_padded_and_never_the_target(distribution: str) -> None:
+    targets = rng(3).integers(0, 6, (40, 30))
+    drawn = TrainingNegatives(item_weights(COUNTS, distribution), 3).draw(targets, rng())
+    assert drawn.shape == (40, 30, 3)
+    assert drawn.dtype == np.int64
+    np.testing.assert_array_equal(drawn == 0, np.repeat((targets == 0)[..., None], 3, axis=-1))
+    assert not ((drawn == targets[..., None]) & (drawn > 0)).any()
+
+
+def test_training_negatives_with_two_items_are_the_other_one() -> None:
+    negatives = TrainingNegatives(item_weights(np.array([0, 1, 9]), "popularity"), 1)
+    assert negatives.draw(np.array([1, 2, 2, 1]), rng()).ravel().tolist() == [2, 1, 1, 2]
+
+
+def test_training_negatives_need_two_items_and_a_positive_number() -> None:
+    with pytest.raises(UsageError, match="at least 2 items to draw from, the data has 1"):
+        TrainingNegatives(item_weights(np.array([0, 0, 5]), "popularity"), 1)
+    with pytest.raises(UsageError, match="sample_num must be at least 1, got 0"):
+        TrainingNegatives(item_weights(COUNTS, "uniform"), 0)
+
+
+@pytest.mark.parametrize(("n_items", "longest"), [(400, 200), (131, 30)])
+@pytest.mark.parametrize("distribution", ["uniform", "popularity"])
+def test_evaluation_negatives_never_meet_the_history_and_never_repeat(
+    distribution: str, n_items: int, longest: int
+) -> None:
+    store = random_histories(300, n_items, longest)
+    weights = item_weights(np.append(0, rng(4).integers(1, 500, n_items - 1)), distribution)
+    owners = rng(5).integers(0, 300, 500)
+    drawn = evaluation_negatives(store, owners, weights, 100, rng())
+    for owner, negatives in zip(owners, drawn, strict=True):
+        history = set(store.items[store.offsets[owner] : store.offsets[owner + 1]].tolist())
+        chosen = set(negatives.tolist())
+        assert len(chosen) == 100
+        assert not chosen & (history | {0})
+
+
+def test_evaluation_negatives_can_take_every_item_that_is_left() -> None:
+    store = random_histories(200, 61, 40)
+    unseen = [set(range(1, 61)) - set(part.tolist()) for part in np.split(store.items, store.offsets[1:-1])]
+    k = min(map(len, unseen))
+    drawn = evaluation_negatives(store, np.arange(200), item_weights(np.ones(61, int), "uniform"), k, rng())
+    tight = [user for user in range(200) if len(unseen[user]) == k]
+    assert tight
+    assert all(set(drawn[user].tolist()) == unseen[user] for user in tight)
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "popularity"])
+def test_evaluation_negatives_are_drawn_one_after_the_other_without_replacement(distribution: str) -> None:
+    counts = np.array([0, 6, 3, 2, 1, 1])
+    weights = item_weights(counts, distribution)
+    store = Histories.from_interactions(np.array([1]), np.array([5]), np.zeros(1))
+    drawn = evaluation_negatives(store, np.zeros(40_000, dtype=np.int64), weights, 2, rng())
+    observed = dict.fromkeys(combinations(range(1, 5), 2), 0)
+    for pair in np.sort(drawn, axis=1):
+        observed[tuple(pair.tolist())] += 1
+    share = weights[:5] / weights[:5].sum()
+    expected = [share[a] * share[b] * (1 / (1 - share[a]) + 1 / (1 - share[b])) * 40_000 for a, b in observed]
+    assert chisquare(list(observed.values()), expected).pvalue > ALMOST_SURELY
+
+
+def test_stragglers_are_completed_from_the_same_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recbole_lisa.data.sampler._ROUNDS", 0)
+    counts = np.array([0, 6, 3, 2, 1])
+    store = Histories.from_interactions(np.array([1]), np.array([4]), np.zeros(1))
+    weights = item_weights(counts, "popularity")
+    drawn = evaluation_negatives(store, np.zeros(20_000, dtype=np.int64), weights, 1, rng())
+    observed = np.bincount(drawn.ravel(), minlength=5)[1:]
+    assert observed[3] == 0
+    assert chisquare(observed[:3], np.array([6, 3, 2]) / 11 * 20_000).pvalue > ALMOST_SURELY
+
+
+def test_evaluation_negatives_are_the_same_for_the_same_seed() -> None:
+    store, weights = random_histories(50, 200, 30), item_weights(np.ones(200, int), "uniform")
+    first, again, other = (evaluation_negatives(store, np.arange(50), weights, 20, rng(seed)) for seed in (7, 7, 8))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_too_few_unseen_items_are_refused_with_the_numbers() -> None:
+    store = Histories.from_interactions(np.ones(3, int), np.array([1, 2, 2]), np.arange(3.0))
+    weights = item_weights(np.ones(6, int), "uniform")
+    with pytest.raises(UsageError, match="4 evaluation negatives.* only 3 items of 5 .*uni3 or fewer, or to full"):
+        evaluation_negatives(store, np.array([0]), weights, 4, rng())

@@ -1,0 +1,64 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recbole_lisa.data.split import Part, split_targets
+from recbole_lisa.errors import UsageError
+
+LENGTHS = np.array([1, 2, 3, 4, 10])
+
+
+def counts(split: Any, lengths: np.ndarray = LENGTHS, **changed: Any) -> list[list[int]]:
+    parts = split_targets({"split": split, "order": "TO", "group_by": "user", **changed}, lengths)
+    return [part.count.tolist() for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("mode", "train", "valid", "test"),
+    [
+        ("valid_and_test", [0, 1, 1, 1, 7], [0, 0, 0, 1, 1], [0, 0, 1, 1, 1]),
+        ("valid_only", [0, 1, 1, 2, 8], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0]),
+        ("test_only", [0, 1, 1, 2, 8], [0, 0, 0, 0, 0], [0, 0, 1, 1, 1]),
+    ],
+)
+def test_leave_one_out_keeps_one_training_target(
+    mode: str, train: list[int], valid: list[int], test: list[int]
+) -> None:
+    assert counts({"LS": mode}) == [train, valid, test]
+
+
+def test_ratio_split_rounds_down_but_gives_each_part_one_target() -> None:
+    lengths = np.array([1, 2, 3, 4, 11, 101])
+    assert counts({"RS": [8, 1, 1]}, lengths) == [[0, 1, 1, 1, 8, 80], [0, 0, 0, 1, 1, 10], [0, 0, 1, 1, 1, 10]]
+
+
+def test_parts_follow_each_other_in_time() -> None:
+    parts = split_targets({"split": {"LS": "valid_and_test"}, "order": "TO", "group_by": "user"}, LENGTHS)
+    for part, following in zip(parts, parts[1:], strict=False):
+        np.testing.assert_array_equal(part.first + part.count, following.first)
+    np.testing.assert_array_equal(parts[0].first, 1)
+    np.testing.assert_array_equal(parts[2].first + parts[2].count, LENGTHS)
+
+
+def test_targets_are_flat_rows() -> None:
+    history, rows = Part(first=np.array([1, 2, 1]), count=np.array([2, 0, 1])).targets(np.array([0, 5, 7, 9]))
+    assert history.tolist() == [0, 0, 2]
+    assert rows.tolist() == [1, 2, 8]
+
+
+@pytest.mark.parametrize(
+    ("split", "changed", "message"),
+    [
+        ({"TS": [8, 1, 1]}, {}, "TS .*not supported"),
+        ({"LS": "both"}, {}, "valid_and_test, valid_only, test_only, got 'both'"),
+        ({"RS": [0, 1, 1]}, {}, r"train > 0, got \[0, 1, 1\]"),
+        ({"RS": [8, 2]}, {}, r"got \[8, 2\]"),
+        ({"RS": [8, 1, 1]}, {"group_by": "none"}, "group_by must be user.* got 'none'"),
+        ({"LS": "test_only"}, {"order": "RO"}, "order must be TO.* got 'RO'"),
+        (None, {}, "got None"),
+    ],
+)
+def test_what_histories_do_not_have_is_refused(split: Any, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        counts(split, **changed)
