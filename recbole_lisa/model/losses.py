@@ -4,13 +4,15 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, logsigmoid, softplus
+from torch.nn.functional import logsigmoid, softplus
 from torch.utils.checkpoint import checkpoint
+
+from recbole_lisa.ops.cross_entropy import catalogue_cross_entropy
 
 SAMPLED_LOSSES = ("BCE", "BPR", "gBCE", "SSM")
 LOSSES = (*SAMPLED_LOSSES, "CE")
 BLOCK_ELEMENTS = 2**22
-"""Entries of the largest temporary, (rows, items) scores or (rows, R, D) negatives: 16 MB in float32."""
+"""Entries of the largest temporary, (rows, R, D) negatives: 16 MB in float32."""
 
 
 def binary_cross_entropy(positive: Tensor, negative: Tensor) -> Tensor:
@@ -72,7 +74,7 @@ def sampled_softmax(
 
 
 def full_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
-    """Cross entropy over all real items, in blocks of positions that are recomputed in the backward pass.
+    """Cross entropy over all real items, averaged over positions, in blocks of positions.
 
     Args:
         hidden: (M, D).
@@ -80,18 +82,9 @@ def full_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
         target: (M,) item ids, 1..V-1.
 
     Returns:
-        Scalar; memory stays O(M D + V D + BLOCK_ELEMENTS), never (M, V).
+        Scalar; memory stays O(M D + V D), never (M, V).
     """
-    rows = max(BLOCK_ELEMENTS // table.shape[0], 1)
-    total = hidden.new_zeros((), dtype=torch.float32)
-    for part, wanted in zip(hidden.split(rows), target.split(rows), strict=True):
-        total = total + checkpoint(_block_cross_entropy, part, table, wanted, use_reentrant=False)
-    return total / hidden.shape[0]
-
-
-def _block_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
-    logits = (hidden @ table[1:].t()).float()  # (rows, V - 1)
-    return cross_entropy(logits, target - 1, reduction="sum")
+    return catalogue_cross_entropy(hidden, table[1:], target - 1) / hidden.shape[0]
 
 
 def score_pairs(hidden: Tensor, table: Tensor, index: Tensor) -> Tensor:

@@ -1,0 +1,69 @@
+"""Cross entropy over a whole catalogue without the (M, V) logits."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+BLOCK_ELEMENTS = 2**22
+"""Logits held at once: 16 MB in float32."""
+
+
+class _CatalogueCrossEntropy(torch.autograd.Function):
+    """The gradients of a sum are known as soon as a block's logits are, so forward takes them and keeps no logits."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
+        d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        d_table = torch.zeros_like(table) if ctx.needs_input_grad[1] else None
+        total = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
+        rows = max(BLOCK_ELEMENTS // table.shape[0], 1)
+        for first in range(0, hidden.shape[0], rows):
+            block = slice(first, first + rows)
+            wanted = target[block].unsqueeze(1)  # (rows, 1)
+            logits = (hidden[block] @ table.t()).to(total.dtype)  # (rows, V)
+            peak = logits.amax(dim=1, keepdim=True)
+            total += (peak - logits.gather(1, wanted)).sum()
+            probability = logits.sub_(peak).exp_()
+            mass = probability.sum(dim=1, keepdim=True)
+            total += mass.log().sum()
+            if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
+                continue
+            d_logits = probability.div_(mass)
+            d_logits.scatter_add_(1, wanted, d_logits.new_full((), -1.0).expand_as(wanted))
+            d_logits = d_logits.to(hidden.dtype)
+            if d_hidden is not None:
+                torch.mm(d_logits, table, out=d_hidden[block])
+            if d_table is not None:
+                d_table.addmm_(d_logits.t(), hidden[block])
+        ctx.save_for_backward(d_hidden, d_table)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        d_hidden, d_table = ctx.saved_tensors
+        return (
+            None if d_hidden is None else d_hidden * grad.to(d_hidden.dtype),
+            None if d_table is None else d_table * grad.to(d_table.dtype),
+            None,
+        )
+
+
+def catalogue_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
+    """Sum over m of logsumexp_v(h_m^T t_v) - h_m^T t_{target_m}.
+
+    Args:
+        hidden: (M, D).
+        table: (V, D).
+        target: (M,) int64 rows of the table.
+
+    Returns:
+        Scalar in float32 or wider; memory is O(M D + V D + BLOCK_ELEMENTS).
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        total: Tensor = _CatalogueCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch's Function is untyped
+            hidden, table.to(hidden.dtype), target
+        )
+    return total

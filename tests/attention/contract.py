@@ -1,0 +1,138 @@
+"""What every attention mechanism must do: subclass AttentionContract, name the mechanism, inherit every check."""
+
+import copy
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from recbole_lisa.attention import Attention, build_attention
+from torch import Tensor
+
+from tests.helpers import assert_close
+
+D = 16
+LENGTHS = [1, 2, 7, 33, 63]
+
+
+class AttentionContract:
+    """All mechanisms are built in eval mode with dropout 0; `mechanism` and `settings` go to build_attention."""
+
+    mechanism: ClassVar[str]
+    settings: ClassVar[dict[str, Any]] = {}
+
+    @pytest.fixture
+    def attention(self) -> Attention:
+        return build_attention(self.mechanism, hidden_size=D, max_length=128, **self.settings).eval()
+
+    def call(self, attention: Attention, x: Tensor, valid: Tensor) -> Tensor:
+        return attention(x, valid)
+
+    @pytest.mark.parametrize("length", LENGTHS)
+    def test_shape_dtype_and_finite_gradients(self, attention: Attention, length: int) -> None:
+        x, valid = torch.randn(3, length, D, requires_grad=True), ragged(3, length)
+        out = self.call(attention.train(), x, valid)
+        assert out.shape == x.shape
+        assert out.dtype == x.dtype
+        out.square().sum().backward()
+        grads = {"x": x.grad} | {name: p.grad for name, p in attention.named_parameters()}
+        for name, grad in grads.items():
+            assert grad is not None, f"{name} has no gradient"
+            assert torch.isfinite(grad).all(), f"gradient of {name} is not finite"
+
+    @pytest.mark.parametrize("length", [7, 33, 63])
+    def test_causality_by_perturbation(self, attention: Attention, length: int) -> None:
+        if not attention.is_causal:
+            pytest.skip("bidirectional by declaration")
+        x, valid = torch.randn(2, length, D), torch.ones(2, length, dtype=torch.bool)
+        before = self.call(attention, x, valid)
+        for t in range(length - 1):
+            only_next, all_later = x.clone(), x.clone()
+            only_next[:, t + 1] = torch.randn(2, D) * 3
+            all_later[:, t + 1 :] = torch.randn(2, length - t - 1, D) * 3
+            for changed in (only_next, all_later):
+                assert_close(self.call(attention, changed, valid)[:, : t + 1], before[:, : t + 1])
+
+    def test_bidirectional_attention_sees_the_future(self, attention: Attention) -> None:
+        if attention.is_causal:
+            pytest.skip("causal by declaration")
+        x, valid = torch.randn(1, 9, D), torch.ones(1, 9, dtype=torch.bool)
+        changed = x.clone()
+        changed[:, -1] = torch.randn(D) * 3
+        assert not torch.allclose(self.call(attention, changed, valid)[:, 0], self.call(attention, x, valid)[:, 0])
+
+    @pytest.mark.parametrize("length", [1, 7, 33])
+    def test_content_of_padding_changes_nothing(self, attention: Attention, length: int) -> None:
+        x, valid = torch.randn(4, length, D), ragged(4, length)
+        padded = torch.cat([x, torch.randn(4, 15, D) * 5], dim=1)
+        padded = torch.where(torch.nn.functional.pad(valid, (0, 15)).unsqueeze(-1), padded, torch.randn_like(padded) * 5)
+        out = self.call(attention, padded, torch.nn.functional.pad(valid, (0, 15)))
+        assert_close(out[:, :length], self.call(attention, x, valid))
+        assert (out[:, length:] == 0).all()
+
+    @pytest.mark.parametrize("length", [7, 33])
+    def test_prefixes_are_consistent(self, attention: Attention, length: int) -> None:
+        if not attention.is_causal:
+            pytest.skip("bidirectional by declaration")
+        x, valid = torch.randn(2, length, D), torch.ones(2, length, dtype=torch.bool)
+        whole = self.call(attention, x, valid)
+        for t in range(1, length):
+            assert_close(self.call(attention, x[:, :t], valid[:, :t]), whole[:, :t])
+
+    def test_rows_of_a_batch_do_not_meet(self, attention: Attention) -> None:
+        x, valid = torch.randn(5, 33, D), ragged(5, 33)
+        together = self.call(attention, x, valid)
+        for i in range(5):
+            length = max(int(valid[i].sum()), 1)
+            alone = self.call(attention, x[i : i + 1, :length], valid[i : i + 1, :length])
+            assert_close(together[i : i + 1, :length], alone)
+
+    def test_a_row_of_padding_is_zero_and_has_finite_gradients(self, attention: Attention) -> None:
+        x, valid = torch.randn(2, 6, D, requires_grad=True), torch.zeros(2, 6, dtype=torch.bool)
+        valid[0, :3] = True
+        out = self.call(attention, x, valid)
+        assert (out[1] == 0).all()
+        assert (attention.last(x, valid)[1] == 0).all()
+        out.sum().backward()
+        assert torch.isfinite(x.grad).all()
+
+    def test_last_equals_forward_at_the_final_real_position(self, attention: Attention) -> None:
+        x, valid = torch.randn(6, 33, D), ragged(6, 33)
+        final = (valid.sum(1) - 1).clamp_min(0)
+        assert_close(attention.last(x, valid), self.call(attention, x, valid)[torch.arange(6), final])
+
+    def test_eval_is_deterministic_and_survives_save_and_load(self, attention: Attention) -> None:
+        x, valid = torch.randn(2, 33, D), ragged(2, 33)
+        out = self.call(attention, x, valid)
+        assert torch.equal(out, self.call(attention, x, valid))
+        other = build_attention(self.mechanism, hidden_size=D, max_length=128, **self.settings).eval()
+        other.load_state_dict(attention.state_dict())
+        assert torch.equal(out, self.call(other, x, valid))
+        assert torch.equal(out, self.call(copy.deepcopy(attention), x, valid))
+
+    def test_arguments_are_not_edited(self, attention: Attention) -> None:
+        x, valid = torch.randn(2, 7, D), ragged(2, 7)
+        x_before, valid_before = x.clone(), valid.clone()
+        self.call(attention, x, valid)
+        assert torch.equal(x, x_before)
+        assert torch.equal(valid, valid_before)
+
+    def test_autocast_is_finite_and_close(self, attention: Attention) -> None:
+        x, valid = torch.randn(2, 33, D), ragged(2, 33)
+        exact = self.call(attention, x, valid)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = self.call(attention, x, valid)
+        assert torch.isfinite(half).all()
+        assert_close(half.float(), exact.float(), computed_in=torch.bfloat16)
+
+    def test_length_4096_is_finite(self) -> None:
+        attention = build_attention(self.mechanism, hidden_size=D, max_length=4096, **self.settings).eval()
+        with torch.no_grad():
+            out = self.call(attention, torch.randn(1, 4096, D), torch.ones(1, 4096, dtype=torch.bool))
+        assert torch.isfinite(out).all()
+
+
+def ragged(n: int, length: int) -> Tensor:
+    """A valid mask (N, L): row 0 full, the others of random lengths from 1 up."""
+    lengths = torch.randint(1, length + 1, (n,))
+    lengths[0] = length
+    return torch.arange(length) < lengths.unsqueeze(1)

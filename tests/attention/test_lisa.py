@@ -1,0 +1,113 @@
+from typing import Any
+
+import pytest
+import torch
+from recbole_lisa.attention import LISAAttention, build_attention
+from recbole_lisa.ops.quantize import Quantized
+from torch import Tensor
+
+from tests.attention.contract import AttentionContract, D, ragged
+from tests.helpers import assert_close
+
+SMALL: dict[str, Any] = {"n_codebooks": 3, "n_codewords": 5}
+
+
+class TestHard(AttentionContract):
+    mechanism = "lisa"
+    settings = SMALL
+
+
+class TestSoft(AttentionContract):
+    mechanism = "lisa"
+    settings = SMALL | {"hard": False, "similarity": "euclidean"}
+
+
+class TestPaperEquations(AttentionContract):
+    mechanism = "lisa"
+    settings = SMALL | {"decay": 0, "projection": "shared", "encoding": "parallel", "similarity": "dot"}
+
+
+class TestLearnableDecay(AttentionContract):
+    mechanism = "lisa"
+    settings = SMALL | {"decay": "learnable"}
+
+
+class TestBidirectional(AttentionContract):
+    mechanism = "lisa"
+    settings = SMALL | {"decay": 0, "bidirectional": True, "hard": False}
+
+
+class TestOneCodeword(AttentionContract):
+    mechanism = "lisa"
+    settings = {"n_codebooks": 2, "n_codewords": 1}
+
+
+def quantised(attention: LISAAttention, n: int, length: int) -> tuple[Tensor, Quantized]:
+    """Random items (N, L) over 11 distinct vectors, quantised once."""
+    return torch.randint(11, (n, length)), attention.codebook(torch.randn(11, D))
+
+
+@pytest.mark.parametrize("hard", [True, False], ids=["hard", "soft"])
+def test_given_codes_equal_own_quantisation(hard: bool) -> None:
+    attention = build_attention("lisa", hidden_size=D, max_length=64, hard=hard, **SMALL)
+    vectors, items, valid = torch.randn(11, D), torch.randint(11, (3, 21)), ragged(3, 21)
+    distinct = attention.codebook(vectors)
+    assert_close(attention.attend(items, distinct, valid), attention(vectors[items], valid))
+    assert_close(attention.attend_last(items, distinct, valid), attention.last(vectors[items], valid))
+
+
+@pytest.mark.parametrize("decay", [0, 0.1, "learnable", "time"])
+@pytest.mark.parametrize("hard", [True, False], ids=["hard", "soft"])
+def test_steps_equal_the_whole_sequence(hard: bool, decay: float | str) -> None:
+    attention = LISAAttention(hidden_size=D, hard=hard, decay=decay, **SMALL).eval()
+    items, distinct = quantised(attention, 2, 40)
+    gaps = torch.rand(2, 40)
+    whole = attention.attend(items, distinct, torch.ones(2, 40, dtype=torch.bool), gaps)
+    state = attention.init_state(2)
+    for i in range(40):
+        new = Quantized(*(column[items[:, i]] for column in distinct))
+        out, state = attention.step(state, new, gaps[:, i] if decay == "time" else None)
+        assert_close(out, whole[:, i])
+    assert state.histogram.shape == (2, 3, 5)
+
+
+def test_time_decay_scales_with_the_gaps_and_needs_them() -> None:
+    attention = LISAAttention(hidden_size=D, decay="time", **SMALL)
+    constant = LISAAttention(hidden_size=D, decay=0.1, **SMALL)
+    constant.load_state_dict(attention.state_dict(), strict=False)
+    items, distinct = quantised(attention, 2, 12)
+    valid = torch.ones(2, 12, dtype=torch.bool)
+    assert_close(
+        attention.attend(items, distinct, valid, torch.ones(2, 12)), constant.attend(items, distinct, valid)
+    )
+    far = attention.attend(items, distinct, valid, torch.full((2, 12), 1e6))
+    alone = constant.attend(items[:, -1:], distinct, valid[:, -1:])
+    assert_close(far[:, -1:], alone)
+    with pytest.raises(ValueError, match="needs time_gaps"):
+        attention.attend(items, distinct, valid)
+
+
+def test_learnable_decay_starts_at_the_default_and_learns() -> None:
+    attention = LISAAttention(hidden_size=D, decay="learnable", **SMALL)
+    assert attention.step_decay(None).item() == pytest.approx(0.1, abs=1e-6)
+    items, distinct = quantised(attention, 2, 12)
+    attention.attend(items, distinct, torch.ones(2, 12, dtype=torch.bool)).square().sum().backward()
+    assert attention.raw_decay.grad.abs() > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"decay": -1.0}, "number >= 0, learnable or time, got -1.0"),
+        ({"decay": "linear"}, "got 'linear'"),
+        ({"projection": "per_head"}, "per_codebook, shared, got 'per_head'"),
+        ({"bidirectional": True}, "set decay to 0, got 0.1"),
+        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+        ({"encoding": "product"}, "residual, parallel, got 'product'"),
+        ({"similarity": "cosine"}, "bilinear, dot, euclidean, got 'cosine'"),
+        ({"n_codewords": 0}, "at least 1, got 16, 3, 0"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LISAAttention(hidden_size=D, **{**SMALL, **settings})

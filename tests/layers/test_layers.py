@@ -1,0 +1,85 @@
+import pytest
+import torch
+from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.layers.dropout import Dropout
+from recbole_lisa.layers.encoder import EncoderBlock
+
+from tests.helpers import assert_close
+
+
+def test_codebook_uses_its_settings() -> None:
+    x = torch.randn(9, 6)
+    base = {"hidden_size": 6, "n_codebooks": 2, "n_codewords": 4, "similarity": "dot"}
+    hard = Codebook(**base)
+    outputs = [hard(x).assignment]
+    for change in ({"hard": False}, {"hard": False, "temperature": 2.0}, {"hard": False, "encoding": "parallel"}):
+        other = Codebook(**base, **change)
+        other.load_state_dict(hard.state_dict())
+        outputs.append(other(x).assignment)
+    for i, a in enumerate(outputs):
+        for b in outputs[:i]:
+            assert not torch.allclose(a, b)
+
+
+def test_codebook_stays_float32_under_autocast() -> None:
+    codebook = Codebook(hidden_size=6, n_codebooks=2, n_codewords=4)
+    x = torch.randn(9, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = codebook(x.bfloat16())
+    assert half.reconstruction.dtype == torch.float32
+    assert torch.equal(half.codes, codebook(x.bfloat16().float()).codes)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_dropout_drops_the_share_p_and_keeps_the_mean(p: float) -> None:
+    x = torch.ones(1001, 999)
+    out = Dropout(p)(x)
+    share = (out == 0).float().mean().item()
+    assert share == pytest.approx(p, abs=4 * (p * (1 - p) / x.numel()) ** 0.5 + 1e-5)
+    assert_close(out[out != 0], torch.full_like(out[out != 0], 1 / (1 - p)), computed_in=torch.bfloat16)
+    assert out.mean().item() == pytest.approx(1.0, abs=0.01)
+
+
+def test_dropout_positions_are_independent() -> None:
+    # Four neighbours share one 64-bit draw: the joint share of two of them must still be p^2.
+    kept = Dropout(0.5)(torch.ones(100_000, 4)) != 0
+    for i in range(4):
+        for j in range(i):
+            assert (kept[:, i] & kept[:, j]).float().mean().item() == pytest.approx(0.25, abs=0.01)
+
+
+def test_dropout_backward_uses_the_mask_of_forward() -> None:
+    x = torch.randn(33, 7, requires_grad=True)
+    out = Dropout(0.3)(x)
+    out.sum().backward()
+    assert torch.equal(x.grad == 0, out == 0)
+    assert_close(x.grad * x, out)
+
+
+def test_dropout_follows_the_seed_and_rests_in_eval() -> None:
+    dropout, x = Dropout(0.3), torch.randn(5, 5)
+    torch.manual_seed(3)
+    first = dropout(x)
+    torch.manual_seed(3)
+    assert torch.equal(first, dropout(x))
+    assert torch.equal(dropout.eval()(x), x)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.0])
+def test_dropout_names_a_wrong_probability(p: float) -> None:
+    with pytest.raises(ValueError, match=rf"in \[0, 1\), got {p}"):
+        Dropout(p)
+
+
+def test_encoder_block_is_post_norm_as_written() -> None:
+    block = EncoderBlock(hidden_size=4, inner_size=6, dropout=0.0, hidden_act="relu", layer_norm_eps=1e-5)
+    stream, attended = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    first, second = block.feed_forward[0], block.feed_forward[3]
+    h = torch.nn.functional.layer_norm(stream + attended, (4,))
+    expected = torch.nn.functional.layer_norm(h + second(torch.relu(first(h))), (4,))
+    assert_close(block(stream, attended), expected)
+
+
+def test_encoder_block_names_an_unknown_activation() -> None:
+    with pytest.raises(ValueError, match="relu, gelu, swish, tanh, sigmoid, got 'rely'"):
+        EncoderBlock(hidden_size=4, inner_size=4, dropout=0.0, hidden_act="rely", layer_norm_eps=1e-5)

@@ -1,0 +1,73 @@
+"""Models without files: defaults from their yaml, a data set that only counts."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
+from recbole_lisa.properties import properties_path
+from recbole_lisa.registry import MODELS, model_class
+from recbole_lisa.schema import read_yaml
+
+MODEL_NAMES = tuple(MODELS)
+FIELDS = {
+    "USER_ID_FIELD": "user_id",
+    "ITEM_ID_FIELD": "item_id",
+    "TIME_FIELD": "timestamp",
+    "LIST_SUFFIX": "_list",
+    "ITEM_LIST_LENGTH_FIELD": "item_length",
+    "NEG_PREFIX": "neg_",
+    "device": torch.device("cpu"),
+    "train_neg_sample_args": {"distribution": "uniform", "sample_num": 1, "alpha": 1.0},
+}
+
+
+class Catalogue:
+    """Stands for a data set of n items (padding included); item i was seen i times; one time unit is 2 seconds."""
+
+    def __init__(self, n_items: int) -> None:
+        self.n_items = n_items
+        self.item_counts = np.arange(n_items)
+        self.time_unit = 2.0
+
+    def num(self, field: str) -> int:
+        return self.n_items
+
+
+def default_settings(name: str) -> dict[str, Any]:
+    """The settings of the model's yaml."""
+    return read_yaml(properties_path() / "model" / f"{name}.yaml")
+
+
+def build_model(name: str, *, n_items: int = 30, max_length: int = 24, **settings: Any) -> AttentiveRecommender:
+    """A small model: width 16, 3 codebooks of 4 codewords, unless settings say otherwise."""
+    defaults = default_settings(name)
+    small = {"hidden_size": 16, "inner_size": 16, "n_codebooks": 3, "n_codewords": 4, "n_target_codewords": 6}
+    config = FIELDS | defaults | {k: v for k, v in small.items() if k in defaults} | settings
+    return model_class(name)(config | {"MAX_ITEM_LIST_LENGTH": max_length}, Catalogue(n_items))
+
+
+def random_batch(n: int, length: int, n_items: int, *, n_negatives: int = 1) -> dict[str, torch.Tensor]:
+    """An all-position training batch: row 0 is full, the others are ragged, padding is 0."""
+    lengths = torch.randint(1, length + 1, (n,))
+    lengths[0] = length
+    valid = torch.arange(length) < lengths.unsqueeze(1)
+    return {
+        "item_id_list": torch.randint(1, n_items, (n, length)) * valid,
+        "item_length": lengths,
+        "target_id_list": torch.randint(1, n_items, (n, length)) * valid,
+        "neg_target_id_list": torch.randint(1, n_items, (n, length, n_negatives)) * valid.unsqueeze(-1),
+        "time_gap_list": torch.rand(n, length) * 4 * valid,
+        "item_id": torch.randint(1, n_items, (n,)),
+        "neg_item_id": torch.randint(1, n_items, (n, n_negatives)),
+    }
+
+
+def last_position_batch(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same batch as RecBole shapes it: one target a row."""
+    return {k: v for k, v in batch.items() if k not in ("target_id_list", "neg_target_id_list")}
+
+
+def loss_value(loss: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The sum of the parts of a loss."""
+    return sum(loss) if isinstance(loss, tuple) else loss

@@ -1,0 +1,76 @@
+"""Two data sets with a provable answer, learnt by every model.
+
+cycle: item i is always followed by i + 1, so the last item decides. recall: the first item is a key among fillers and
+the answer is the key's own, so only a model whose attention works can know it.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
+
+from tests.model.build import MODEL_NAMES, build_model, loss_value
+
+N, LENGTH, N_KEYS, N_FILLERS = 64, 8, 4, 10
+Batch = dict[str, torch.Tensor]
+
+
+def cycle_batch() -> Batch:
+    items = (torch.randint(12, (N, 1)) + torch.arange(LENGTH)) % 12
+    following = (items + 1) % 12
+    return {"item_id_list": items + 1, "target_id_list": following + 1, "item_length": torch.full((N,), LENGTH)}
+
+
+def recall_batch() -> Batch:
+    """Ids: 1..K keys, K+1..2K answers, then fillers."""
+    key = torch.randint(N_KEYS, (N, 1))
+    fillers = torch.randint(N_FILLERS, (N, LENGTH - 1)) + 2 * N_KEYS + 1
+    items = torch.cat([key + 1, fillers], dim=1)
+    return {"item_id_list": items, "item_id": key[:, 0] + N_KEYS + 1, "item_length": torch.full((N,), LENGTH)}
+
+
+def train(model: AttentiveRecommender, make_batch: Callable[[], Batch], steps: int) -> None:
+    """Adam with a learning rate that falls from 0.01 to 0."""
+    optimizer = torch.optim.Adam(model.train().parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_value(model.calculate_loss(make_batch())).backward()
+        optimizer.step()
+        schedule.step()
+
+
+def accuracy(model: AttentiveRecommender, batch: Batch) -> float:
+    """Share of rows whose best item is the answer."""
+    answer = batch["item_id"] if "item_id" in batch else batch["target_id_list"][:, -1]
+    scores = model.eval().full_sort_predict(batch)
+    scores[:, 0] = -torch.inf
+    return (scores.argmax(dim=1) == answer).float().mean().item()
+
+
+def build(name: str) -> AttentiveRecommender:
+    """LISA without decay, so that the key does not fade before it is asked for."""
+    lisa = {} if name == "Transformer" else {"n_codebooks": 8, "n_codewords": 16, "histogram_decay": 0}
+    size = {"n_items": 2 * N_KEYS + N_FILLERS + 1, "max_length": LENGTH}
+    return build_model(name, loss_type="CE", hidden_size=32, inner_size=32, **size, **lisa)
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_cycle_is_learnt(name: str) -> None:
+    model = build(name)
+    train(model, cycle_batch, steps=80)
+    assert accuracy(model, cycle_batch()) > 0.95
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_recall_is_learnt_and_needs_the_attention(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(name)
+    train(model, recall_batch, steps=200)
+    assert accuracy(model, recall_batch()) > 0.95
+    blind = build(name)
+    for method in ("attend", "attend_last"):
+        original = getattr(blind, method)
+        monkeypatch.setattr(blind, method, lambda *args, original=original: torch.zeros_like(original(*args)))
+    train(blind, recall_batch, steps=200)
+    assert accuracy(blind, recall_batch()) < 0.6

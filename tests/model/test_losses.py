@@ -1,0 +1,128 @@
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from recbole_lisa.model import losses
+from recbole_lisa.ops import cross_entropy
+
+from tests.helpers import assert_close
+from tests.model.build import build_model, loss_value, random_batch
+
+POSITIVE, NEGATIVE = torch.tensor([1.0, -0.5]), torch.tensor([[0.0, 2.0], [1.0, -1.0]])
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def test_binary_cross_entropy_by_hand() -> None:
+    rows = [
+        -math.log(sigmoid(1.0)) - math.log(1 - sigmoid(0.0)) - math.log(1 - sigmoid(2.0)),
+        -math.log(sigmoid(-0.5)) - math.log(1 - sigmoid(1.0)) - math.log(1 - sigmoid(-1.0)),
+    ]
+    assert losses.binary_cross_entropy(POSITIVE, NEGATIVE).item() == pytest.approx(sum(rows) / 2, rel=1e-6)
+
+
+def test_bpr_by_hand() -> None:
+    pairs = [sigmoid(1.0), sigmoid(-1.0), sigmoid(-1.5), sigmoid(0.5)]
+    assert losses.bpr(POSITIVE, NEGATIVE).item() == pytest.approx(-sum(map(math.log, pairs)) / 4, rel=1e-6)
+
+
+def test_gbce_by_hand_and_t_0_is_plain_bce() -> None:
+    rate = 2 / 20
+    beta = rate * (0.5 * (1 - 1 / rate) + 1 / rate)
+    total = 0.0
+    for s, negatives in zip(POSITIVE.tolist(), NEGATIVE.tolist(), strict=True):
+        total -= math.log(sigmoid(s) ** beta) + sum(math.log(1 - sigmoid(n)) for n in negatives)
+    actual = losses.generalised_bce(POSITIVE, NEGATIVE, n_items=21, t=0.5)
+    assert actual.item() == pytest.approx(total / 2 / 3, rel=1e-6)
+    plain = losses.generalised_bce(POSITIVE, NEGATIVE, n_items=21, t=0.0)
+    assert plain.item() == pytest.approx(losses.binary_cross_entropy(POSITIVE, NEGATIVE).item() / 3, rel=1e-6)
+
+
+def test_sampled_softmax_by_hand_with_and_without_correction() -> None:
+    def expected(p: list[float], n: list[list[float]]) -> float:
+        rows = [
+            -math.log(math.exp(s) / (math.exp(s) + sum(map(math.exp, ns)))) for s, ns in zip(p, n, strict=True)
+        ]
+        return sum(rows) / 2
+
+    plain = losses.sampled_softmax(POSITIVE, NEGATIVE, positive_log_q=None, negative_log_q=None)
+    assert plain.item() == pytest.approx(expected(POSITIVE.tolist(), NEGATIVE.tolist()), rel=1e-6)
+    q_p, q_n = torch.tensor([0.5, 0.1]), torch.tensor([[0.25, 0.5], [0.1, 0.3]])
+    corrected = losses.sampled_softmax(POSITIVE, NEGATIVE, positive_log_q=q_p.log(), negative_log_q=q_n.log())
+    wanted = expected((POSITIVE - q_p.log()).tolist(), (NEGATIVE - q_n.log()).tolist())
+    assert corrected.item() == pytest.approx(wanted, rel=1e-6)
+
+
+def test_sampling_probability_is_the_powered_share() -> None:
+    log_q = losses.log_sampling_probability(torch.tensor([0, 1, 4, 9]), alpha=0.5)
+    assert_close(log_q[1:].exp(), torch.tensor([1.0, 2.0, 3.0]) / 6)
+
+
+def test_popularity_sampling_changes_ssm_only() -> None:
+    popular = {"distribution": "popularity", "sample_num": 2, "alpha": 1.0}
+    batch = random_batch(4, 9, 30, n_negatives=2)
+    for loss_type, differs in (("SSM", True), ("BCE", False)):
+        values = []
+        for sampling in (popular, popular | {"distribution": "uniform"}):
+            torch.manual_seed(1)
+            model = build_model("Transformer", loss_type=loss_type, train_neg_sample_args=sampling)
+            values.append(loss_value(model.calculate_loss(batch)).item())
+        assert (values[0] != values[1]) is differs
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_blockwise_cross_entropy_equals_the_plain_one(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_entropy, "BLOCK_ELEMENTS", rows * 11)
+    hidden = torch.randn(17, 5, requires_grad=True)
+    table = torch.randn(12, 5, requires_grad=True)
+    target = torch.randint(1, 12, (17,))
+    fast = losses.full_cross_entropy(hidden, table, target)
+    logits = hidden @ table.t()
+    logits[:, 0] = -torch.inf
+    plain = torch.nn.functional.cross_entropy(logits, target)
+    assert_close(fast, plain)
+    for a, b in zip(
+        torch.autograd.grad(fast, (hidden, table)), torch.autograd.grad(plain, (hidden, table)), strict=True
+    ):
+        assert_close(a, b)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("r", [1, 6])
+def test_blockwise_pair_scores_equal_the_plain_ones(r: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "BLOCK_ELEMENTS", 4 * r * 5)
+    hidden = torch.randn(17, 5, requires_grad=True)
+    table = torch.randn(12, 5, requires_grad=True)
+    index = torch.randint(12, (17, r))
+    fast, plain = losses.score_pairs(hidden, table, index), torch.einsum("md,mrd->mr", hidden, table[index])
+    assert_close(fast, plain)
+    for a, b in zip(
+        torch.autograd.grad(fast.sin().sum(), (hidden, table)),
+        torch.autograd.grad(plain.sin().sum(), (hidden, table)),
+        strict=True,
+    ):
+        assert_close(a, b)
+
+
+MEMORY_SCRIPT = """
+import resource, torch
+from recbole_lisa.model.losses import full_cross_entropy
+torch.set_num_threads(1)
+hidden = torch.randn(2_048, 16, requires_grad=True)
+table = torch.randn(100_000, 16, requires_grad=True)
+target = torch.randint(1, 100_000, (2_048,))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+full_cross_entropy(hidden, table, target).backward()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+def test_cross_entropy_over_100000_items_stays_in_bounded_memory() -> None:
+    # The (2048, 100000) logits alone would take 820 MB.
+    run = subprocess.run([sys.executable, "-c", MEMORY_SCRIPT], capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 120

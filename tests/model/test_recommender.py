@@ -1,0 +1,200 @@
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from recbole.data.interaction import Interaction
+
+from tests.helpers import assert_close
+from tests.model.build import MODEL_NAMES, build_model, last_position_batch, loss_value, random_batch
+
+every_model = pytest.mark.parametrize("name", MODEL_NAMES)
+every_loss = pytest.mark.parametrize("loss_type", ["BCE", "CE", "BPR", "gBCE", "SSM"])
+
+
+@every_model
+def test_predict_is_a_column_of_full_sort_predict(name: str) -> None:
+    model, batch = build_model(name).eval(), Interaction(random_batch(5, 11, 30))
+    scores = model.full_sort_predict(batch)
+    assert scores.shape == (5, 30)
+    assert_close(model.predict(batch), scores[torch.arange(5), batch["item_id"]])
+    candidates = torch.randint(1, 30, (5, 7))
+    assert_close(model.score_candidates(batch, candidates), scores.gather(1, candidates))
+
+
+@every_model
+@every_loss
+def test_losses_train_every_parameter_in_both_supervisions(name: str, loss_type: str) -> None:
+    model = build_model(name, loss_type=loss_type)
+    batch = random_batch(6, 9, 30, n_negatives=3)
+    for kind in (batch, last_position_batch(batch)):
+        model.zero_grad()
+        loss = loss_value(model.calculate_loss(kind))
+        assert loss.shape == ()
+        loss.backward()
+        for parameter_name, parameter in model.named_parameters():
+            assert parameter.grad is not None, f"{parameter_name} has no gradient"
+            assert torch.isfinite(parameter.grad).all()
+        assert (model.item_embedding.weight.grad[0] == 0).all(), "the padding row must stay zero"
+
+
+@every_model
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_hidden_states_are_causal_by_perturbation(name: str, n_layers: int) -> None:
+    model = build_model(name, n_layers=n_layers).eval()
+    view, valid = model.item_view(), torch.ones(2, 13, dtype=torch.bool)
+    items, gaps = torch.randint(1, 30, (2, 13)), torch.ones(2, 13)
+    before = model.encode(items, view, valid, gaps)
+    for t in range(12):
+        changed = items.clone()
+        changed[:, t + 1] = changed[:, t + 1] % 29 + 1
+        assert_close(model.encode(changed, view, valid, gaps)[:, : t + 1], before[:, : t + 1])
+        assert not torch.allclose(model.encode(changed, view, valid, gaps)[:, t + 1], before[:, t + 1])
+
+
+@every_model
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_the_last_hidden_state_is_that_of_the_whole_sequence(name: str, n_layers: int) -> None:
+    model = build_model(name, n_layers=n_layers).eval()
+    batch = random_batch(6, 13, 30)
+    items, lengths = batch["item_id_list"], batch["item_length"]
+    valid = torch.arange(13) < lengths.unsqueeze(1)
+    whole = model.encode(items, model.item_view(), valid, None)
+    last = model.encode_last(items, model.item_view(), valid, None)
+    assert_close(last, whole[torch.arange(6), lengths - 1])
+
+
+@every_model
+def test_scores_do_not_depend_on_padding_or_neighbours(name: str) -> None:
+    model, batch = build_model(name).eval(), random_batch(4, 11, 30)
+    scores = model.full_sort_predict(Interaction(batch))
+    for i in range(4):
+        length = int(batch["item_length"][i])
+        alone = {"item_id_list": batch["item_id_list"][i : i + 1, :length], "item_length": torch.tensor([length])}
+        assert_close(model.full_sort_predict(alone)[0], scores[i])
+        longer = torch.nn.functional.pad(alone["item_id_list"], (0, 9), value=7)
+        assert_close(model.full_sort_predict(alone | {"item_id_list": longer})[0], scores[i])
+
+
+@every_model
+def test_training_view_of_distinct_items_equals_quantising_every_position(name: str) -> None:
+    model, batch = build_model(name, hidden_dropout_prob=0.0), random_batch(4, 11, 30)
+    items = batch["item_id_list"]
+    valid = torch.arange(11) < batch["item_length"].unsqueeze(1)
+    distinct, index = items.unique(return_inverse=True)
+    once = model.encode(index, model.view(model.embed(distinct)), valid, None)
+    rows = torch.arange(items.numel()).view_as(items)
+    each = model.encode(rows, model.view(model.embed(items.flatten())), valid, None)
+    assert_close(once[valid], each[valid])
+
+
+@every_model
+def test_a_longer_sequence_than_positions_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="sequence of 25 items, but the model has 24 positions"):
+        build_model(name).eval().full_sort_predict(random_batch(2, 25, 30))
+
+
+@every_model
+def test_an_unknown_loss_and_missing_negatives_are_named(name: str) -> None:
+    with pytest.raises(ValueError, match="BCE, BPR, gBCE, SSM, CE, got 'bce'"):
+        build_model(name, loss_type="bce")
+    batch = random_batch(2, 5, 30)
+    del batch["neg_target_id_list"]
+    with pytest.raises(ValueError, match="loss_type BCE needs negatives"):
+        build_model(name).calculate_loss(batch)
+
+
+@every_model
+def test_the_cached_item_table_is_used_and_never_stale(name: str) -> None:
+    model, batch = build_model(name).eval(), random_batch(3, 9, 30)
+    assert model.item_view() is model.item_view()
+
+    def fresh() -> torch.Tensor:
+        other = build_model(name).eval()
+        other.load_state_dict(model.state_dict())
+        return other.full_sort_predict(batch)
+
+    def edit_in_place() -> None:
+        with torch.no_grad():
+            model.item_embedding.weight[1:].mul_(1.5)
+
+    def edit_data() -> None:
+        model.item_embedding.weight.data[1:].add_(0.3)
+
+    def load() -> None:
+        model.load_state_dict(build_model(name).state_dict())
+
+    def step() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        loss_value(model.calculate_loss(batch)).backward()
+        optimizer.step()
+
+    def replace() -> None:
+        model.item_embedding.weight = torch.nn.Parameter(torch.randn_like(model.item_embedding.weight))
+
+    for change in (edit_in_place, edit_data, load, step, replace):
+        before = model.full_sort_predict(batch).detach()
+        change()
+        after = model.full_sort_predict(batch).detach()
+        assert not torch.allclose(before, after), change.__name__
+        assert_close(after, fresh().detach())
+
+
+@every_model
+def test_models_are_copied_and_pickled_with_the_cache_in_use(name: str) -> None:
+    model, batch = build_model(name).eval(), random_batch(3, 9, 30)
+    scores = model.full_sort_predict(batch)
+    assert_close(copy.deepcopy(model).full_sort_predict(batch), scores)
+    assert_close(pickle.loads(pickle.dumps(model)).full_sort_predict(batch), scores)
+
+
+@every_model
+def test_bfloat16_autocast_trains_and_scores(name: str) -> None:
+    model, batch = build_model(name), random_batch(4, 11, 30)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = loss_value(model.calculate_loss(batch))
+    loss.backward()
+    assert torch.isfinite(loss)
+    model.eval()
+    exact = model.full_sort_predict(batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = model.full_sort_predict(batch)
+    assert torch.isfinite(half).all()
+    assert (half.float() - exact).abs().max() < 0.05 * exact.abs().max()
+
+
+@pytest.mark.parametrize("name", ["LISABase", "LISAMini"])
+def test_hard_models_keep_small_integer_codes_only(name: str) -> None:
+    view = build_model(name, n_codewords=200).eval().item_view()
+    assert view.quantized.codes.dtype == torch.uint8
+    assert view.quantized.codes.shape == (30, 3)
+    assert view.quantized.assignment.numel() == 0
+
+
+def test_what_each_model_scores_against() -> None:
+    ids = torch.arange(30)
+    for name in MODEL_NAMES:
+        model = build_model(name)
+        x = model.embed(ids)
+        view = model.view(x)
+        expected: dict[str, Any] = {
+            "LISABase": lambda m=model, x=x: m.codebook(x).reconstruction,
+            "LISASoft": lambda x=x: x,
+            "LISAMini": lambda m=model, x=x: m.target_codebook(x).reconstruction,
+            "Transformer": lambda x=x: x,
+        }
+        assert_close(view.target, expected[name]())
+        assert_close(view.stream, x if name == "Transformer" else model.codebook(x).reconstruction)
+
+
+def test_time_decay_reads_the_gaps_in_units_of_the_data_set() -> None:
+    model = build_model("LISASoft", histogram_decay="time").eval()
+    assert model.time_unit.item() == 2.0
+    batch = random_batch(3, 9, 30)
+    with_gaps = model.full_sort_predict(batch)
+    doubled = model.full_sort_predict(batch | {"time_gap_list": batch["time_gap_list"] * 2})
+    assert not torch.allclose(with_gaps, doubled)
+    without = {k: v for k, v in batch.items() if k != "time_gap_list"}
+    with pytest.raises(ValueError, match="needs time_gaps"):
+        model.full_sort_predict(without)

@@ -1,0 +1,261 @@
+import math
+
+import pytest
+import torch
+from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, reference
+from torch import Tensor
+
+from tests.helpers import assert_close
+
+SHAPES = [(2, 63, 4, 16), (3, 37, 1, 7), (2, 150, 3, 5), (4, 1, 2, 3), (2, 9, 3, 1)]
+IDS = [f"N{n}-L{length}-B{b}-W{w}" for n, length, b, w in SHAPES]
+D = 6
+
+
+def operands(n: int, length: int, b: int, w: int, *, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Random codes, table, values and a right-padded valid mask; every parameter is a float64 leaf."""
+    codes = torch.randint(w, (n, length, b))
+    table = (torch.randn(b, w, w, dtype=torch.float64) * scale).requires_grad_()
+    values = torch.randn(b, w, D, dtype=torch.float64, requires_grad=True)
+    lengths = torch.randint(0, length + 1, (n,))
+    lengths[0] = length
+    return codes, table, values, torch.arange(length) < lengths.unsqueeze(1)
+
+
+def make_keys(kind: str, codes: Tensor, w: int) -> tuple[Tensor | None, Tensor | None]:
+    """The assignment of a kind, and the leaf that its gradient must reach."""
+    if kind == "hard":
+        return None, None
+    soft = torch.randn(*codes.shape, w, dtype=torch.float64).softmax(dim=-1).requires_grad_()
+    if kind == "soft":
+        return soft, soft
+    hard = torch.nn.functional.one_hot(codes, w).double()
+    return hard + (soft - soft.detach()), soft
+
+
+def make_decay(kind: str, n: int, length: int) -> float | Tensor:
+    if kind == "scalar":
+        return torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
+    if kind == "per_step":
+        return torch.rand(n, length, dtype=torch.float64).requires_grad_()
+    return float(kind)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
+@pytest.mark.parametrize("kind", ["hard", "soft", "straight_through"])
+@pytest.mark.parametrize(("n", "length", "b", "w"), SHAPES, ids=IDS)
+def test_outputs_and_all_gradients_equal_the_quadratic_twin(
+    n: int, length: int, b: int, w: int, kind: str, decay_kind: str
+) -> None:
+    codes, table, values, valid = operands(n, length, b, w)
+    assignment, leaf = make_keys(kind, codes, w)
+    decay = make_decay(decay_kind, n, length)
+    leaves = [t for t in (leaf, table, values, decay) if isinstance(t, Tensor)]
+    results = []
+    for op in (lisa_attention, reference.lisa_attention):
+        out = op(codes, table, values, assignment=assignment, decay=decay, valid=valid)
+        weight = torch.cos(torch.arange(out.numel(), dtype=torch.float64)).view_as(out)
+        grads = torch.autograd.grad(out, leaves, weight, allow_unused=True, retain_graph=True)
+        results.append((out, *(torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True))))
+    for fast, slow in zip(*results, strict=True):
+        assert_close(fast, slow)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", ["hard", "soft", "straight_through"])
+def test_bidirectional_equals_the_quadratic_twin(kind: str) -> None:
+    codes, table, values, valid = operands(3, 41, 3, 5)
+    assignment, leaf = make_keys(kind, codes, 5)
+    leaves = [t for t in (leaf, table, values) if t is not None]
+    fast = lisa_attention(codes, table, values, assignment=assignment, valid=valid, causal=False)
+    slow = reference.lisa_attention(codes, table, values, assignment=assignment, valid=valid, causal=False)
+    assert_close(fast, slow)
+    grads = zip(
+        torch.autograd.grad(fast.square().sum(), leaves, retain_graph=True),
+        torch.autograd.grad(slow.square().sum(), leaves),
+        strict=True,
+    )
+    for a, b in grads:
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", ["soft", "straight_through"])
+def test_gradcheck_of_assignment_table_values_and_decay(kind: str) -> None:
+    codes, table, values, valid = operands(2, 5, 2, 3)
+    soft = torch.rand(2, 5, 2, 3, dtype=torch.float64).add(0.1).requires_grad_()
+    decay = torch.rand(2, 5, dtype=torch.float64).requires_grad_()
+    hard = torch.nn.functional.one_hot(codes, 3).double() if kind == "straight_through" else 0.0
+
+    def op(*leaves: Tensor) -> Tensor:
+        keys, table, values, decay = leaves
+        return lisa_attention(codes, table, values, assignment=hard + keys, decay=decay, valid=valid)
+
+    assert torch.autograd.gradcheck(op, (soft, table, values, decay))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_one_codebook_is_exact_softmax_attention_over_quantised_items(decay: float) -> None:
+    n, length, w = 2, 45, 8
+    codebook = torch.randn(w, D, dtype=torch.float64)
+    codes = torch.randint(w, (n, length, 1))
+    table = (codebook @ codebook.t() / math.sqrt(D)).unsqueeze(0)
+    out = lisa_attention(codes, table, codebook.unsqueeze(0), decay=decay)
+    items = codebook[codes[..., 0]]
+    logits = items @ items.transpose(1, 2) / math.sqrt(D)
+    steps = torch.arange(length, dtype=torch.float64)
+    logits = logits + decay * (steps[None, :] - steps[:, None])
+    exact = logits.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf).softmax(-1) @ items
+    torch.testing.assert_close(out, exact, rtol=1e-13, atol=1e-13)
+    if not decay:
+        assert_close(reference.causal_softmax_attention(items, items, items), exact)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e2, 1e3])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_large_logits_stay_finite_and_equal_the_float64_twin(dtype: torch.dtype, scale: float, kind: str) -> None:
+    codes, table, values, valid = operands(3, 83, 3, 9, scale=scale)
+    assignment, _ = make_keys(kind, codes, 9)
+    slow = reference.lisa_attention(codes, table, values, assignment=assignment, decay=0.1, valid=valid)
+    table32, values32 = (t.detach().to(dtype).requires_grad_() for t in (table, values))
+    keys = None if assignment is None else assignment.detach().to(dtype).requires_grad_()
+    fast = lisa_attention(codes, table32, values32, assignment=keys, decay=0.1, valid=valid)
+    # In float32 a score of 1e3 is itself rounded by 6e-5, and its exponential by as much.
+    atol = 1e-3 if dtype == torch.float32 else 1e-10
+    torch.testing.assert_close(fast.double(), slow, rtol=0.0, atol=atol)
+    fast.square().sum().backward()
+    for leaf in (table32, values32, keys):
+        assert leaf is None or torch.isfinite(leaf.grad).all()
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_length_65536_is_finite_and_right_in_float32(kind: str) -> None:
+    length, b, w = 65_536, 2, 4
+    codes = torch.randint(w, (1, length, b))
+    table, values = torch.randn(b, w, w), torch.randn(b, w, 5)
+    assignment = None if kind == "hard" else torch.randn(1, length, b, w).softmax(-1)
+    out = lisa_attention(codes, table, values, assignment=assignment, decay=0.1)
+    assert torch.isfinite(out).all()
+    tail = slice(length - 400, length)
+    recent = reference.lisa_attention(
+        codes[:, tail],
+        table.double(),
+        values.double(),
+        assignment=None if assignment is None else assignment[:, tail].double(),
+        decay=0.1,
+    )
+    # exp(-0.1 * 200) = 2e-9 of the weight lies before the last 400 items.
+    assert_close(out[:, -200:].double(), recent[:, -200:], computed_in=torch.float32)
+
+
+def test_length_65536_without_decay_counts_every_item() -> None:
+    length, w = 65_536, 4
+    codes = torch.randint(w, (1, length, 1))
+    values = torch.eye(w).unsqueeze(0)
+    out = lisa_attention(codes, torch.zeros(1, w, w), values)
+    shares = torch.nn.functional.one_hot(codes[0, :, 0], w).double().cumsum(0) / torch.arange(1, length + 1)[:, None]
+    assert_close(out[0].double(), shares, computed_in=torch.float32)
+
+
+@pytest.mark.parametrize("length", [7, 870, 1040, 2048, 5000])
+def test_constant_input_gives_the_geometric_series(length: int) -> None:
+    # Codeword 1 arrives once, first; codeword 0 ever after: their weights are e^{-decay t} and the series of the rest.
+    decay, w = 0.1, 2
+    codes = torch.zeros(1, length, 1, dtype=torch.long)
+    codes[0, 0, 0] = 1
+    values = torch.eye(w, dtype=torch.float64).unsqueeze(0)
+    out = lisa_attention(codes, torch.zeros(1, w, w, dtype=torch.float64), values, decay=decay)
+    t = torch.arange(1, length + 1, dtype=torch.float64)
+    series = (1 - torch.exp(-decay * t)) / (1 - math.exp(-decay))
+    first = torch.exp(-decay * (t - 1))
+    torch.testing.assert_close(out[0, :, 1], first / series, rtol=1e-12, atol=1e-14)
+
+
+def test_one_codeword_returns_the_sum_of_its_values() -> None:
+    values = torch.randn(3, 1, D)
+    out = lisa_attention(torch.zeros(2, 11, 3, dtype=torch.long), torch.randn(3, 1, 1), values, decay=0.1)
+    assert_close(out, values.sum(dim=(0, 1)).expand_as(out))
+
+
+def test_items_form_equals_the_gathered_form_in_outputs_and_gradients() -> None:
+    n, length, b, w, u = 3, 77, 2, 5, 9
+    _, table, values, valid = operands(n, length, b, w)
+    items = torch.randint(u, (n, length))
+    codes = torch.randint(w, (u, b))
+    keys = torch.randn(u, b, w, dtype=torch.float64).softmax(-1).requires_grad_()
+    indexed = lisa_attention_items(items, codes, table, values, assignment=keys, decay=0.1, valid=valid)
+    gathered = lisa_attention(codes[items], table, values, assignment=keys[items], decay=0.1, valid=valid)
+    assert_close(indexed, gathered)
+    for a, b_ in zip(
+        torch.autograd.grad(indexed.sin().sum(), (keys, table, values)),
+        torch.autograd.grad(gathered.sin().sum(), (keys, table, values)),
+        strict=True,
+    ):
+        assert_close(a, b_)
+
+
+@pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_last_position_equals_the_full_output_there(kind: str, decay_kind: str) -> None:
+    n, length, b, w, u = 4, 37, 3, 5, 11
+    _, table, values, valid = operands(n, length, b, w)
+    valid[-1] = False
+    items = torch.randint(u, (n, length))
+    codes = torch.randint(w, (u, b))
+    keys = torch.randn(u, b, w, dtype=torch.float64).softmax(-1).requires_grad_() if kind == "soft" else None
+    decay = make_decay(decay_kind, n, length)
+    full = lisa_attention_items(items, codes, table, values, assignment=keys, decay=decay, valid=valid)
+    last = lisa_attention_last(items, codes, table, values, assignment=keys, decay=decay, valid=valid)
+    final = (valid.sum(1) - 1).clamp_min(0)
+    expected = full[torch.arange(n), final]
+    assert_close(last, expected)
+    assert (last[-1] == 0).all()
+    leaves = [t for t in (keys, table, values) if t is not None]
+    for a, b_ in zip(
+        torch.autograd.grad(last.sin().sum(), leaves, retain_graph=True),
+        torch.autograd.grad(expected.sin().sum(), leaves),
+        strict=True,
+    ):
+        assert_close(a, b_)
+
+
+def test_bfloat16_operands_keep_float32_histograms() -> None:
+    codes, table, values, valid = operands(2, 700, 2, 4)
+    exact = lisa_attention(codes, table, values, valid=valid)
+    half = lisa_attention(codes, table.detach().bfloat16(), values.detach().bfloat16(), valid=valid)
+    assert half.dtype == torch.bfloat16
+    assert_close(half.double(), exact, computed_in=torch.bfloat16)
+
+
+def test_arguments_are_not_edited() -> None:
+    codes, table, values, valid = operands(2, 20, 2, 4)
+    keys = torch.rand(2, 20, 2, 4, dtype=torch.float64).requires_grad_()
+    copies = [t.detach().clone() for t in (codes, table, values, valid, keys)]
+    lisa_attention(codes, table, values, assignment=keys, decay=0.3, valid=valid).sum().backward()
+    for now, before in zip((codes, table, values, valid, keys), copies, strict=True):
+        assert torch.equal(now.detach(), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"decay": -0.5}, "at least 0, got -0.5"),
+        ({"causal": False, "decay": 0.1}, "bidirectional attention has no decay"),
+        ({"assignment": torch.ones(2, 4, 2, 3)}, r"assignment must be \(2, 5, 2, 3\)"),
+        ({"table": torch.ones(2, 3, 4)}, r"table must be \(B, W, W\), got \(2, 3, 4\)"),
+        ({"values": torch.ones(1, 3, 6)}, r"values must be \(B, W, D\) = \(2, 3\)"),
+        ({"codes": torch.ones(2, 5, 2)}, "codes must be integers, got torch.float32"),
+        ({"decay": torch.ones(2, 4)}, r"decay must be a number or \(N, L\) = \(2, 5\), got \(2, 4\)"),
+    ],
+)
+def test_wrong_operands_are_named(change: dict[str, object], message: str) -> None:
+    good: dict[str, object] = {
+        "codes": torch.zeros(2, 5, 2, dtype=torch.long),
+        "table": torch.ones(2, 3, 3),
+        "values": torch.ones(2, 3, 6),
+    }
+    settings = {**good, **change}
+    with pytest.raises(ValueError, match=message):
+        lisa_attention(settings.pop("codes"), settings.pop("table"), settings.pop("values"), **settings)

@@ -1,0 +1,85 @@
+import pytest
+import torch
+from recbole_lisa.ops import quantize, reference
+from recbole_lisa.ops.quantize import reconstruct
+
+from tests.helpers import assert_close
+
+U, B, W, D = 7, 3, 5, 4
+
+
+def case(similarity: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    x = torch.randn(U, D, dtype=torch.float64, requires_grad=True)
+    books = torch.randn(B, W, D, dtype=torch.float64, requires_grad=True)
+    bilinear = torch.randn(D, D, dtype=torch.float64, requires_grad=True) if similarity == "bilinear" else None
+    return x, books, bilinear
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("residual", [True, False], ids=["residual", "parallel"])
+@pytest.mark.parametrize("similarity", ["bilinear", "dot", "euclidean"])
+def test_soft_encoding_equals_the_vector_by_vector_twin(similarity: str, residual: bool) -> None:
+    x, books, bilinear = case(similarity)
+    fast = quantize(
+        x, books, similarity=similarity, bilinear=bilinear, temperature=0.7, residual=residual, hard=False
+    )
+    slow = reference.quantize(
+        x, books, bilinear=bilinear, similarity=similarity, temperature=0.7, residual=residual
+    )
+    leaves = [t for t in (x, books, bilinear) if t is not None]
+    grads = []
+    for codes, assignment, y in (fast, slow):
+        assert torch.equal(codes, fast.codes)
+        assert_close(assignment, fast.assignment)
+        assert_close(y, fast.reconstruction)
+        grads.append(torch.autograd.grad(assignment.sin().sum() + y.cos().sum(), leaves, retain_graph=True))
+    for a, b in zip(*grads, strict=True):
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("residual", [True, False], ids=["residual", "parallel"])
+def test_hard_codes_are_one_hot_and_reconstruct_exactly(residual: bool) -> None:
+    x, books, bilinear = case("bilinear")
+    q = quantize(x, books, similarity="bilinear", bilinear=bilinear, temperature=0.7, residual=residual)
+    assert_close(q.assignment, torch.nn.functional.one_hot(q.codes, W).double())
+    assert_close(q.reconstruction, reconstruct(q.codes, books))
+    assert_close(q.reconstruction, torch.stack([books[b, q.codes[:, b]] for b in range(B)]).sum(0))
+
+
+def test_straight_through_has_the_gradient_of_the_softmax() -> None:
+    x, books, _ = case("dot")
+    weight = torch.randn(U, B, W, dtype=torch.float64)
+    grads = [
+        torch.autograd.grad(
+            (quantize(x, books, temperature=0.7, residual=False, hard=hard).assignment * weight).sum(), x
+        )[0]
+        for hard in (True, False)
+    ]
+    assert_close(*grads)
+
+
+def test_euclidean_picks_the_nearest_codeword_by_the_squared_distance() -> None:
+    # By summed components, as the released code does, the second would win: 1 - 1 = 0 beside 0.5.
+    books = torch.tensor([[[0.5, 0.0], [3.0, -3.0]]])
+    q = quantize(torch.zeros(1, 2), books, similarity="euclidean")
+    assert q.codes.tolist() == [[0]]
+
+
+def test_residual_encoding_codes_what_is_left() -> None:
+    books = torch.tensor([[[4.0, 0.0], [0.0, 4.0]], [[1.0, 0.0], [0.0, 1.0]]])
+    x = torch.tensor([[4.2, 1.0]])
+    assert quantize(x, books, similarity="euclidean", residual=True).codes.tolist() == [[0, 1]]
+    assert quantize(x, books, similarity="euclidean", residual=False).codes.tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("similarity", "bilinear", "message"),
+    [
+        ("cosine", None, "bilinear, dot, euclidean, got 'cosine'"),
+        ("bilinear", None, "needs bilinear matrix"),
+        ("dot", torch.eye(D), "takes no bilinear matrix"),
+    ],
+)
+def test_wrong_similarity_is_named(similarity: str, bilinear: torch.Tensor | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        quantize(torch.zeros(1, D), torch.zeros(B, W, D), similarity=similarity, bilinear=bilinear)
