@@ -101,7 +101,12 @@ def _parser_options(separator: str) -> dict[str, Any]:
 
 def _compact(chunk: pd.DataFrame, fields: dict[str, str], tokens: str) -> pd.DataFrame:
     """Tokens as asked. Not left to the reader, which would take 7 and 007 for one category."""
-    return chunk.astype({name: tokens for name, kind in fields.items() if kind == "token"})
+    for name, kind in fields.items():
+        if kind == "token" and tokens == "category":
+            chunk[name] = pd.Categorical.from_codes(*pd.factorize(chunk[name]))
+        elif kind == "token":
+            chunk[name] = chunk[name].astype(object)
+    return chunk
 
 
 def _joined(chunks: list[pd.DataFrame]) -> pd.DataFrame:
