@@ -62,9 +62,7 @@ def run_command(words: Sequence[str]) -> int:
     parser.add_argument("-m", "--model", required=True, help=", ".join(MODELS))
     parser.add_argument("-d", "--dataset", required=True, help="a data set with settings, or your own")
     parser.add_argument("--protocol", default="full_ranking", help="full_ranking (default) or paper")
-    parser.add_argument(
-        "--config_files", nargs="+", default=[], metavar="FILE", help="yaml files; a later one wins"
-    )
+    parser.add_argument("--config_files", nargs="+", default=[], metavar="FILE", help="yaml files; a later one wins")
     parser.add_argument("--version", action="version", version=f"recbole-lisa {__version__}")
     options, settings = parser.parse_known_args(words)
     config_files = [file for words in options.config_files for file in words.split()]
@@ -119,9 +117,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
     if name not in _COMMANDS:
-        raise UsageError(
-            f"unknown command '{name}': known are {', '.join(_COMMANDS)}.{did_you_mean(name, _COMMANDS)}"
-        )
+        raise UsageError(f"unknown command '{name}': known are {', '.join(_COMMANDS)}.{did_you_mean(name, _COMMANDS)}")
     module, _, attribute = _COMMANDS[name].partition(":")
     command: Callable[[Sequence[str]], int] = getattr(import_module(module), attribute)
     return command

@@ -26,9 +26,7 @@ def model_class(name: str) -> type[Any]:
         UsageError: There is no model of this name.
     """
     if name not in MODELS:
-        raise UsageError(
-            f"unknown model '{name}': known are {', '.join(MODELS)}.{did_you_mean(name, MODELS)}"
-        )
+        raise UsageError(f"unknown model '{name}': known are {', '.join(MODELS)}.{did_you_mean(name, MODELS)}")
     module, _, attribute = MODELS[name].partition(":")
     found: type[Any] = getattr(import_module(module), attribute)
     return found

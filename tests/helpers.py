@@ -14,9 +14,7 @@ TOLERANCES: dict[torch.dtype, dict[str, float]] = {
 """How close two ways to compute the same value must be, by the type they compute in."""
 
 
-def assert_close(
-    actual: torch.Tensor, expected: torch.Tensor, *, computed_in: torch.dtype | None = None
-) -> None:
+def assert_close(actual: torch.Tensor, expected: torch.Tensor, *, computed_in: torch.dtype | None = None) -> None:
     """Compare two tensors within the tolerance of the type they were computed in.
 
     Args:
