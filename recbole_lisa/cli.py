@@ -16,6 +16,7 @@ _COMMANDS = {"run": "recbole_lisa.cli:run_command", "benchmark": "recbole_lisa.b
 _EPILOG = """\
 Every setting of RecBole, the model, the data set or the protocol is an option: --epochs=10 or --epochs 10.
 Values are yaml: --topk='[5, 10]', --eval_args='{mode: uni100}', --train_neg_sample_args=~
+Commands: run (the word may be left out), benchmark.
 """
 
 
