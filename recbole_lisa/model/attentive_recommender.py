@@ -206,8 +206,9 @@ class AttentiveRecommender(SequentialRecommender):
     def _sampled_loss(
         self, hidden: Tensor, table: Tensor, batch: Batch, target: Tensor, negative: Tensor
     ) -> Tensor:
-        positive = losses.score_pairs(hidden, table, target.unsqueeze(1)).squeeze(1).float()  # (M,)
-        scores = losses.score_pairs(hidden, table, negative).float()  # (M, R)
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        positive = losses.score_pairs(hidden, table, target.unsqueeze(1)).squeeze(1).to(wide)  # (M,)
+        scores = losses.score_pairs(hidden, table, negative).to(wide)  # (M, R)
         if self.loss_type == "BCE":
             return losses.binary_cross_entropy(positive, scores)
         if self.loss_type == "BPR":

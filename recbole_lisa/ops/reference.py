@@ -148,3 +148,34 @@ def quantize(
         assignments.append(torch.stack(row_p))
         reconstructions.append(total)
     return torch.stack(codes), torch.stack(assignments), torch.stack(reconstructions)
+
+
+def quantize_eager(
+    x: Tensor, codebooks: Tensor, *, bilinear: Tensor, temperature: float, hard: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Residual bilinear encoding of every row as it comes: one (U, D) x (D, D) product a codebook, nothing shared.
+
+    This is the naive side of the benchmarks when the rows are the positions of a batch, repeats and all.
+
+    Args:
+        x: (U, D).
+        codebooks: (B, W, D).
+        bilinear: (D, D).
+        temperature: of the softmax.
+        hard: straight-through instead of soft assignments.
+
+    Returns:
+        codes (U, B), assignment (U, B, W), reconstruction (U, D).
+    """
+    left, codes, assignments = x, [], []
+    for book in codebooks:
+        scores = (left @ bilinear) @ book.t()
+        soft = torch.softmax(scores / temperature, dim=-1)
+        code = scores.argmax(dim=-1)
+        one_hot = torch.nn.functional.one_hot(code, book.shape[0]).to(soft.dtype)
+        assignment = one_hot + soft - soft.detach() if hard else soft
+        left = left - assignment @ book
+        codes.append(code)
+        assignments.append(assignment)
+    assignment = torch.stack(assignments, dim=1)  # (U, B, W)
+    return torch.stack(codes, dim=1), assignment, torch.einsum("ubw,bwd->ud", assignment, codebooks)
