@@ -18,4 +18,4 @@ lint:
 	$(PYTHON) -m mypy
 
 bench:
-	$(PYTHON) -m recbole_lisa.benchmark
+	recbole-lisa benchmark step
