@@ -1,8 +1,10 @@
 """What a result depends on besides its settings: library versions, and the memory that the process used."""
 
 import platform
+import re
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import psutil
 import torch
@@ -30,6 +32,11 @@ def versions() -> dict[str, str]:
 
 def peak_memory_mb() -> float:
     """Largest resident memory of this process since it started, in MiB (earlier runs in it included)."""
+    status = Path("/proc/self/status")
+    if status.is_file():  # Linux: ru_maxrss of a child would start at its parent's peak
+        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text(encoding="utf-8"))
+        if found:
+            return int(found.group(1)) / 2**10
     if resource is None:
         return psutil.Process().memory_info().rss / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -62,8 +62,6 @@ def test_amp_computes_the_loss_in_bfloat16() -> None:
 def test_step_refuses_a_loss_that_is_not_finite_and_keeps_the_parameters(bad: float) -> None:
     step = make_step()
     place = "epoch 3, batch 2 of 9"
-    with pytest.raises(
-        TrainingDivergedError, match=rf"loss is 1 \+ {bad:g} in {place}, at learning rate 0\.5: "
-    ):
+    with pytest.raises(TrainingDivergedError, match=rf"loss is 1 \+ {bad:g} in {place}, at learning rate 0\.5: "):
         step(BATCH, lambda batch: (torch.tensor(1.0), step.model.weight.sum() * bad), place)
     assert step.model.weight.item() == 3.0

@@ -85,9 +85,7 @@ def test_command_line_overrides_and_config_files_count(tmp_path: Path) -> None:
 
 def test_diverged_training_stops_with_the_place() -> None:
     settings = {**SMALL_LISA, "learning_rate": 1e30}
-    with pytest.raises(
-        TrainingDivergedError, match=r"in epoch \d+, batch \d+ of \d+, at learning rate 1e\+30"
-    ):
+    with pytest.raises(TrainingDivergedError, match=r"in epoch \d+, batch \d+ of \d+, at learning rate 1e\+30"):
         run("LISASoft", "ml-100k", config_dict=settings)
     (log,) = Path("log/LISASoft").glob("*.log")
     assert "the run stopped: TrainingDivergedError" in log.read_text()

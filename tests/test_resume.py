@@ -68,9 +68,7 @@ INTERRUPTIONS = {1: 0, 8: 1, 12: 0, 15: 1, 16: 2}
 
 
 @pytest.mark.parametrize("n_epochs", INTERRUPTIONS)
-def test_resume_equals_the_uninterrupted_run_with_early_stopping_in_flight(
-    tmp_path: Path, n_epochs: int
-) -> None:
+def test_resume_equals_the_uninterrupted_run_with_early_stopping_in_flight(tmp_path: Path, n_epochs: int) -> None:
     whole = finished(tmp_path, **STOPPING)
     assert n_epochs < len(whole.history) < 40
     part = interrupted(tmp_path, "full_ranking", n_epochs, **STOPPING)

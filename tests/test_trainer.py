@@ -54,9 +54,7 @@ def test_an_epoch_takes_its_batches_by_its_number(tmp_path: Path) -> None:
     assert epochs == [0, 1, 2]
 
 
-def test_the_parts_of_the_loss_are_recorded_and_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_parts_of_the_loss_are_recorded_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, epochs=1))
     with caplog.at_level(logging.INFO):
         trainer.fit(train)
@@ -139,9 +137,7 @@ def test_a_diverged_loss_names_epoch_batch_and_learning_rate(tmp_path: Path) -> 
 
     trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, model=Diverging))
     assert len(train) == 6
-    with pytest.raises(
-        TrainingDivergedError, match=r"nan \+ .* in epoch 2, batch 2 of 6, at learning rate 0\.05"
-    ):
+    with pytest.raises(TrainingDivergedError, match=r"nan \+ .* in epoch 2, batch 2 of 6, at learning rate 0\.05"):
         trainer.fit(train)
     last = load_checkpoint(last_file(trainer.saved_model_file))
     assert last["epoch"] == 0

@@ -151,9 +151,7 @@ class LISAAttention(Attention):
             causal=self.is_causal,
         )
 
-    def attend_last(
-        self, items: Tensor, distinct: Quantized, valid: Tensor, time_gaps: Tensor | None = None
-    ) -> Tensor:
+    def attend_last(self, items: Tensor, distinct: Quantized, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """As attend, at each row's final real position only: (N, D)."""
         table, values = self.table_and_values()
         return lisa_attention_last(

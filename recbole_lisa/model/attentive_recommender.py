@@ -203,9 +203,7 @@ class AttentiveRecommender(SequentialRecommender):
         extra = self.regulariser(x, view)
         return loss if extra is None else (loss, extra)
 
-    def _sampled_loss(
-        self, hidden: Tensor, table: Tensor, batch: Batch, target: Tensor, negative: Tensor
-    ) -> Tensor:
+    def _sampled_loss(self, hidden: Tensor, table: Tensor, batch: Batch, target: Tensor, negative: Tensor) -> Tensor:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         positive = losses.score_pairs(hidden, table, target.unsqueeze(1)).squeeze(1).to(wide)  # (M,)
         scores = losses.score_pairs(hidden, table, negative).to(wide)  # (M, R)

@@ -101,6 +101,4 @@ class LISARecommender(AttentiveRecommender):
             keys = quantized.assignment[:, :0] if self.hard else quantized.assignment
             parts.append(view._replace(quantized=Quantized(quantized.codes.to(small), keys, view.stream[:0])))
         columns = [torch.cat(column) for column in zip(*(p.quantized for p in parts if p.quantized), strict=True)]
-        return ItemView(
-            torch.cat([p.stream for p in parts]), torch.cat([p.target for p in parts]), Quantized(*columns)
-        )
+        return ItemView(torch.cat([p.stream for p in parts]), torch.cat([p.target for p in parts]), Quantized(*columns))

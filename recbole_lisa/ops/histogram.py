@@ -82,9 +82,7 @@ def last_histogram(
     weight = (elapsed - elapsed[:, -1:]).exp() * valid  # (N, L)
     if assignment is not None:
         table = assignment.flatten(1)  # (U, B * W)
-        pooled = torch.nn.functional.embedding_bag(
-            items, table, mode="sum", per_sample_weights=weight.to(table.dtype)
-        )
+        pooled = torch.nn.functional.embedding_bag(items, table, mode="sum", per_sample_weights=weight.to(table.dtype))
         return pooled.view(n, n_codebooks, n_codewords)
     keys = codes.index_select(0, items.flatten()).view(n, length, n_codebooks)  # (N, L, B)
     histogram = weight.new_zeros(n, n_codebooks, n_codewords)

@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from recbole_lisa.attention import Attention, build_attention
 from torch import Tensor
 
+from recbole_lisa.attention import Attention, build_attention
 from tests.helpers import assert_close
 
 D = 16
@@ -64,7 +64,9 @@ class AttentionContract:
     def test_content_of_padding_changes_nothing(self, attention: Attention, length: int) -> None:
         x, valid = torch.randn(4, length, D), ragged(4, length)
         padded = torch.cat([x, torch.randn(4, 15, D) * 5], dim=1)
-        padded = torch.where(torch.nn.functional.pad(valid, (0, 15)).unsqueeze(-1), padded, torch.randn_like(padded) * 5)
+        padded = torch.where(
+            torch.nn.functional.pad(valid, (0, 15)).unsqueeze(-1), padded, torch.randn_like(padded) * 5
+        )
         out = self.call(attention, padded, torch.nn.functional.pad(valid, (0, 15)))
         assert_close(out[:, :length], self.call(attention, x, valid))
         assert (out[:, length:] == 0).all()

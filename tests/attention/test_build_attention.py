@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from recbole_lisa.attention import MECHANISMS, build_attention
 
 

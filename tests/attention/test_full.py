@@ -1,8 +1,8 @@
 import pytest
 import torch
+
 from recbole_lisa.attention import FullAttention
 from recbole_lisa.ops import reference
-
 from tests.attention.contract import AttentionContract, D, ragged
 from tests.helpers import assert_close
 

@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 import torch
-from recbole_lisa.attention import LISAAttention, build_attention
-from recbole_lisa.ops.quantize import Quantized
 from torch import Tensor
 
+from recbole_lisa.attention import LISAAttention, build_attention
+from recbole_lisa.ops.quantize import Quantized
 from tests.attention.contract import AttentionContract, D, ragged
 from tests.helpers import assert_close
 
@@ -77,9 +77,7 @@ def test_time_decay_scales_with_the_gaps_and_needs_them() -> None:
     constant.load_state_dict(attention.state_dict(), strict=False)
     items, distinct = quantised(attention, 2, 12)
     valid = torch.ones(2, 12, dtype=torch.bool)
-    assert_close(
-        attention.attend(items, distinct, valid, torch.ones(2, 12)), constant.attend(items, distinct, valid)
-    )
+    assert_close(attention.attend(items, distinct, valid, torch.ones(2, 12)), constant.attend(items, distinct, valid))
     far = attention.attend(items, distinct, valid, torch.full((2, 12), 1e6))
     alone = constant.attend(items[:, -1:], distinct, valid[:, -1:])
     assert_close(far[:, -1:], alone)

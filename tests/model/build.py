@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.properties import properties_path
 from recbole_lisa.registry import MODELS, model_class

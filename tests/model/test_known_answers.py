@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from tests.model.build import MODEL_NAMES, build_model, loss_value
 
 N, LENGTH, N_KEYS, N_FILLERS = 64, 8, 4, 10

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 import torch
+
 from recbole_lisa.model import losses
 from recbole_lisa.ops import cross_entropy
-
 from tests.helpers import assert_close
 from tests.model.build import build_model, loss_value, random_batch
 
@@ -44,9 +44,7 @@ def test_gbce_by_hand_and_t_0_is_plain_bce() -> None:
 
 def test_sampled_softmax_by_hand_with_and_without_correction() -> None:
     def expected(p: list[float], n: list[list[float]]) -> float:
-        rows = [
-            -math.log(math.exp(s) / (math.exp(s) + sum(map(math.exp, ns)))) for s, ns in zip(p, n, strict=True)
-        ]
+        rows = [-math.log(math.exp(s) / (math.exp(s) + sum(map(math.exp, ns)))) for s, ns in zip(p, n, strict=True)]
         return sum(rows) / 2
 
     plain = losses.sampled_softmax(POSITIVE, NEGATIVE, positive_log_q=None, negative_log_q=None)
@@ -110,15 +108,16 @@ def test_blockwise_pair_scores_equal_the_plain_ones(r: int, monkeypatch: pytest.
 
 
 MEMORY_SCRIPT = """
-import resource, torch
+import psutil, torch
+from recbole_lisa.environment import peak_memory_mb
 from recbole_lisa.model.losses import full_cross_entropy
 torch.set_num_threads(1)
 hidden = torch.randn(2_048, 16, requires_grad=True)
 table = torch.randn(100_000, 16, requires_grad=True)
 target = torch.randint(1, 100_000, (2_048,))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = psutil.Process().memory_info().rss / 2**20
 full_cross_entropy(hidden, table, target).backward()
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+print(peak_memory_mb() - before)
 """
 
 

@@ -2,9 +2,9 @@ import math
 
 import pytest
 import torch
+
 from recbole_lisa.ops import reference
 from recbole_lisa.ops.histogram import decay_matrix, histogram_step, last_histogram, scan_block, scan_block_backward
-
 from tests.helpers import assert_close
 
 

@@ -2,9 +2,9 @@ import math
 
 import pytest
 import torch
-from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, reference
 from torch import Tensor
 
+from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, reference
 from tests.helpers import assert_close
 
 SHAPES = [(2, 63, 4, 16), (3, 37, 1, 7), (2, 150, 3, 5), (4, 1, 2, 3), (2, 9, 3, 1)]

@@ -1,0 +1,56 @@
+"""Every key of a model's yaml does something: flipped, it changes the model's parameters, loss or scores."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.model.build import MODEL_NAMES, build_model, default_settings, loss_value, random_batch
+
+# A second value for each key, and what must be set beside it for the key to matter.
+FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "hidden_size": (8, {}),
+    "inner_size": (24, {}),
+    "n_layers": (2, {}),
+    "n_heads": (4, {}),
+    "hidden_dropout_prob": (0.5, {}),
+    "attn_dropout_prob": (0.5, {}),
+    "hidden_act": ("tanh", {}),
+    "layer_norm_eps": (0.1, {}),
+    "bidirectional": (True, {"histogram_decay": 0}),
+    "n_codebooks": (2, {}),
+    "n_codewords": (5, {}),
+    "n_target_codewords": (7, {}),
+    "codebook_similarity": ("euclidean", {}),
+    "codebook_encoding": ("parallel", {}),
+    "codebook_temperature": (3.0, {}),
+    "codebook_projection": ("shared", {}),
+    "histogram_decay": (0.7, {}),
+    "reconstruction_weight": (0.5, {}),
+    "loss_type": ("BPR", {}),
+    "gbce_t": (0.1, {"loss_type": "gBCE"}),
+}
+CASES = [(name, key) for name in MODEL_NAMES for key in default_settings(name)]
+
+
+def fingerprint(name: str, settings: dict[str, Any]) -> tuple[Any, ...]:
+    """Parameter shapes, the loss of a batch, the gradient of the items, and scores, all from one seed."""
+    torch.manual_seed(11)
+    model = build_model(name, **settings)
+    batch = random_batch(6, 9, 30, n_negatives=2)
+    torch.manual_seed(12)
+    loss = loss_value(model.calculate_loss(batch))
+    loss.backward()
+    gradient = model.item_embedding.weight.grad.abs().sum().item()
+    scores = model.eval().full_sort_predict(batch).sum().item()
+    return [tuple(p.shape) for p in model.parameters()], loss.item(), gradient, scores
+
+
+@pytest.mark.parametrize(("name", "key"), CASES)
+def test_flipping_a_key_changes_something(name: str, key: str) -> None:
+    assert key in FLIPS, f"properties/model/{name}.yaml has a key that this test does not flip: {key}"
+    value, beside = FLIPS[key]
+    beside = {k: v for k, v in beside.items() if k in default_settings(name)}
+    assert default_settings(name)[key] != value
+    assert fingerprint(name, beside) == fingerprint(name, beside), "the fingerprint must repeat"
+    assert fingerprint(name, beside) != fingerprint(name, {**beside, key: value})
