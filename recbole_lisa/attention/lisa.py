@@ -23,7 +23,7 @@ class LISAState(NamedTuple):
 
 
 class LISAAttention(Attention):
-    r"""x'_i = sum_b sum_w F_i[b,w] exp(T[b,q_i^b,w]) / Z_i^b  C_b[w] P_b^V  (LISA, Eq. 9 and Algorithm 1).
+    r"""x'_i = sum_b sum_w F_i[b,w] exp(T[b,q_i^b,w]) / Z_i^b  C_b[w] P_b^V  (LISA, Eq. 11 and Algorithm 1).
 
         T[b,i,j] = (C_b[i] P_b^Q)^T (C_b[j] P_b^K) / sqrt(D)
 
@@ -140,29 +140,16 @@ class LISAAttention(Attention):
             (N, L, D).
         """
         table, values = self.table_and_values()
+        keys, decay = self._soft(distinct), self.step_decay(time_gaps)
         return lisa_attention_items(
-            items,
-            distinct.codes,
-            table,
-            values,
-            assignment=self._soft(distinct),
-            decay=self.step_decay(time_gaps),
-            valid=valid,
-            causal=self.is_causal,
+            items, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid, causal=self.is_causal
         )
 
     def attend_last(self, items: Tensor, distinct: Quantized, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """As attend, at each row's final real position only: (N, D)."""
         table, values = self.table_and_values()
-        return lisa_attention_last(
-            items,
-            distinct.codes,
-            table,
-            values,
-            assignment=self._soft(distinct),
-            decay=self.step_decay(time_gaps),
-            valid=valid,
-        )
+        keys, decay = self._soft(distinct), self.step_decay(time_gaps)
+        return lisa_attention_last(items, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid)
 
     def init_state(self, n: int) -> LISAState:
         """The empty history of n users."""

@@ -1,4 +1,4 @@
-r"""Decayed codeword histograms F_i = exp(-decay_i) F_{i-1} + E_i (LISA, Eq. 8; decay 0 is the paper's prefix sum).
+r"""Decayed codeword histograms F_i = exp(-decay_i) F_{i-1} + E_i (LISA, Eq. 10; decay 0 is the paper's prefix sum).
 
 The scan runs over blocks of T positions. Inside a block the decays form a lower-triangular matrix whose entries
 are products of factors in (0, 1], so nothing can overflow or be divided by an underflowed number at any length;
