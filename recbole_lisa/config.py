@@ -142,8 +142,10 @@ class LISAConfig(Config):
     def _set_default_parameters(self) -> None:
         super()._set_default_parameters()
         if self.dataset == _BUNDLED_DATASET and "data_path" in self.external_config_dict:
-            # RecBole always takes its bundled copy; a folder that the user names comes first.
-            self.final_config_dict["data_path"] = str(Path(self.external_config_dict["data_path"]) / self.dataset)
+            # RecBole always takes its bundled copy; a file in the folder that the user names comes first.
+            named = Path(self.external_config_dict["data_path"]) / self.dataset
+            if (named / f"{self.dataset}.inter").is_file():
+                self.final_config_dict["data_path"] = str(named)
 
     def _init_device(self) -> None:
         """Pick one device and leave CUDA_VISIBLE_DEVICES as the surroundings set it."""

@@ -23,12 +23,13 @@ _NULLS = ("~", "null", "Null", "NULL", "None")
 
 
 class YamlLoader(yaml.SafeLoader):
-    """YAML as RecBole reads it: `1e-3` is a number, nothing constructs Python objects."""
+    """YAML as RecBole's users write it: `1e-3` is a number and `None` is null; no Python object is made."""
 
 
 YamlLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
+YamlLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^None$"), ["N"])
 
 
 @dataclass(frozen=True)

@@ -169,11 +169,11 @@ def test_own_data_needs_no_yaml_file(tmp_path: Path) -> None:
     assert config["user_inter_num_interval"] == "[2,inf)"
 
 
-def test_ml_100k_is_the_bundled_one_unless_a_folder_is_named(tmp_path: Path) -> None:
-    assert (Path(build()["data_path"]) / "ml-100k.inter").is_file()
+def test_ml_100k_is_the_bundled_one_unless_the_named_folder_has_it(tmp_path: Path) -> None:
+    for settings in ({}, {"data_path": str(tmp_path)}):
+        assert (Path(build(config_dict=settings)["data_path"]) / "ml-100k.kg").is_file()
     write_interactions(tmp_path, "ml-100k")
-    own = build(config_dict={"data_path": str(tmp_path)})
-    assert own["data_path"] == str(tmp_path / "ml-100k")
+    assert build(config_dict={"data_path": str(tmp_path)})["data_path"] == str(tmp_path / "ml-100k")
 
 
 def test_a_class_without_a_yaml_file_is_a_model_too() -> None:

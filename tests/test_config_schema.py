@@ -60,6 +60,11 @@ def test_declared_keys_accepts_null_for_every_key_of_recbole(tmp_path: Path) -> 
         (("list",), "[5, 10]", [5, 10]),
         (("list",), (0.9, 0.98), [0.9, 0.98]),
         (("dict",), "{mode: uni100}", {"mode": "uni100"}),
+        (
+            ("dict",),
+            "{'split':{'LS':'test_only'}, 'a': None, 'b': True}",
+            {"split": {"LS": "test_only"}, "a": None, "b": True},
+        ),
         (("str",), "[5,inf)", "[5,inf)"),
         (("str",), "[5,10]", "[5,10]"),
         (("str",), "007", "007"),
