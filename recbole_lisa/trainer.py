@@ -86,6 +86,22 @@ class LISATrainer(Trainer):
         Raises:
             TrainingDivergedError: A loss is NaN or infinite.
         """
+        # Importing RecBole's sequential models switches anomaly detection on for the whole process (its SINE does).
+        with torch.autograd.set_detect_anomaly(bool(self.config["detect_anomaly"])):
+            self._fit(train_data, valid_data, verbose, saved, show_progress, callback_fn, test_data)
+        return self.best_valid_score, self.best_valid_result
+
+    def _fit(
+        self,
+        train_data: Any,
+        valid_data: Any,
+        verbose: bool,
+        saved: bool,
+        show_progress: bool,
+        callback_fn: Callable[[int, float], None] | None,
+        test_data: EvalLoader | None,
+    ) -> None:
+        """The epochs of fit."""
         self.eval_collector.data_collect(train_data)
         validates = bool(valid_data) and self.eval_step > 0
         log = self.logger.info if verbose else self.logger.debug
@@ -104,7 +120,6 @@ class LISATrainer(Trainer):
             if callback_fn and score is not None:
                 callback_fn(epoch, score)
         self._finish(saved)
-        return self.best_valid_score, self.best_valid_result
 
     def evaluate(
         self,

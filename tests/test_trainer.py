@@ -190,3 +190,19 @@ def test_tensorboard_gets_a_folder(tmp_path: Path) -> None:
     trainer, (train, valid, _) = tiny_trainer(tiny_config(tmp_path, epochs=1))
     trainer.fit(train, valid)
     assert list((tmp_path / "log_tensorboard").rglob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_anomaly_detection_is_as_configured_whatever_was_imported(tmp_path: Path, wanted: bool) -> None:
+    seen = []
+
+    class Spy(TinyModel):
+        def calculate_loss(self, interaction: Any) -> Any:
+            seen.append(torch.is_anomaly_enabled())
+            return super().calculate_loss(interaction)
+
+    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, model=Spy, epochs=1, detect_anomaly=wanted))
+    with torch.autograd.set_detect_anomaly(not wanted):
+        trainer.fit(train, saved=False)
+        assert torch.is_anomaly_enabled() is not wanted
+    assert set(seen) == {wanted}
