@@ -31,18 +31,16 @@ class ItemView(NamedTuple):
     quantized: Quantized | None
 
 
-class Batch(NamedTuple):
-    """One training batch; M supervised positions.
+class Sequences(NamedTuple):
+    """N right-padded histories.
 
-    items (N, L); valid (N, L); gaps (N, L) or None; supervised (N, L) bool; target (M,); negative (M, R) or None.
+    index (N, L) rows of an ItemView; valid (N, L) bool; gaps (N, L) time since the previous item in the data set's time
+    unit, or None.
     """
 
-    items: Tensor
+    index: Tensor
     valid: Tensor
-    gaps: Tensor | None
-    supervised: Tensor
-    target: Tensor
-    negative: Tensor | None
+    gaps: Tensor | None = None
 
 
 class AttentiveRecommender(SequentialRecommender):
@@ -108,15 +106,13 @@ class AttentiveRecommender(SequentialRecommender):
         """How items with scaled embeddings x (U, D) look to the model."""
         return ItemView(stream=x, target=x, quantized=None)
 
-    def attend(self, layer: int, h: Tensor, batch_view: tuple[Tensor, ItemView], valid: Tensor, gaps: Any) -> Tensor:
-        """Attention of one layer: h (N, L, D) -> (N, L, D). batch_view: index (N, L) into the view's items."""
-        return self.attentions[layer](h, valid)
+    def attend(self, layer: int, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
+        """Attention of one layer at every position: residual stream h (N, L, D) -> (N, L, D)."""
+        return self.attentions[layer](h, history.valid)
 
-    def attend_last(
-        self, layer: int, h: Tensor, batch_view: tuple[Tensor, ItemView], valid: Tensor, gaps: Any
-    ) -> Tensor:
-        """As attend, at the final real position only: (N, D)."""
-        return self.attentions[layer].last(h, valid)
+    def attend_last(self, layer: int, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
+        """As attend, at each row's final real position only: (N, D)."""
+        return self.attentions[layer].last(h, history.valid)
 
     def embed(self, items: Tensor) -> Tensor:
         """Scaled item embeddings, (...) -> (..., D)."""
@@ -132,94 +128,78 @@ class AttentiveRecommender(SequentialRecommender):
         h = nn.functional.embedding(index, view.stream)  # (N, L, D)
         return self.dropout(h + self.position_embedding.weight[:length])
 
-    def encode(self, index: Tensor, view: ItemView, valid: Tensor, gaps: Tensor | None) -> Tensor:
+    def encode(self, history: Sequences, view: ItemView) -> Tensor:
         """Hidden state at every position.
 
         Args:
-            index: (N, L) rows of the view.
+            history: N sequences of rows of the view.
             view: the distinct items.
-            valid: (N, L) bool.
-            gaps: (N, L) time gaps, or None.
 
         Returns:
             (N, L, D).
         """
-        h = self._stream(index, view)
+        h = self._stream(history.index, view)
         for i, block in enumerate(self.blocks):
-            h = block(h, self.attend(i, h, (index, view), valid, gaps))
+            h = block(h, self.attend(i, h, history, view))
         return h
 
-    def encode_last(self, index: Tensor, view: ItemView, valid: Tensor, gaps: Tensor | None) -> Tensor:
+    def encode_last(self, history: Sequences, view: ItemView) -> Tensor:
         """Hidden state at each row's final real position, (N, D), which is all the last layer computes; see encode."""
-        h = self._stream(index, view)
+        h = self._stream(history.index, view)
         for i, block in enumerate(self.blocks[:-1]):
-            h = block(h, self.attend(i, h, (index, view), valid, gaps))
-        final = len(self.blocks) - 1
-        attended = self.attend_last(final, h, (index, view), valid, gaps)  # (N, D)
-        return self.blocks[final](take_positions(h, final_positions(valid)), attended)
+            h = block(h, self.attend(i, h, history, view))
+        top = len(self.blocks) - 1
+        attended = self.attend_last(top, h, history, view)  # (N, D)
+        return self.blocks[top](take_positions(h, final_positions(history.valid)), attended)
 
-    def _read(self, interaction: Interaction) -> Batch:
+    def _history(self, interaction: Interaction) -> Sequences:
+        """The input items of a batch, by id."""
         f = self.fields
         items, length = interaction[f.item_list], interaction[f.item_length]
         valid = torch.arange(items.shape[1], device=items.device) < length.unsqueeze(1)
-        if f.target_list in interaction:
-            supervised, target, negative = valid, interaction[f.target_list], f.negative_list
-            target = target[valid]
-        else:
-            supervised = torch.zeros_like(valid).scatter_(1, (length - 1).clamp_min(0).unsqueeze(1), True)
-            target, negative = interaction[f.item], f.negative
-        sampled = None
-        if self.loss_type in losses.SAMPLED_LOSSES:
-            if negative not in interaction:
-                raise ValueError(f"loss_type {self.loss_type} needs negatives: set train_neg_sample_args")
-            sampled = interaction[negative]
-            sampled = sampled[valid] if negative == f.negative_list else sampled.view(len(target), -1)
-        return Batch(items, valid, self._gaps(interaction), supervised, target, sampled)
+        gaps = interaction[f.time_gap_list] / self.time_unit if f.time_gap_list in interaction else None
+        return Sequences(items, valid, gaps)
 
-    def _gaps(self, interaction: Interaction) -> Tensor | None:
-        if self.fields.time_gap_list not in interaction:
-            return None
-        return interaction[self.fields.time_gap_list] / self.time_unit
+    def _supervision(self, interaction: Interaction, valid: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Targets (M,) and negatives (M, R) of the M supervised positions; no negatives for CE."""
+        f = self.fields
+        everywhere = f.target_list in interaction
+        target = interaction[f.target_list][valid] if everywhere else interaction[f.item]
+        if self.loss_type not in losses.SAMPLED_LOSSES:
+            return target, None
+        name = f.negative_list if everywhere else f.negative
+        if name not in interaction:
+            raise ValueError(f"loss_type {self.loss_type} needs negatives: set train_neg_sample_args")
+        return target, interaction[name][valid] if everywhere else interaction[name].view(len(target), -1)
 
     def calculate_loss(self, interaction: Interaction) -> Tensor | tuple[Tensor, ...]:
         """Training loss of a batch: all positions when it brings a target a position, else the last."""
-        batch = self._read(interaction)
-        ids = [x for x in (batch.items, batch.target, batch.negative) if x is not None]
-        if self.loss_type == "CE":
-            ids = [batch.items]
+        history = self._history(interaction)
+        target, negative = self._supervision(interaction, history.valid)
+        ids = [history.index] if negative is None else [history.index, target, negative]
         distinct, inverse = torch.cat([x.flatten() for x in ids]).unique(return_inverse=True)
-        parts = inverse.split([x.numel() for x in ids])
+        rows = [part.view_as(x) for part, x in zip(inverse.split([x.numel() for x in ids]), ids, strict=True)]
         x = self.embed(distinct)  # (U, D)
         view = self.view(x)
-        index = parts[0].view_as(batch.items)
+        history = history._replace(index=rows[0])
         if self.fields.target_list in interaction:
-            hidden = self.encode(index, view, batch.valid, batch.gaps)[batch.supervised]  # (M, D)
+            hidden = self.encode(history, view)[history.valid]  # (M, D)
         else:
-            hidden = self.encode_last(index, view, batch.valid, batch.gaps)
-        if self.loss_type == "CE":
-            loss = losses.full_cross_entropy(hidden, self.all_targets(), batch.target)
+            hidden = self.encode_last(history, view)
+        if negative is None:
+            loss = losses.full_cross_entropy(hidden, self.all_targets(), target)
         else:
-            loss = self._sampled_loss(hidden, view.target, batch, parts[1], parts[2].view_as(batch.negative))
+            wide = torch.promote_types(hidden.dtype, torch.float32)
+            loss = losses.sampled_loss(
+                self.loss_type,
+                losses.score_pairs(hidden, view.target, rows[1].unsqueeze(1)).squeeze(1).to(wide),  # (M,)
+                losses.score_pairs(hidden, view.target, rows[2]).to(wide),  # (M, R)
+                n_items=self.n_items - 1,
+                gbce_t=self.gbce_t,
+                log_q=None if self.log_q is None else (self.log_q[target], self.log_q[negative]),
+            )
         extra = self.regulariser(x, view)
         return loss if extra is None else (loss, extra)
-
-    def _sampled_loss(self, hidden: Tensor, table: Tensor, batch: Batch, target: Tensor, negative: Tensor) -> Tensor:
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        positive = losses.score_pairs(hidden, table, target.unsqueeze(1)).squeeze(1).to(wide)  # (M,)
-        scores = losses.score_pairs(hidden, table, negative).to(wide)  # (M, R)
-        if self.loss_type == "BCE":
-            return losses.binary_cross_entropy(positive, scores)
-        if self.loss_type == "BPR":
-            return losses.bpr(positive, scores)
-        if self.loss_type == "gBCE":
-            return losses.generalised_bce(positive, scores, n_items=self.n_items - 1, t=self.gbce_t)
-        log_q = self.log_q
-        return losses.sampled_softmax(
-            positive,
-            scores,
-            positive_log_q=None if log_q is None else log_q[batch.target],
-            negative_log_q=None if log_q is None else log_q[batch.negative],
-        )
 
     def regulariser(self, x: Tensor, view: ItemView) -> Tensor | None:
         """An additional loss term, or None."""
@@ -242,11 +222,6 @@ class AttentiveRecommender(SequentialRecommender):
             self._cache.clear()
         return super().train(mode)
 
-    def _last_hidden(self, interaction: Interaction, view: ItemView) -> Tensor:
-        items, length = interaction[self.fields.item_list], interaction[self.fields.item_length]
-        valid = torch.arange(items.shape[1], device=items.device) < length.unsqueeze(1)
-        return self.encode_last(items, view, valid, self._gaps(interaction))  # (N, D)
-
     def predict(self, interaction: Interaction) -> Tensor:
         """Score of each row's own item: (N,)."""
         candidates = interaction[self.fields.item].unsqueeze(1)
@@ -255,10 +230,10 @@ class AttentiveRecommender(SequentialRecommender):
     def score_candidates(self, interaction: Interaction, candidates: Tensor) -> Tensor:
         """Encode each history once and score its candidates: (N, K) ids -> (N, K)."""
         view = self.item_view()
-        hidden = self._last_hidden(interaction, view)
+        hidden = self.encode_last(self._history(interaction), view)  # (N, D)
         return losses.score_pairs(hidden, view.target, candidates)
 
     def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Scores of all items, (N, V); column 0 is padding."""
         view = self.item_view()
-        return self._last_hidden(interaction, view) @ view.target.t()
+        return self.encode_last(self._history(interaction), view) @ view.target.t()

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from recbole_lisa.attention import LISAAttention
 from recbole_lisa.layers.codebook import Codebook
-from recbole_lisa.model.attentive_recommender import AttentiveRecommender, ItemView
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender, ItemView, Sequences
 from recbole_lisa.ops.quantize import Quantized
 
 BLOCK_ITEMS = 2**13
@@ -22,6 +22,10 @@ class LISARecommender(AttentiveRecommender):
     """
 
     hard = True
+
+    def __init__(self, config: Any, dataset: Any) -> None:
+        super().__init__(config, dataset)
+        self.reconstruction_weight: float = config["reconstruction_weight"]
 
     def build_codebook(self, config: Any, n_codewords: int, *, hard: bool) -> Codebook:
         """A quantiser with the model's settings and W = n_codewords."""
@@ -37,7 +41,6 @@ class LISARecommender(AttentiveRecommender):
 
     def build_layer(self, config: Any, index: int) -> LISAAttention:
         """LISA with an own quantiser; layer 0's quantises the item table."""
-        self.reconstruction_weight: float = config["reconstruction_weight"]
         return LISAAttention(
             hidden_size=config["hidden_size"],
             projection=config["codebook_projection"],
@@ -60,21 +63,17 @@ class LISARecommender(AttentiveRecommender):
         """Vectors that hidden states are scored against, (U, D)."""
         raise NotImplementedError
 
-    def attend(self, layer: int, h: Tensor, batch_view: tuple[Tensor, ItemView], valid: Tensor, gaps: Any) -> Tensor:
+    def attend(self, layer: int, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
         """Layer 0 attends with the items' codes; the others quantise h."""
         if layer:
-            return self.attentions[layer](h, valid, gaps)
-        index, view = batch_view
-        return self.attentions[0].attend(index, view.quantized, valid, gaps)
+            return self.attentions[layer](h, history.valid, history.gaps)
+        return self.attentions[0].attend(history.index, view.quantized, history.valid, history.gaps)
 
-    def attend_last(
-        self, layer: int, h: Tensor, batch_view: tuple[Tensor, ItemView], valid: Tensor, gaps: Any
-    ) -> Tensor:
-        """As attend, at the final real position only: (N, D)."""
+    def attend_last(self, layer: int, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
+        """As attend, at each row's final real position only: (N, D)."""
         if layer:
-            return self.attentions[layer].last(h, valid, gaps)
-        index, view = batch_view
-        return self.attentions[0].attend_last(index, view.quantized, valid, gaps)
+            return self.attentions[layer].last(h, history.valid, history.gaps)
+        return self.attentions[0].attend_last(history.index, view.quantized, history.valid, history.gaps)
 
     def regulariser(self, x: Tensor, view: ItemView) -> Tensor | None:
         """reconstruction_weight * mean |x - stopgrad(y)|^2 over the batch's distinct items."""

@@ -73,6 +73,38 @@ def sampled_softmax(
     return (logits.logsumexp(dim=1) - positive).mean()
 
 
+def sampled_loss(
+    name: str,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    n_items: int,
+    gbce_t: float,
+    log_q: tuple[Tensor, Tensor] | None,
+) -> Tensor:
+    """One of SAMPLED_LOSSES by name.
+
+    Args:
+        name: BCE, BPR, gBCE or SSM.
+        positive: (M,) scores of the targets.
+        negative: (M, R) scores of the negatives.
+        n_items: number of real items, for gBCE.
+        gbce_t: calibration of gBCE.
+        log_q: log sampling probability of the targets (M,) and of the negatives (M, R), for SSM; None when uniform.
+
+    Returns:
+        Scalar.
+    """
+    if name == "BCE":
+        return binary_cross_entropy(positive, negative)
+    if name == "BPR":
+        return bpr(positive, negative)
+    if name == "gBCE":
+        return generalised_bce(positive, negative, n_items=n_items, t=gbce_t)
+    positive_log_q, negative_log_q = log_q or (None, None)
+    return sampled_softmax(positive, negative, positive_log_q=positive_log_q, negative_log_q=negative_log_q)
+
+
 def full_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
     """Cross entropy over all real items, averaged over positions, in blocks of positions.
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from recbole.data.interaction import Interaction
 
+from recbole_lisa.model.attentive_recommender import Sequences
 from tests.helpers import assert_close
 from tests.model.build import MODEL_NAMES, build_model, last_position_batch, loss_value, random_batch
 
@@ -45,12 +46,13 @@ def test_hidden_states_are_causal_by_perturbation(name: str, n_layers: int) -> N
     model = build_model(name, n_layers=n_layers).eval()
     view, valid = model.item_view(), torch.ones(2, 13, dtype=torch.bool)
     items, gaps = torch.randint(1, 30, (2, 13)), torch.ones(2, 13)
-    before = model.encode(items, view, valid, gaps)
+    before = model.encode(Sequences(items, valid, gaps), view)
     for t in range(12):
         changed = items.clone()
         changed[:, t + 1] = changed[:, t + 1] % 29 + 1
-        assert_close(model.encode(changed, view, valid, gaps)[:, : t + 1], before[:, : t + 1])
-        assert not torch.allclose(model.encode(changed, view, valid, gaps)[:, t + 1], before[:, t + 1])
+        after = model.encode(Sequences(changed, valid, gaps), view)
+        assert_close(after[:, : t + 1], before[:, : t + 1])
+        assert not torch.allclose(after[:, t + 1], before[:, t + 1])
 
 
 @every_model
@@ -60,8 +62,8 @@ def test_the_last_hidden_state_is_that_of_the_whole_sequence(name: str, n_layers
     batch = random_batch(6, 13, 30)
     items, lengths = batch["item_id_list"], batch["item_length"]
     valid = torch.arange(13) < lengths.unsqueeze(1)
-    whole = model.encode(items, model.item_view(), valid, None)
-    last = model.encode_last(items, model.item_view(), valid, None)
+    whole = model.encode(Sequences(items, valid), model.item_view())
+    last = model.encode_last(Sequences(items, valid), model.item_view())
     assert_close(last, whole[torch.arange(6), lengths - 1])
 
 
@@ -83,9 +85,9 @@ def test_training_view_of_distinct_items_equals_quantising_every_position(name: 
     items = batch["item_id_list"]
     valid = torch.arange(11) < batch["item_length"].unsqueeze(1)
     distinct, index = items.unique(return_inverse=True)
-    once = model.encode(index, model.view(model.embed(distinct)), valid, None)
+    once = model.encode(Sequences(index, valid), model.view(model.embed(distinct)))
     rows = torch.arange(items.numel()).view_as(items)
-    each = model.encode(rows, model.view(model.embed(items.flatten())), valid, None)
+    each = model.encode(Sequences(rows, valid), model.view(model.embed(items.flatten())))
     assert_close(once[valid], each[valid])
 
 
