@@ -8,7 +8,8 @@ from recbole_lisa.errors import UsageError, did_you_mean
 _PACKAGE = "recbole_lisa.model.sequential_recommender"
 
 MODELS: dict[str, str] = {
-    name: f"{_PACKAGE}.{name.lower()}:{name}" for name in ("LISABase", "LISASoft", "LISAMini", "Transformer")
+    name: f"{_PACKAGE}.{name.lower()}:{name}"
+    for name in ("LISABase", "LISASoft", "LISAMini", "Transformer", "LinearTransformer", "Linformer")
 }
 """Model name -> `module:Class`. A new model is one entry here, one module and one yaml file."""
 

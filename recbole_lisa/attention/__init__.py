@@ -6,11 +6,26 @@ from typing import Any
 
 from recbole_lisa.attention.base import Attention
 from recbole_lisa.attention.full import FullAttention
+from recbole_lisa.attention.linear import LinearAttention
+from recbole_lisa.attention.linformer import Linformer
 from recbole_lisa.attention.lisa import LISAAttention
 
-MECHANISMS: dict[str, type[Attention]] = {"full": FullAttention, "lisa": LISAAttention}
+MECHANISMS: dict[str, type[Attention]] = {
+    "full": FullAttention,
+    "linear": LinearAttention,
+    "linformer": Linformer,
+    "lisa": LISAAttention,
+}
 
-__all__ = ["MECHANISMS", "Attention", "FullAttention", "LISAAttention", "build_attention"]
+__all__ = [
+    "MECHANISMS",
+    "Attention",
+    "FullAttention",
+    "LISAAttention",
+    "LinearAttention",
+    "Linformer",
+    "build_attention",
+]
 
 
 def build_attention(name: str, *, hidden_size: int, max_length: int, **settings: Any) -> Attention:

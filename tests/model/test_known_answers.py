@@ -51,7 +51,7 @@ def accuracy(model: AttentiveRecommender, batch: Batch) -> float:
 
 def build(name: str) -> AttentiveRecommender:
     """LISA without decay, so that the key does not fade before it is asked for."""
-    lisa = {} if name == "Transformer" else {"n_codebooks": 8, "n_codewords": 16, "histogram_decay": 0}
+    lisa = {"n_codebooks": 8, "n_codewords": 16, "histogram_decay": 0} if name.startswith("LISA") else {}
     size = {"n_items": 2 * N_KEYS + N_FILLERS + 1, "max_length": LENGTH}
     return build_model(name, loss_type="CE", hidden_size=32, inner_size=32, **size, **lisa)
 

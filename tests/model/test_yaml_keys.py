@@ -28,6 +28,7 @@ FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "histogram_decay": (0.7, {}),
     "reconstruction_weight": (0.5, {}),
     "loss_type": ("BPR", {}),
+    "n_projected": (5, {}),
     "gbce_t": (0.1, {"loss_type": "gBCE"}),
 }
 CASES = [(name, key) for name in MODEL_NAMES for key in default_settings(name)]

@@ -1,0 +1,72 @@
+"""Causal linear attention with elu + 1 features: linear time, a state of constant size."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from recbole_lisa.attention.base import Attention, final_positions, take_positions
+from recbole_lisa.ops.linear_attention import linear_attention
+
+
+class LinearState(NamedTuple):
+    """A whole history at constant size: sum of phi(k) v^T (N, D, D) and of phi(k) (N, D)."""
+
+    products: Tensor
+    mass: Tensor
+
+
+def positive_features(x: Tensor) -> Tensor:
+    """phi(x) = elu(x) + 1, any shape; at least float32, so that long sums stay accurate."""
+    return nn.functional.elu(x.to(torch.promote_types(x.dtype, torch.float32))) + 1
+
+
+class LinearAttention(Attention):
+    """out_i = phi(q_i)^T S_i / phi(q_i)^T z_i with prefix sums S and z (Katharopoulos et al., 2020).
+
+    O(L D^2) time, then an output projection, as in full attention.
+
+    Args:
+        hidden_size: D.
+    """
+
+    def __init__(self, *, hidden_size: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.output = (nn.Linear(hidden_size, hidden_size) for _ in range(4))
+        for layer in (self.query, self.key, self.value, self.output):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
+        query = positive_features(self.query(x))
+        key = positive_features(self.key(x)) * valid.unsqueeze(-1)
+        with torch.autocast(x.device.type, enabled=False):
+            attended = linear_attention(query, key, self.value(x).to(query.dtype))
+        return self._project(attended, x.dtype) * valid.unsqueeze(-1)
+
+    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at the final real position only, O(L D): x (N, L, D), valid (N, L) -> (N, D)."""
+        query = positive_features(self.query(take_positions(x, final_positions(valid))))  # (N, D)
+        key = positive_features(self.key(x)) * valid.unsqueeze(-1)  # (N, L, D)
+        weights = (key @ query.unsqueeze(-1)).squeeze(-1)  # (N, L)
+        total = weights.sum(dim=1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+        attended = ((weights / total).unsqueeze(1) @ self.value(x).to(weights.dtype)).squeeze(1)
+        return self._project(attended, x.dtype) * valid.any(dim=1, keepdim=True)
+
+    def init_state(self, n: int) -> LinearState:
+        """The empty history of n users."""
+        weight = self.query.weight
+        return LinearState(weight.new_zeros(n, *weight.shape), weight.new_zeros(n, weight.shape[0]))
+
+    def step(self, state: LinearState, x: Tensor) -> tuple[Tensor, LinearState]:
+        """Append one vector a user in O(D^2): x (N, D) -> output at the new position (N, D) and the new state."""
+        query, key = positive_features(self.query(x)), positive_features(self.key(x))
+        products = state.products + key.unsqueeze(-1) * self.value(x).unsqueeze(1)
+        state = LinearState(products, state.mass + key)
+        attended = (query.unsqueeze(1) @ products).squeeze(1) / (query * state.mass).sum(dim=-1, keepdim=True)
+        return self._project(attended, x.dtype), state
+
+    def _project(self, attended: Tensor, dtype: torch.dtype) -> Tensor:
+        out: Tensor = self.output(attended.to(dtype))
+        return out

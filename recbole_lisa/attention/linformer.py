@@ -1,0 +1,53 @@
+"""Linformer: keys and values projected along the length (Wang et al., 2020)."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from recbole_lisa.attention.base import Attention, final_positions, take_positions
+
+
+class Linformer(Attention):
+    """softmax(Q (E^T K)^T / sqrt(D)) F^T V with E, F (L_max, k): O(L k D).
+
+    Bidirectional by nature: the projection mixes all positions before any mask could act, so no causal form is known.
+    Keys and values at padding are zeroed before the projection: a padded sequence equals the shorter one, whose E and
+    F are the first rows.
+
+    Args:
+        hidden_size: D.
+        max_length: L_max; longer sequences are refused.
+        n_projected: k, length after the projection.
+    """
+
+    is_causal = False
+
+    def __init__(self, *, hidden_size: int, max_length: int, n_projected: int = 128) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(3))
+        self.output = nn.Linear(hidden_size, hidden_size)
+        bound = 1 / math.sqrt(n_projected)
+        self.key_projection, self.value_projection = (
+            nn.Parameter(torch.empty(max_length, n_projected).uniform_(-bound, bound)) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
+        return self._attend(self.query(x), x, valid) * valid.unsqueeze(-1)
+
+    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D)."""
+        query = self.query(take_positions(x, final_positions(valid))).unsqueeze(1)  # (N, 1, D)
+        return self._attend(query, x, valid).squeeze(1) * valid.any(dim=1, keepdim=True)
+
+    def _attend(self, query: Tensor, x: Tensor, valid: Tensor) -> Tensor:
+        length, longest = x.shape[1], self.key_projection.shape[0]
+        if length > longest:
+            raise ValueError(f"Linformer was built for {longest} positions, got a sequence of {length}")
+        real = valid.unsqueeze(-1)
+        key = self.key_projection[:length].t() @ (self.key(x) * real)  # (N, k, D)
+        value = self.value_projection[:length].t() @ (self.value(x) * real)  # (N, k, D)
+        weights = torch.softmax(query @ key.transpose(1, 2) / math.sqrt(x.shape[-1]), dim=-1)  # (N, L, k)
+        out: Tensor = self.output(weights @ value)
+        return out

@@ -1,0 +1,24 @@
+"""Linformer (Wang et al., 2020)."""
+
+from typing import Any
+
+from recbole_lisa import attention
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
+
+
+class Linformer(AttentiveRecommender):
+    """Linformer's attention in the same encoder: bidirectional, the only one of the paper's rivals that is."""
+
+    def __init__(self, config: Any, dataset: Any) -> None:
+        super().__init__(config, dataset)
+        self.logger.warning(
+            "Linformer is bidirectional: where every position is trained, each sees the item that it must predict"
+        )
+
+    def build_layer(self, config: Any, index: int) -> attention.Linformer:
+        """Linformer's attention, built for the longest window."""
+        return attention.Linformer(
+            hidden_size=config["hidden_size"],
+            max_length=config["MAX_ITEM_LIST_LENGTH"],
+            n_projected=config["n_projected"],
+        )

@@ -1,0 +1,40 @@
+r"""Causal linear attention with positive features (Katharopoulos et al., 2020), in chunks.
+
+    out_i = phi(q_i)^T S_i / phi(q_i)^T z_i,    S_i = sum_{j<=i} phi(k_j) v_j^T,    z_i = sum_{j<=i} phi(k_j)
+
+Inside a chunk of C positions the product runs over a masked (C, C) matrix; before it lies one (D, D) state a chunk.
+"""
+
+import torch
+from torch import Tensor
+
+CHUNK = 64
+"""Positions a chunk: C^2 D work inside against D^2 for each state."""
+
+
+def linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Causal linear attention.
+
+    Args:
+        query: (N, L, D) positive features of the queries.
+        key: (N, L, D) non-negative features of the keys, 0 where a key must not count.
+        value: (N, L, D).
+
+    Returns:
+        (N, L, D); 0 where no key counts yet.
+    """
+    n, length, _ = query.shape
+    n_chunks = -(-length // CHUNK)
+    extra = n_chunks * CHUNK - length
+    q, k, v = (
+        torch.nn.functional.pad(x, (0, 0, 0, extra)).view(n, n_chunks, CHUNK, x.shape[-1]) for x in (query, key, value)
+    )  # (N, K, C, D)
+    state = k.transpose(2, 3) @ v  # (N, K, D, D)
+    state = state.cumsum(dim=1) - state  # states before each chunk
+    mass = k.sum(dim=2)  # (N, K, D)
+    mass = (mass.cumsum(dim=1) - mass).unsqueeze(2) + k.cumsum(dim=2)  # (N, K, C, D)
+    inside = (q @ k.transpose(2, 3)).tril()  # (N, K, C, C)
+    out = q @ state + inside @ v  # (N, K, C, D)
+    total = (q * mass).sum(dim=-1, keepdim=True)
+    attended: Tensor = out / total.clamp_min(torch.finfo(total.dtype).tiny)
+    return attended.reshape(n, -1, value.shape[-1])[:, :length]
