@@ -34,7 +34,8 @@ class Attention(nn.Module):
     A mechanism is a module whose constructor takes plain keywords and whose forward obeys:
 
     - x (N, L, D) and valid (N, L) bool in, (N, L, D) out, any L from 1 up; the output at padding is 0;
-    - padding never changes a real position, nor does another row of the batch;
+    - x has the dtype of the parameters, or autocast is on;
+    - padding, whatever finite numbers it holds, never changes a real position, nor does another row of the batch;
     - when is_causal, position i depends on positions up to i only;
     - in eval mode the same input gives the same output.
     """

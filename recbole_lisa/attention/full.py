@@ -20,7 +20,7 @@ class FullAttention(Attention):
         bidirectional: attend to all real positions.
 
     Raises:
-        ValueError: when n_heads does not divide hidden_size.
+        ValueError: when n_heads does not divide hidden_size, or dropout is outside [0, 1).
     """
 
     def __init__(
@@ -29,6 +29,8 @@ class FullAttention(Attention):
         super().__init__()
         if n_heads < 1 or hidden_size % n_heads:
             raise ValueError(f"n_heads must divide hidden_size {hidden_size}, got {n_heads}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
         self.n_heads = n_heads
         self.dropout = dropout
         self.is_causal = not bidirectional

@@ -66,7 +66,7 @@ class LISAAttention(Attention):
         super().__init__()
         if projection not in PROJECTIONS:
             raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
-        if not (decay in ("learnable", "time") or (not isinstance(decay, str) and decay >= 0)):
+        if not (decay in ("learnable", "time") or (isinstance(decay, int | float) and decay >= 0)):
             raise ValueError(f"decay must be a number >= 0, learnable or time, got {decay!r}")
         if bidirectional and decay != 0:
             raise ValueError(f"bidirectional LISA sums the histogram over all positions: set decay to 0, got {decay!r}")
@@ -152,9 +152,10 @@ class LISAAttention(Attention):
         return lisa_attention_last(items, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid)
 
     def init_state(self, n: int) -> LISAState:
-        """The empty history of n users."""
+        """The empty history of n users; counts are kept in float32 at least, as bfloat16 stops counting at 256."""
         codewords = self.codebook.codewords
-        return LISAState(codewords.new_zeros(n, *codewords.shape[:2]))
+        dtype = torch.promote_types(codewords.dtype, torch.float32)
+        return LISAState(codewords.new_zeros(n, *codewords.shape[:2], dtype=dtype))
 
     def step(self, state: LISAState, item: Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, LISAState]:
         """Append one item a user in O(B W D), at any position.

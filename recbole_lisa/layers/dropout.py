@@ -57,7 +57,7 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return nn.functional.dropout(x, self.p)
-        dropped: Tensor = _Mask.apply(x, round(self.p * LEVELS))  # type: ignore[no-untyped-call]  # torch's Function
+        dropped: Tensor = _Mask.apply(x, min(round(self.p * LEVELS), LEVELS - 1))  # type: ignore[no-untyped-call]  # torch's Function
         return dropped
 
     def extra_repr(self) -> str:

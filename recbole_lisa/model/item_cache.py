@@ -8,10 +8,11 @@ from torch import nn
 
 
 class ItemCache:
-    """One cached value derived from a module's parameters; it cannot go stale.
+    """One cached value derived from a module's parameters, dropped as soon as one of them changes.
 
     The value is kept with a fingerprint of every parameter and buffer: its storage, its version counter (in-place
-    edits, optimiser steps, load_state_dict) and its norm (edits through .data, which the counter does not see).
+    edits, optimiser steps, load_state_dict), and three sums over its numbers for edits through .data, which the counter
+    does not see. Settings that are no tensors are not watched: they are fixed when a model is built.
     """
 
     def __init__(self) -> None:
@@ -44,9 +45,11 @@ class ItemCache:
     @staticmethod
     def _fingerprint(module: nn.Module) -> tuple[Any, ...]:
         tensors = [t.detach() for t in (*module.parameters(), *module.buffers())]
-        floats = [t for t in tensors if t.is_floating_point()]
-        norms = torch.stack([n.double() for n in torch._foreach_norm(floats)]).tolist() if floats else []
-        return tuple((t.data_ptr(), t._version) for t in tensors), tuple(norms)
+        flat = [t.flatten() for t in tensors if t.is_floating_point()]
+        # The sum sees a change of sign, the norm one of size, the product of neighbours one of order.
+        sums = [x for t in flat for x in (t.sum(), t.norm(), t[1:] @ t[:-1])]
+        numbers = torch.stack([x.double() for x in sums]).tolist() if sums else []
+        return tuple((t.data_ptr(), t._version) for t in tensors), tuple(numbers)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ItemCache":
         """A copied model starts with an empty cache."""

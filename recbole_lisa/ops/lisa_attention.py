@@ -14,11 +14,17 @@ from torch import Tensor, nn
 
 from recbole_lisa.ops.histogram import last_histogram
 from recbole_lisa.ops.lisa_blocks import BlockedLISA
+from recbole_lisa.ops.readout import SAFE_SPAN, row_span
 
 
-def _check(codes: Tensor, table: Tensor, values: Tensor, assignment: Tensor | None, decay: float | Tensor) -> None:
-    if codes.dtype.is_floating_point:
+def _check(
+    codes: Tensor, table: Tensor, values: Tensor, assignment: Tensor | None, decay: float | Tensor, n_dims: int
+) -> None:
+    """Refuse operands whose types or shapes do not fit."""
+    if codes.dtype.is_floating_point or codes.dtype == torch.bool:
         raise ValueError(f"codes must be integers, got {codes.dtype}")
+    if codes.dim() != n_dims:
+        raise ValueError(f"codes must have {n_dims} dimensions, the last over codebooks, got {tuple(codes.shape)}")
     if table.dim() != 3 or table.shape[1] != table.shape[2]:
         raise ValueError(f"table must be (B, W, W), got {tuple(table.shape)}")
     if values.dim() != 3 or values.shape[:2] != table.shape[:2]:
@@ -29,8 +35,35 @@ def _check(codes: Tensor, table: Tensor, values: Tensor, assignment: Tensor | No
         raise ValueError(
             f"assignment must be {(*codes.shape, table.shape[1])} (codes' shape and W), got {tuple(assignment.shape)}"
         )
+    _check_numbers(codes, decay, table.shape[1])
+
+
+def _check_numbers(codes: Tensor, decay: float | Tensor, n_codewords: int) -> None:
+    """Refuse numbers out of range; tensors are looked at on the CPU only, where that is free."""
     if not isinstance(decay, Tensor) and not decay >= 0:
         raise ValueError(f"decay must be at least 0, got {decay}")
+    if isinstance(decay, Tensor) and decay.device.type == "cpu" and bool((decay < 0).any()):
+        raise ValueError(f"decay must be at least 0, got {float(decay.detach().min())}")
+    if codes.device.type == "cpu" and codes.numel():
+        low, high = (int(x) for x in codes.to(torch.int64).aminmax())
+        if low < 0 or high >= n_codewords:
+            raise ValueError(f"codes must lie in 0..{n_codewords - 1} (W - 1), got {low if low < 0 else high}")
+
+
+def _check_sequences(items: Tensor, decay: Tensor, valid: Tensor | None) -> None:
+    if decay.dim() not in (0, 2) or (decay.dim() == 2 and decay.shape != items.shape):
+        raise ValueError(f"decay must be a number or (N, L) = {tuple(items.shape)}, got {tuple(decay.shape)}")
+    if valid is not None and (valid.shape != items.shape or valid.dtype != torch.bool):
+        raise ValueError(f"valid must be bool (N, L) = {tuple(items.shape)}, got {valid.dtype} {tuple(valid.shape)}")
+
+
+def _working_dtype(table: Tensor, values: Tensor) -> torch.dtype:
+    """float32, unless an operand is float64 or the scores span so much that a faded codeword could still win.
+
+    A float32 histogram forgets what is below 1e-45; with scores within SAFE_SPAN that can decide nothing.
+    """
+    wide = torch.float64 in (table.dtype, values.dtype) or row_span(table.float()) > SAFE_SPAN[torch.float32]
+    return torch.float64 if wide else torch.float32
 
 
 def lisa_attention(
@@ -58,9 +91,13 @@ def lisa_attention(
         (N, L, D) in the dtype of values; differentiable in assignment, table, values and decay.
 
     Raises:
-        ValueError: on shapes that do not fit, a negative decay, or a decay in bidirectional mode.
+        ValueError: on shapes that do not fit, codes outside 0..W-1, a negative decay (both looked at on CPU only), or a
+            decay in bidirectional mode.
+
+    Scores that span more than 50 within a row are worked on in float64: with such scores a codeword that was last seen
+    long ago can outweigh recent ones. What has faded below float64 (decay times age above 700) is forgotten.
     """
-    _check(codes, table, values, assignment, decay)
+    _check(codes, table, values, assignment, decay, n_dims=3)
     n, length, n_codebooks = codes.shape
     items = torch.arange(n * length, device=codes.device).view(n, length)
     flat = None if assignment is None else assignment.flatten(0, 1)
@@ -98,13 +135,14 @@ def lisa_attention_items(
     Raises:
         ValueError: as lisa_attention.
     """
-    _check(codes, table, values, assignment, decay)
-    dtype = torch.float64 if torch.float64 in (table.dtype, values.dtype) else torch.float32
+    _check(codes, table, values, assignment, decay, n_dims=2)
     steps = torch.as_tensor(decay, dtype=torch.float64, device=table.device)
-    if steps.dim() not in (0, 2) or (steps.dim() == 2 and steps.shape != items.shape):
-        raise ValueError(f"decay must be a number or (N, L) = {tuple(items.shape)}, got {tuple(steps.shape)}")
+    _check_sequences(items, steps, valid)
     if not causal and (isinstance(decay, Tensor) or decay != 0):
         raise ValueError(f"bidirectional attention has no decay: pass decay=0.0, got {decay}")
+    if not items.numel():
+        return values.new_zeros(*items.shape, values.shape[-1])
+    dtype = _working_dtype(table, values)
     soft = None if assignment is None else nn.functional.pad(assignment.flatten(1).to(dtype), (0, 0, 0, 1))
     with torch.autocast(items.device.type, enabled=False):
         out: Tensor = BlockedLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
@@ -133,10 +171,13 @@ def lisa_attention_last(
     Raises:
         ValueError: as lisa_attention.
     """
-    _check(codes, table, values, assignment, decay)
-    n_codebooks, n_codewords = table.shape[:2]
+    _check(codes, table, values, assignment, decay, n_dims=2)
+    n_codewords = table.shape[1]
     steps = torch.as_tensor(decay, dtype=torch.float64, device=table.device)
+    _check_sequences(items, steps, valid)
     codes = codes.long()
+    if assignment is not None:
+        assignment = assignment.to(_working_dtype(table, values))
     with torch.autocast(items.device.type, enabled=False):
         histogram = last_histogram(items, codes, n_codewords, assignment=assignment, decay=steps, valid=valid)
         final = (valid.sum(dim=1) - 1).clamp_min(0)  # (N,)

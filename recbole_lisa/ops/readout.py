@@ -1,6 +1,6 @@
 r"""Attention of a query codeword over a codeword histogram: A = F * exp(T[q]) / Z (LISA, Algorithm 1, lines 7-9).
 
-Two exact forms. When the table's rows span less than a dtype's safe range, exp(T - row maximum) is taken once
+Two exact forms. When the table's rows span less than the dtype's safe range, exp(T - row maximum) is taken once
 for the whole table, as in the paper. Otherwise a codeword that is present could underflow beside an absent one
 with a larger score, and the product is formed as softmax(log F + T[q]).
 """
@@ -23,6 +23,12 @@ class ScoreTable(NamedTuple):
     log_domain: bool
 
 
+def row_span(table: Tensor) -> float:
+    """Largest difference between two scores of one query, over all rows of a table (B, W, W)."""
+    low, high = table.detach().aminmax(dim=-1)
+    return float((high - low).amax())
+
+
 def score_table(table: Tensor) -> ScoreTable:
     """Prepare T for gathering.
 
@@ -33,9 +39,9 @@ def score_table(table: Tensor) -> ScoreTable:
         ScoreTable with rows (B * W, W).
     """
     rows = table.flatten(0, 1)
-    low, high = rows.aminmax(dim=-1, keepdim=True)
-    log_domain = bool((high - low).amax() > SAFE_SPAN[table.dtype])
-    return ScoreTable(rows if log_domain else (rows - high).exp(), log_domain)
+    if row_span(table) > SAFE_SPAN[table.dtype]:
+        return ScoreTable(rows, log_domain=True)
+    return ScoreTable((rows - rows.amax(dim=-1, keepdim=True)).exp(), log_domain=False)
 
 
 def attention_weights(histogram: Tensor, query: Tensor, scores: ScoreTable) -> tuple[Tensor, Tensor]:

@@ -34,6 +34,12 @@ def test_heads_must_divide_the_width() -> None:
         FullAttention(hidden_size=D, n_heads=3)
 
 
+@pytest.mark.parametrize("dropout", [-1.0, 1.0])
+def test_dropout_must_be_a_probability(dropout: float) -> None:
+    with pytest.raises(ValueError, match=rf"in \[0, 1\), got {dropout}"):
+        FullAttention(hidden_size=D, dropout=dropout)
+
+
 def test_dropout_on_weights_acts_in_training_only() -> None:
     attention = FullAttention(hidden_size=D, dropout=0.5)
     x, valid = torch.randn(2, 9, D), ragged(2, 9)

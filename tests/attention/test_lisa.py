@@ -71,6 +71,16 @@ def test_steps_equal_the_whole_sequence(hard: bool, decay: float | str) -> None:
     assert state.histogram.shape == (2, 3, 5)
 
 
+def test_steps_of_a_bfloat16_module_keep_counting() -> None:
+    attention = LISAAttention(hidden_size=D, decay=0, **SMALL).bfloat16().eval()
+    item = Quantized(*(column[:1] for column in attention.codebook(torch.randn(1, D).bfloat16())))
+    state = attention.init_state(1)
+    with torch.no_grad():
+        for _ in range(600):
+            _, state = attention.step(state, item)
+    assert_close(state.histogram.sum(dim=-1), torch.full((1, 3), 600.0))
+
+
 def test_time_decay_scales_with_the_gaps_and_needs_them() -> None:
     attention = LISAAttention(hidden_size=D, decay="time", **SMALL)
     constant = LISAAttention(hidden_size=D, decay=0.1, **SMALL)
@@ -98,6 +108,7 @@ def test_learnable_decay_starts_at_the_default_and_learns() -> None:
     [
         ({"decay": -1.0}, "number >= 0, learnable or time, got -1.0"),
         ({"decay": "linear"}, "got 'linear'"),
+        ({"decay": None}, "got None"),
         ({"projection": "per_head"}, "per_codebook, shared, got 'per_head'"),
         ({"bidirectional": True}, "set decay to 0, got 0.1"),
         ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),

@@ -65,6 +65,10 @@ def test_dropout_follows_the_seed_and_rests_in_eval() -> None:
     assert torch.equal(dropout.eval()(x), x)
 
 
+def test_dropout_just_below_one_is_finite() -> None:
+    assert torch.isfinite(Dropout(0.999999)(torch.ones(50, 50))).all()
+
+
 @pytest.mark.parametrize("p", [-0.1, 1.0])
 def test_dropout_names_a_wrong_probability(p: float) -> None:
     with pytest.raises(ValueError, match=rf"in \[0, 1\), got {p}"):

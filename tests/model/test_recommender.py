@@ -126,6 +126,13 @@ def test_the_cached_item_table_is_used_and_never_stale(name: str) -> None:
     def edit_data() -> None:
         model.item_embedding.weight.data[1:].add_(0.3)
 
+    def swap_rows_of_data() -> None:
+        rows = model.item_embedding.weight.data
+        rows[[1, 2]] = rows[[2, 1]].clone()
+
+    def negate_data() -> None:
+        model.item_embedding.weight.data.neg_()
+
     def load() -> None:
         model.load_state_dict(build_model(name).state_dict())
 
@@ -137,7 +144,7 @@ def test_the_cached_item_table_is_used_and_never_stale(name: str) -> None:
     def replace() -> None:
         model.item_embedding.weight = torch.nn.Parameter(torch.randn_like(model.item_embedding.weight))
 
-    for change in (edit_in_place, edit_data, load, step, replace):
+    for change in (edit_in_place, edit_data, swap_rows_of_data, negate_data, load, step, replace):
         before = model.full_sort_predict(batch).detach()
         change()
         after = model.full_sort_predict(batch).detach()

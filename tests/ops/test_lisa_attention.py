@@ -150,6 +150,30 @@ def test_length_65536_is_finite_and_right_in_float32(kind: str) -> None:
     assert_close(out[:, -200:].double(), recent[:, -200:], computed_in=torch.float32)
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["everywhere", "last"])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("logit", [140.0, 1000.0])
+def test_a_faded_codeword_with_a_large_score_still_wins_in_float32(logit: float, kind: str, last: bool) -> None:
+    # exp(-0.1 * 1299) is 0 in float32, but times exp(140) it outweighs everything recent.
+    length, w = 1300, 4
+    codes = torch.ones(1, length, 1, dtype=torch.long)
+    codes[0, 0, 0] = 2
+    table = torch.zeros(1, w, w)
+    table[0, 1, 2] = logit
+    assignment = None if kind == "hard" else torch.nn.functional.one_hot(codes, w).float()
+    values = torch.eye(w).unsqueeze(0)
+    if last:
+        items = torch.arange(length).view(1, length)
+        flat = None if assignment is None else assignment[0]
+        valid = torch.ones(1, length, dtype=torch.bool)
+        out = lisa_attention_last(items, codes[0], table, values, assignment=flat, decay=0.1, valid=valid)[0]
+    else:
+        out = lisa_attention(codes, table, values, assignment=assignment, decay=0.1)[0, -1]
+    recent = (1 - math.exp(-0.1 * (length - 1))) / (1 - math.exp(-0.1))
+    share = 1 / (1 + recent * math.exp(0.1 * (length - 1) - logit))
+    assert_close(out, torch.tensor([0.0, 1 - share, share, 0.0]))
+
+
 def test_length_65536_without_decay_counts_every_item() -> None:
     length, w = 65_536, 4
     codes = torch.randint(w, (1, length, 1))
@@ -229,6 +253,21 @@ def test_bfloat16_operands_keep_float32_histograms() -> None:
     assert_close(half.double(), exact, computed_in=torch.bfloat16)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("n", "length"), [(0, 5), (2, 0)])
+def test_empty_batches_and_sequences_give_empty_outputs(n: int, length: int, causal: bool) -> None:
+    codes = torch.zeros(n, length, 2, dtype=torch.long)
+    assert lisa_attention(codes, torch.zeros(2, 3, 3), torch.zeros(2, 3, D), causal=causal).shape == (n, length, D)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_codes_of_any_integer_type(dtype: torch.dtype) -> None:
+    codes, table, values, valid = operands(2, 20, 2, 4)
+    assert_close(
+        lisa_attention(codes.to(dtype), table, values, valid=valid), lisa_attention(codes, table, values, valid=valid)
+    )
+
+
 def test_arguments_are_not_edited() -> None:
     codes, table, values, valid = operands(2, 20, 2, 4)
     keys = torch.rand(2, 20, 2, 4, dtype=torch.float64).requires_grad_()
@@ -247,6 +286,13 @@ def test_arguments_are_not_edited() -> None:
         ({"table": torch.ones(2, 3, 4)}, r"table must be \(B, W, W\), got \(2, 3, 4\)"),
         ({"values": torch.ones(1, 3, 6)}, r"values must be \(B, W, D\) = \(2, 3\)"),
         ({"codes": torch.ones(2, 5, 2)}, "codes must be integers, got torch.float32"),
+        ({"codes": torch.ones(2, 5, 2, dtype=torch.bool)}, "codes must be integers, got torch.bool"),
+        ({"codes": torch.zeros(5, 2, dtype=torch.long)}, r"codes must have 3 dimensions.* got \(5, 2\)"),
+        ({"codes": torch.full((2, 5, 2), 3)}, r"codes must lie in 0\.\.2 \(W - 1\), got 3"),
+        ({"codes": torch.full((2, 5, 2), -1)}, r"codes must lie in 0\.\.2 \(W - 1\), got -1"),
+        ({"decay": torch.tensor(-0.25)}, "at least 0, got -0.25"),
+        ({"valid": torch.ones(2, 4, dtype=torch.bool)}, r"valid must be bool \(N, L\) = \(2, 5\)"),
+        ({"valid": torch.ones(2, 5, dtype=torch.long)}, "valid must be bool .* got torch.int64"),
         ({"decay": torch.ones(2, 4)}, r"decay must be a number or \(N, L\) = \(2, 5\), got \(2, 4\)"),
     ],
 )
