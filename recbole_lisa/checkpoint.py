@@ -8,7 +8,7 @@ Both hold all that is needed to go on from there.
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,28 @@ import numpy as np
 import torch
 
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer
+from recbole_lisa.files import atomic_writer, probe_writing
 
 FORMAT = "recbole-lisa checkpoint 1"
 LAST_SUFFIX = "-last.pth"
+
+
+def check_checkpoint_dir(folder: str | os.PathLike[str] | None) -> None:
+    """Refuse a `checkpoint_dir` that could hold no checkpoint, before hours of training.
+
+    Raises:
+        UsageError: `folder` is empty, a file, or nothing can be written there.
+    """
+    if not folder:
+        raise UsageError(f"checkpoint_dir is {folder!r}; name a folder for the checkpoints, such as saved")
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise UsageError(f"checkpoint_dir '{folder}' is a file; name a folder for the checkpoints, such as saved")
+    try:
+        probe_writing(Path(folder) / "run.pth")
+    except OSError as error:
+        raise UsageError(
+            f"checkpoint_dir '{folder}': nothing can be written there ({error.strerror}); name a folder that can be"
+        ) from error
 
 
 def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -28,18 +46,19 @@ def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str]) -> N
         torch.save(dict(state), stream)
 
 
-def load_checkpoint(path: str | os.PathLike[str], *, lazy: bool = False) -> dict[str, Any]:
+def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (), lazy: bool = False) -> dict[str, Any]:
     """Read a checkpoint that this package wrote.
 
     Args:
         path: The file.
+        needed: Keys that the file must hold.
         lazy: Map the tensors from the file instead of reading them (for a look at the plain values).
 
     Returns:
         The dictionary that was saved; its tensors are on the CPU.
 
     Raises:
-        UsageError: the file is missing, damaged, or not a checkpoint of this package.
+        UsageError: the file is missing, damaged, not a checkpoint of this package, or lacks a needed key.
     """
     if not Path(path).is_file():
         raise UsageError(f"there is no checkpoint '{path}'; give the path of a .pth file of an earlier run")
@@ -51,6 +70,9 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazy: bool = False) -> dict
     found = checkpoint.get("format") if isinstance(checkpoint, dict) else None
     if found != FORMAT:
         raise UsageError(f"'{path}' is no checkpoint of recbole-lisa: format {found!r}, not {FORMAT!r}")
+    missing = [key for key in needed if key not in checkpoint]
+    if missing:
+        raise UsageError(f"'{path}' is incomplete: it lacks {', '.join(missing)}; give a file that a run has written")
     return checkpoint
 
 

@@ -23,7 +23,7 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    temporary = _temporary(target)
     try:
         with open(temporary, "wb") as stream:
             yield stream
@@ -32,6 +32,25 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def probe_writing(path: str | os.PathLike[str]) -> None:
+    """Find out whether `atomic_writer` could write `path`; nothing is left behind.
+
+    Args:
+        path: The file. Where its folder is missing, the nearest folder above it is tried.
+
+    Raises:
+        OSError: No file or folder can be made there; `strerror` says why.
+    """
+    target = Path(path)
+    folder = next(parent for parent in target.parents if parent.exists())
+    temporary = _temporary(folder / target.name)
+    try:
+        temporary.open("xb").close()
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def unique_run_name(model: str, dataset: str) -> str:
@@ -51,3 +70,8 @@ def unique_run_name(model: str, dataset: str) -> str:
     moment = time.strftime("%Y-%m-%d_%H-%M-%S")
     name = f"{model}-{dataset}-{moment}-{os.getpid()}-{secrets.token_hex(3)}"
     return name.replace(".", "_").replace(os.sep, "_")
+
+
+def _temporary(target: Path) -> Path:
+    """A hidden name beside `target` that no other process uses."""
+    return target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")

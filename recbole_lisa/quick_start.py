@@ -8,6 +8,7 @@ from typing import Any
 
 from recbole.utils import init_seed
 
+from recbole_lisa.checkpoint import check_checkpoint_dir
 from recbole_lisa.config import LISAConfig
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
@@ -38,7 +39,8 @@ def run(
         command_line: Settings by key; stronger than `config_dict`.
 
     Returns:
-        The result, see `recbole_lisa.results.collect_result`; with `result_file` it is also written there.
+        The result, see `recbole_lisa.results.collect_result` (`test` is None without test targets); with
+        `result_file` it is also written there.
 
     Raises:
         UsageError: A setting or a file is wrong; the message says which and what would be right.
@@ -54,6 +56,7 @@ def run(
         command_line=command_line,
     )
     check_result_file(config["result_file"])
+    check_checkpoint_dir(config["checkpoint_dir"])
     with run_log(config) as log:
         getLogger().info(config)
         init_seed(config["seed"], config["reproducibility"])
@@ -65,7 +68,7 @@ def run(
         network = config.model_class(config, train.dataset).to(config["device"])
         getLogger().info(network)
 
-        trainer = LISATrainer(config, network, run_name=log.name)
+        trainer = LISATrainer(config, network, run_name=log.name, data_fingerprint=train.dataset.data_fingerprint)
         resume_if_asked(trainer)
         bars = bool(config["show_progress"])
         trainer.fit(train, valid, show_progress=bars, test_data=test)
@@ -75,7 +78,7 @@ def run(
         result = collect_result(trainer, metrics, seconds=seconds, log_file=log.path)
         table = result_table(result)
         log.note(f"result\n{table}")
+        print(table, flush=True)  # first, so that no failing disk takes the metrics
         if config["result_file"]:
             write_result(result, config["result_file"])
-    print(table)
     return result

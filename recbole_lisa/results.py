@@ -8,7 +8,7 @@ from typing import Any
 
 from recbole_lisa.environment import peak_gpu_memory_mb, peak_memory_mb, versions
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer
+from recbole_lisa.files import atomic_writer, probe_writing
 from recbole_lisa.trainer import LISATrainer
 
 
@@ -19,15 +19,16 @@ def collect_result(
 
     Args:
         trainer: The run, after `fit`.
-        test_metrics: Metrics of the test phase at the best epoch.
+        test_metrics: Metrics of the test phase at the best epoch; None when no history has a test target.
         seconds: Wall time of this call of the program, data and evaluation included.
         log_file: Where the run logged.
 
     Returns:
-        Plain values. `valid` holds the metrics of the best epoch (None without validation); `best_epoch`
-        counts from 1 and is the last one without validation; `loss` holds the mean training loss of each epoch;
-        `seconds_per_epoch` is the mean over all epochs, training alone; `curve` holds the test metrics every
-        `test_step` epochs. A resumed run counts the epochs before the interruption too.
+        Plain values. `valid` holds the metrics of the best epoch (None without validation), `test` those of the
+        test phase (None without test targets, null in the file); `best_epoch` counts from 1 and is the last one
+        without validation; `loss` holds the mean training loss of each epoch; `seconds_per_epoch` is the mean over
+        all epochs, training alone; `curve` holds the test metrics every `test_step` epochs. A resumed run counts
+        the epochs before the interruption too.
     """
     config, history = trainer.config, trainer.history
     times = [epoch["seconds"] for epoch in history]
@@ -55,19 +56,26 @@ def collect_result(
 
 
 def check_result_file(path: str | None) -> None:
-    """Refuse a result file that could not be written, before hours of training.
+    """Refuse a result file that could not be written, before hours of training; nothing is left behind.
+
+    Args:
+        path: The setting `result_file`; None for no file.
 
     Raises:
-        UsageError: `path` is a folder, or its folder cannot be made.
+        UsageError: `path` is empty or a folder, or no file can be made there.
     """
     if path is None:
         return
+    if not str(path).strip():
+        raise UsageError("result_file is empty; name a file, such as result.json, or leave the key out")
     if Path(path).is_dir():
         raise UsageError(f"result_file '{path}' is a folder; name a file in it, such as {path}/result.json")
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        probe_writing(path)
     except OSError as error:
-        raise UsageError(f"result_file '{path}': its folder cannot be made ({error.strerror})") from error
+        raise UsageError(
+            f"result_file '{path}' cannot be written ({error.strerror}); name a file in a folder that can be"
+        ) from error
 
 
 def write_result(result: Mapping[str, Any], path: str | Path) -> None:
@@ -78,9 +86,13 @@ def write_result(result: Mapping[str, Any], path: str | Path) -> None:
 
 
 def result_table(result: Mapping[str, Any]) -> str:
-    """Lay out the metrics of a run for the terminal: one row per metric, validation beside test."""
-    valid, test = result["valid"], result["test"]
-    width = max(len(name) for name in ["metric", *test])
+    """Lay out the metrics of a run for the terminal: one row per metric, validation beside test.
+
+    A phase without targets shows `-`; when neither phase has any, the one row is all `-`.
+    """
+    valid, test = result["valid"] or {}, result["test"] or {}
+    names = list(test or valid) or ["-"]
+    width = max(len(name) for name in ["metric", *names])
     head = f"{'metric':<{width}}  {'valid':>8}  {'test':>8}"
     lines = [
         f"{result['model']} on {result['dataset']}, protocol {result['protocol']}, seed {result['seed']}: "
@@ -88,9 +100,9 @@ def result_table(result: Mapping[str, Any]) -> str:
         head,
         "-" * len(head),
     ]
-    for name, value in test.items():
-        shown = f"{valid[name]:.4f}" if valid else "-"
-        lines.append(f"{name:<{width}}  {shown:>8}  {value:>8.4f}")
+    for name in names:
+        shown = [f"{phase[name]:.4f}" if name in phase else "-" for phase in (valid, test)]
+        lines.append(f"{name:<{width}}  {shown[0]:>8}  {shown[1]:>8}")
     return "\n".join([*lines, f"checkpoint: {result['checkpoint']}"])
 
 

@@ -24,6 +24,9 @@ _FREE_SETTINGS = {
 
 # What the trainer remembers from epoch to epoch, beside the model, the optimizer and the random generators.
 _PROGRESS = ("cur_step", "best_valid_score", "best_valid_result", "best_epoch", "history", "curve")
+_WEIGHT_KEYS = ("model", "dataset", "data_fingerprint", "state_dict", "other_parameter")
+_RUN_KEYS = (*_WEIGHT_KEYS, *_PROGRESS, "config", "epoch", "best_file", "optimizer", "scaler", "rng")
+_OTHER_DATA = "it was trained on other interactions, or on items in another order, than the data set has now"
 
 
 def run_state(trainer: "LISATrainer", epoch: int) -> dict[str, Any]:
@@ -40,6 +43,7 @@ def run_state(trainer: "LISATrainer", epoch: int) -> dict[str, Any]:
         "format": FORMAT,
         "model": trainer.config["model"],
         "dataset": trainer.config["dataset"],
+        "data_fingerprint": trainer.data_fingerprint,
         "protocol": trainer.config["protocol"],
         "config": trainer.config.plain(),
         "versions": versions(),
@@ -62,10 +66,13 @@ def restore_run(trainer: "LISATrainer", path: str | os.PathLike[str]) -> None:
         path: `<name>-last.pth`, or `<name>.pth` to go back to the best epoch.
 
     Raises:
-        UsageError: The file is no checkpoint, belongs to a run with other settings, or its best file is gone.
+        UsageError: The file is no checkpoint or incomplete, belongs to a run with other settings or other data, or
+            its best file is gone.
     """
-    state = load_checkpoint(path)
+    state = load_checkpoint(path, needed=_RUN_KEYS)
     found = differences(state, trainer.config.plain())
+    if _differ(state["data_fingerprint"], trainer.data_fingerprint):
+        found.append(_OTHER_DATA)
     if found:
         raise UsageError(f"cannot resume from '{path}': {'; '.join(found)}")
     best_file = Path(path).with_name(state["best_file"])
@@ -73,6 +80,7 @@ def restore_run(trainer: "LISATrainer", path: str | os.PathLike[str]) -> None:
         raise UsageError(f"cannot resume from '{path}': '{best_file}', its best epoch, is missing")
     trainer.saved_model_file = str(best_file)
     trainer.start_epoch = state["epoch"] + 1
+    trainer.data_fingerprint = trainer.data_fingerprint or state["data_fingerprint"]
     for name in _PROGRESS:
         setattr(trainer, name, state[name])
     trainer.train_loss_dict = {entry["epoch"] - 1: entry["loss"] for entry in trainer.history}
@@ -82,22 +90,46 @@ def restore_run(trainer: "LISATrainer", path: str | os.PathLike[str]) -> None:
     restore_rng(state["rng"])
 
 
-def restore_weights(trainer: "LISATrainer", path: str | os.PathLike[str]) -> None:
+def restore_weights(trainer: "LISATrainer", path: str | os.PathLike[str], data_fingerprint: str | None = None) -> None:
     """Put the parameters of a checkpoint into the trainer's model, to test it.
 
     Args:
         trainer: A trainer of the same model and data set.
         path: The checkpoint.
+        data_fingerprint: That of the data to test on; None does not compare.
 
     Raises:
-        UsageError: The file is no checkpoint, or one of another model or data set.
+        UsageError: The file is no checkpoint or incomplete, or one of another model or data set.
     """
-    state = load_checkpoint(path)
+    state = load_checkpoint(path, needed=_WEIGHT_KEYS)
     for key in ("model", "dataset"):
         if state[key] != trainer.config[key]:
             raise UsageError(f"'{path}' is of the {key} '{state[key]}', not '{trainer.config[key]}'")
+    if _differ(state["data_fingerprint"], data_fingerprint):
+        raise UsageError(f"cannot test '{path}' on '{state['dataset']}': {_OTHER_DATA}")
     _restore_model(trainer, state)
     trainer.logger.info(f"Loading model structure and parameters from {path}")
+
+
+def fingerprint_of(loader: Any) -> str | None:
+    """The `data_fingerprint` of the data set behind a loader; None for loaders of RecBole."""
+    return getattr(getattr(loader, "dataset", None), "data_fingerprint", None)
+
+
+def adopt_data(trainer: "LISATrainer", train_data: Any) -> None:
+    """Tie a run to the data set that it trains on; its checkpoints name it.
+
+    Args:
+        trainer: The run, before its epochs.
+        train_data: The training loader.
+
+    Raises:
+        UsageError: The run began on another data set.
+    """
+    found = fingerprint_of(train_data)
+    if _differ(trainer.data_fingerprint, found):
+        raise UsageError(f"cannot go on with '{trainer.saved_model_file}': {_OTHER_DATA}")
+    trainer.data_fingerprint = found or trainer.data_fingerprint
 
 
 def resume_if_asked(trainer: "LISATrainer") -> None:
@@ -109,10 +141,10 @@ def resume_if_asked(trainer: "LISATrainer") -> None:
     config = trainer.config
     source = config["resume"]
     if source == "auto":
-        source = find_resumable(config.plain(), config["checkpoint_dir"])
+        source = find_resumable(config.plain(), config["checkpoint_dir"], trainer.data_fingerprint)
         if source is None:
             folder = config["checkpoint_dir"]
-            trainer.logger.info(f"resume=auto: no run in '{folder}' fits these settings, starting fresh")
+            trainer.logger.info(f"resume=auto: no run in '{folder}' fits these settings and data, starting fresh")
     if source:
         trainer.resume_checkpoint(source)
 
@@ -133,26 +165,37 @@ def differences(checkpoint: Mapping[str, Any], settings: Mapping[str, Any]) -> l
     return [f"{key} is {saved.get(key)!r} there and {settings.get(key)!r} here" for key in changed]
 
 
-def find_resumable(settings: Mapping[str, Any], directory: str | os.PathLike[str]) -> Path | None:
+def find_resumable(
+    settings: Mapping[str, Any], directory: str | os.PathLike[str], data_fingerprint: str | None = None
+) -> Path | None:
     """The newest `-last.pth` in `directory` that a run with `settings` can continue from.
 
     Args:
         settings: The plain configuration of the run.
         directory: The checkpoint folder.
+        data_fingerprint: That of the data of the run; None does not compare.
 
     Returns:
-        The file, or None when there is none; unreadable files are skipped with a warning.
+        The file, or None when there is none; unreadable files and those of other data are skipped with a warning.
     """
     candidates = sorted(Path(directory).glob("*" + LAST_SUFFIX), key=os.path.getmtime, reverse=True)
     for path in candidates:
         try:
-            checkpoint = load_checkpoint(path, lazy=True)
+            checkpoint = load_checkpoint(path, needed=_RUN_KEYS, lazy=True)
         except UsageError as error:
             logging.getLogger().warning("resume=auto skips a file: %s", error)
             continue
-        if not differences(checkpoint, settings):
+        if differences(checkpoint, settings):
+            continue
+        if not _differ(checkpoint["data_fingerprint"], data_fingerprint):
             return path
+        logging.getLogger().warning("resume=auto skips '%s': %s", path, _OTHER_DATA)
     return None
+
+
+def _differ(left: str | None, right: str | None) -> bool:
+    """Whether two fingerprints are known to be of different data."""
+    return left is not None and right is not None and left != right
 
 
 def _restore_model(trainer: "LISATrainer", state: Mapping[str, Any]) -> None:

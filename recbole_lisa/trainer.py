@@ -18,13 +18,13 @@ from recbole.trainer import Trainer
 from recbole.utils import calculate_valid_score, dict2str, early_stopping, set_color
 
 from recbole_lisa import evaluation
-from recbole_lisa.checkpoint import last_file, save_checkpoint
+from recbole_lisa.checkpoint import check_checkpoint_dir, last_file, save_checkpoint
 from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import unique_run_name
 from recbole_lisa.optimizer_step import OptimizerStep
 from recbole_lisa.progress import progress_bar
-from recbole_lisa.resume import restore_run, restore_weights, run_state
+from recbole_lisa.resume import adopt_data, fingerprint_of, restore_run, restore_weights, run_state
 
 
 class LISATrainer(Trainer):
@@ -34,16 +34,26 @@ class LISATrainer(Trainer):
         config: The configuration of the run.
         model: The model, already on `config["device"]`.
         run_name: Stem of the checkpoint files; None makes a new unique one.
+        data_fingerprint: `WindowDataset.data_fingerprint`; None takes that of the first training data.
 
     Raises:
-        UsageError: A run over several processes.
+        UsageError: A run over several processes, or a `checkpoint_dir` that cannot hold checkpoints.
     """
 
-    def __init__(self, config: Config, model: torch.nn.Module, *, run_name: str | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        model: torch.nn.Module,
+        *,
+        run_name: str | None = None,
+        data_fingerprint: str | None = None,
+    ) -> None:
         """Build the optimizer and name the files; see the class."""
         if not config["single_spec"]:
             raise UsageError(f"nproc={config['nproc']}: only one process can train; leave nproc out")
+        check_checkpoint_dir(config["checkpoint_dir"])
         super().__init__(config, model)
+        self.data_fingerprint = data_fingerprint
         run_name = run_name or unique_run_name(config["model"], config["dataset"])
         self.saved_model_file = str(Path(self.checkpoint_dir) / f"{run_name}.pth")
         self.best_valid_score = -math.inf if self.valid_metric_bigger else math.inf
@@ -85,7 +95,9 @@ class LISATrainer(Trainer):
 
         Raises:
             TrainingDivergedError: A loss is NaN or infinite.
+            UsageError: The run began on another data set.
         """
+        adopt_data(self, train_data)
         # Importing RecBole's sequential models switches anomaly detection on for the whole process (its SINE does).
         with torch.autograd.set_detect_anomaly(bool(self.config["detect_anomaly"])):
             self._fit(train_data, valid_data, verbose, saved, show_progress, callback_fn, test_data)
@@ -138,11 +150,14 @@ class LISATrainer(Trainer):
 
         Returns:
             Metric name to value, or None when there is no data.
+
+        Raises:
+            UsageError: See `recbole_lisa.resume.restore_weights`.
         """
         if not eval_data:
             return None
         if load_best_model:
-            restore_weights(self, model_file or self.saved_model_file)
+            restore_weights(self, model_file or self.saved_model_file, fingerprint_of(eval_data))
         if not isinstance(eval_data, EvalLoader):
             return super().evaluate(eval_data, load_best_model=False, show_progress=show_progress)
         metrics = evaluation.evaluate(self.model, eval_data, self.config, show_progress=show_progress)

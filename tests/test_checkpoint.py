@@ -10,6 +10,7 @@ import torch
 from recbole_lisa.checkpoint import (
     FORMAT,
     capture_rng,
+    check_checkpoint_dir,
     last_file,
     load_checkpoint,
     restore_rng,
@@ -101,3 +102,33 @@ def test_generators_continue_where_they_were_captured() -> None:
 
 def test_last_file_lies_beside_the_best_one() -> None:
     assert last_file("saved/run-1.pth") == Path("saved/run-1-last.pth")
+
+
+def test_load_names_the_keys_that_a_file_lacks(tmp_path: Path) -> None:
+    save_checkpoint({"format": FORMAT, "epoch": 1}, tmp_path / "run.pth")
+    with pytest.raises(UsageError, match=r"run\.pth' is incomplete: it lacks config, rng; give a file"):
+        load_checkpoint(tmp_path / "run.pth", needed=("config", "epoch", "rng"))
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("", "checkpoint_dir is ''; name a folder"),
+        (None, "checkpoint_dir is None; name a folder"),
+        ("file", "checkpoint_dir 'file' is a file; name a folder"),
+        ("file/saved", r"checkpoint_dir 'file/saved': nothing can be written there \(Not a directory\)"),
+    ],
+)
+def test_checkpoint_dir_that_can_hold_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str | None, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_bytes(b"")
+    with pytest.raises(UsageError, match=message):
+        check_checkpoint_dir(folder)
+
+
+def test_the_check_of_a_good_checkpoint_dir_leaves_nothing_behind(tmp_path: Path) -> None:
+    check_checkpoint_dir(tmp_path)
+    check_checkpoint_dir(tmp_path / "new" / "saved")
+    assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from recbole_lisa.files import atomic_writer, unique_run_name
+from recbole_lisa.files import atomic_writer, probe_writing, unique_run_name
 
 
 def test_atomic_writer_writes_the_file_and_its_folders(tmp_path: Path) -> None:
@@ -44,3 +44,21 @@ def test_unique_run_name_is_one_folder_name_that_recbole_does_not_cut(dataset: s
     name = unique_run_name("LISASoft", dataset)
     assert "." not in name
     assert "/" not in name
+
+
+def test_probe_leaves_nothing_behind_and_keeps_a_file_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    for name in ("file", "new", "deep/er/new"):
+        probe_writing(tmp_path / name)
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("name", ["file/below", "file/far/below", "n" * 300])
+def test_probe_fails_where_writing_would(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError, match="Not a directory|File name too long"):
+        probe_writing(tmp_path / name)
+    with pytest.raises(OSError, match="Not a directory|File name too long|File exists"), atomic_writer(tmp_path / name):
+        pass
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]

@@ -15,6 +15,7 @@ import recbole_lisa
 from recbole_lisa.checkpoint import last_file, load_checkpoint
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.quick_start import run
+from tests.helpers import write_interactions
 from tests.test_results import KEYS
 from tests.tiny import TinyModel, tiny_settings
 
@@ -70,7 +71,7 @@ def test_resume_auto_continues_and_equals_the_uninterrupted_run() -> None:
     part = run("LISABase", "ml-100k", config_dict={**SMALL_LISA, "resume": "auto"})
     rest = run("LISABase", "ml-100k", config_dict={**SMALL_LISA, "epochs": 4, "resume": "auto"})
     assert rest["checkpoint"] == part["checkpoint"]
-    assert "no run in 'saved' fits these settings" in Path(part["log"]).read_text()
+    assert "no run in 'saved' fits these settings and data" in Path(part["log"]).read_text()
     for key in ("loss", "valid", "test", "best_epoch", "epochs_run"):
         assert rest[key] == whole[key]
     assert same_bits(str(last_file(rest["checkpoint"])), str(last_file(whole["checkpoint"])))
@@ -81,6 +82,42 @@ def test_command_line_overrides_and_config_files_count(tmp_path: Path) -> None:
     settings = {key: value for key, value in tiny_settings(tmp_path).items() if key != "epochs"}
     result = run(TinyModel, "tiny", config_files=["a.yaml"], config_dict=settings, command_line={"seed": "6"})
     assert (result["epochs_run"], result["seed"]) == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("split", "shown"),
+    [({"LS": "valid_only"}, "ndcg@10    {ndcg:.4f}         -"), ({"RS": [1, 0, 0]}, "-              -         -")],
+)
+def test_a_run_without_test_targets_reports_what_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], split: dict[str, Any], shown: str
+) -> None:
+    settings = tiny_settings(tmp_path, eval_args={"split": split}, epochs=1, result_file="r.json", test_step=1)
+    result = run(TinyModel, "tiny", config_dict=settings)
+    assert (result["test"], result["curve"], result["epochs_run"]) == (None, [], 1)
+    assert json.loads(Path("r.json").read_text()) == result
+    assert shown.format(ndcg=(result["valid"] or {}).get("ndcg@10")) in capsys.readouterr().out
+
+
+def test_a_single_user_with_two_items_trains_without_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_interactions(tmp_path, "tiny", [("u", "a", 1), ("u", "b", 2)])
+    result = run(TinyModel, "tiny", config_dict=tiny_settings(tmp_path, epochs=1, topk=[1], valid_metric="NDCG@1"))
+    assert (result["valid"], result["test"], result["epochs_run"]) == (None, None, 1)
+    assert Path(result["checkpoint"]).is_file()
+    assert "-              -         -" in capsys.readouterr().out
+
+
+def test_the_table_is_printed_even_when_the_result_file_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("recbole_lisa.quick_start.write_result", fail)
+    with pytest.raises(OSError, match="No space left"):
+        run(TinyModel, "tiny", config_dict=tiny_settings(tmp_path, epochs=1, result_file="r.json"))
+    assert "ndcg@10 " in capsys.readouterr().out
 
 
 def test_diverged_training_stops_with_the_place() -> None:
@@ -96,6 +133,10 @@ def test_diverged_training_stops_with_the_place() -> None:
     [
         ({"topk": [102], "valid_metric": "NDCG@102"}, "the 102 best of only 101 candidates"),
         ({"result_file": "."}, "result_file '.' is a folder"),
+        ({"result_file": "/dev/null/r.json"}, r"result_file '/dev/null/r\.json' cannot be written"),
+        ({"checkpoint_dir": ""}, "checkpoint_dir is ''"),
+        ({"checkpoint_dir": "/dev/null"}, "checkpoint_dir .*'/dev/null'.* folder"),
+        ({"checkpoint_dir": "/dev/null/saved"}, "checkpoint_dir .*'/dev/null/saved'.*Not a directory"),
         ({"resume": "gone.pth"}, "no checkpoint 'gone.pth'"),
     ],
 )

@@ -84,8 +84,36 @@ def test_result_file_that_is_a_folder_is_refused_early(tmp_path: Path) -> None:
 
 def test_result_file_below_a_file_is_refused_early(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"file/r\.json': its folder cannot be made"):
+    with pytest.raises(UsageError, match=r"file/r\.json' cannot be written \(Not a directory\)"):
         check_result_file(str(tmp_path / "file" / "r.json"))
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can write")
+def test_result_file_where_no_file_can_be_made_is_refused_early() -> None:
+    with pytest.raises(UsageError, match=r"'/proc/r\.json' cannot be written .*; name a file in a folder that can be"):
+        check_result_file("/proc/r.json")
+
+
+def test_result_file_in_a_folder_without_permission_is_refused_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **settings: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UsageError, match=r"r\.json' cannot be written \(Permission denied\)"):
+        check_result_file(str(tmp_path / "r.json"))
+
+
+@pytest.mark.parametrize("path", ["", " "])
+def test_empty_result_file_is_refused_early(path: str) -> None:
+    with pytest.raises(UsageError, match=r"result_file is empty; name a file, such as result\.json"):
+        check_result_file(path)
+
+
+def test_the_check_of_a_good_result_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    check_result_file(str(tmp_path / "deep" / "r.json"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_table_sets_validation_beside_test() -> None:
@@ -104,3 +132,9 @@ def test_table_sets_validation_beside_test() -> None:
         "checkpoint: saved/run.pth",
     ]
     assert "hit@5           -    0.5000" in result_table({**result, "valid": None})
+    assert "hit@5      0.2500         -" in result_table({**result, "test": None})
+    assert result_table({**result, "valid": None, "test": None}).splitlines()[1:4] == [
+        "metric     valid      test",
+        "--------------------------",
+        "-              -         -",
+    ]

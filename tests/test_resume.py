@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from recbole_lisa.checkpoint import last_file, load_checkpoint
+from recbole_lisa.checkpoint import FORMAT, last_file, load_checkpoint, save_checkpoint
 from recbole_lisa.errors import UsageError
 from recbole_lisa.resume import differences, find_resumable, resume_if_asked
 from recbole_lisa.trainer import LISATrainer
-from tests.tiny import TinyModel, tiny_config, tiny_trainer
+from tests.tiny import TinyModel, tiny_config, tiny_loaders, tiny_trainer
 
 pytestmark = pytest.mark.usefixtures("isolated_run_dir")
 
@@ -23,6 +23,7 @@ class Interruption(BaseException):
 def finished(folder: Path, protocol: str = "full_ranking", **settings: Any) -> LISATrainer:
     """A run to its end, resuming when the settings say so."""
     trainer, (train, valid, test) = tiny_trainer(tiny_config(folder, protocol, **settings))
+    trainer.data_fingerprint = train.dataset.data_fingerprint
     resume_if_asked(trainer)
     trainer.fit(train, valid, test_data=test)
     return trainer
@@ -44,6 +45,13 @@ def interrupted(folder: Path, protocol: str, n_epochs: int, **settings: Any) -> 
     with pytest.raises(Interruption):
         trainer.fit(train, valid, test_data=test)
     return trainer
+
+
+def move_first_line_to_the_end(folder: Path) -> None:
+    """Give the items of the data set `tiny` other ids; its interactions and their times stay the same."""
+    file = folder / "tiny" / "tiny.inter"
+    head, first, *rest = file.read_text().splitlines()
+    file.write_text("\n".join([head, *rest, first]) + "\n")
 
 
 def observed(trainer: LISATrainer) -> dict[str, Any]:
@@ -176,3 +184,73 @@ def test_a_missing_best_file_is_named(tmp_path: Path) -> None:
     Path(run.saved_model_file).unlink()
     with pytest.raises(UsageError, match=rf"'{run.saved_model_file}', its best epoch, is missing"):
         finished(tmp_path, resume=str(last_file(run.saved_model_file)))
+
+
+def test_the_fingerprint_is_that_of_the_data_whatever_the_split_and_the_phase(tmp_path: Path) -> None:
+    def fingerprints(protocol: str) -> set[str]:
+        loaders = tiny_loaders(tiny_config(tmp_path, protocol))
+        return {loader.dataset.data_fingerprint for loader in loaders if loader is not None}
+
+    before = fingerprints("full_ranking")
+    assert len(before) == 1
+    assert fingerprints("paper") == before
+    move_first_line_to_the_end(tmp_path)
+    assert fingerprints("paper").isdisjoint(before)
+
+
+@pytest.mark.parametrize(("old", "new"), [("\ti1\t", "\tj1\t"), ("u3\t", "v3\t"), ("\t11\n", "\t12\n")])
+def test_the_fingerprint_sees_items_users_and_times(tmp_path: Path, old: str, new: str) -> None:
+    before = tiny_loaders(tiny_config(tmp_path))[0].dataset.data_fingerprint
+    file = tmp_path / "tiny" / "tiny.inter"
+    file.write_text(file.read_text().replace(old, new))
+    assert tiny_loaders(tiny_config(tmp_path))[0].dataset.data_fingerprint != before
+
+
+def test_other_data_are_refused(tmp_path: Path) -> None:
+    path = last_file(finished(tmp_path, epochs=1).saved_model_file)
+    move_first_line_to_the_end(tmp_path)
+    message = r"cannot resume from '.*': it was trained on other interactions, or on items in another order"
+    with pytest.raises(UsageError, match=message):
+        finished(tmp_path, epochs=2, resume=str(path))
+
+
+def test_other_data_are_refused_at_the_latest_when_the_training_goes_on(tmp_path: Path) -> None:
+    path = last_file(finished(tmp_path, epochs=1).saved_model_file)
+    move_first_line_to_the_end(tmp_path)
+    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, epochs=2))
+    trainer.resume_checkpoint(path)
+    with pytest.raises(UsageError, match="cannot go on with .*: it was trained on other interactions"):
+        trainer.fit(train)
+
+
+def test_auto_skips_runs_on_other_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    old = finished(tmp_path, epochs=1)
+    move_first_line_to_the_end(tmp_path)
+    with caplog.at_level("INFO"):
+        new = finished(tmp_path, epochs=2, resume="auto")
+    assert [len(new.history), new.saved_model_file == old.saved_model_file] == [2, False]
+    assert f"resume=auto skips '{last_file(old.saved_model_file)}': it was trained on other" in caplog.text
+    assert "starting fresh" in caplog.text
+
+
+def test_an_incomplete_file_is_refused_by_its_missing_keys_and_skipped_by_auto(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = last_file(tmp_path / "saved" / "part.pth")
+    save_checkpoint({"format": FORMAT}, path)
+    with pytest.raises(UsageError, match="part-last.pth' is incomplete: it lacks model, dataset, .*config, "):
+        finished(tmp_path, epochs=1, resume=str(path))
+    trainer, (_, _, test) = tiny_trainer(tiny_config(tmp_path))
+    with pytest.raises(UsageError, match="it lacks model, dataset, data_fingerprint, state_dict, other_parameter;"):
+        trainer.evaluate(test, model_file=str(path))
+    assert len(finished(tmp_path, epochs=1, resume="auto").history) == 1
+    assert "resume=auto skips a file: " in caplog.text
+
+
+def test_every_key_that_is_read_is_needed(tmp_path: Path) -> None:
+    path = last_file(finished(tmp_path, epochs=1).saved_model_file)
+    state = load_checkpoint(path)
+    for key in state.keys() - {"format", "versions", "protocol"}:
+        save_checkpoint({name: value for name, value in state.items() if name != key}, path)
+        with pytest.raises(UsageError, match=f"is incomplete: it lacks {key};"):
+            finished(tmp_path, epochs=1, resume=str(path))

@@ -13,6 +13,7 @@ from recbole.data.interaction import Interaction
 from recbole_lisa.checkpoint import last_file, load_checkpoint
 from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.errors import TrainingDivergedError, UsageError
+from tests.test_resume import move_first_line_to_the_end
 from tests.tiny import TinyModel, tiny_config, tiny_trainer
 
 pytestmark = pytest.mark.usefixtures("isolated_run_dir")
@@ -165,6 +166,25 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     other, _ = tiny_trainer(tiny_config(tmp_path, model=Other))
     with pytest.raises(UsageError, match="is of the model 'TinyModel', not 'Other'"):
         other.evaluate(test, model_file=trainer.saved_model_file)
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
+    trainer, (train, valid, test) = tiny_trainer(tiny_config(tmp_path, epochs=1))
+    trainer.fit(train, valid)
+    move_first_line_to_the_end(tmp_path)
+    other, (other_train, _, other_test) = tiny_trainer(tiny_config(tmp_path, epochs=1))
+    with pytest.raises(UsageError, match=r"cannot test '.*' on 'tiny': it was trained on other interactions, or on"):
+        other.evaluate(other_test, model_file=trainer.saved_model_file)
+    with pytest.raises(UsageError, match="cannot go on with .*: it was trained on other interactions"):
+        trainer.fit(other_train)
+    assert other.evaluate(test, model_file=trainer.saved_model_file) == trainer.evaluate(test)
+
+
+def test_the_trainer_refuses_a_checkpoint_dir_that_is_a_file(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path)
+    (tmp_path / "saved").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"checkpoint_dir '.*saved' is a file"):
+        tiny_trainer(config)
 
 
 # RecBole fills missing values in a way that pandas 3 drops; there are none here.

@@ -7,6 +7,7 @@ cut when a batch is built (`dataloader.py`), so that memory does not grow with t
 from __future__ import annotations
 
 import copy
+import hashlib
 
 import numpy as np
 import numpy.typing as npt
@@ -44,12 +45,14 @@ class WindowDataset(AtomicDataset):
         part: Which targets belong to this phase.
         item_counts: (V,) interactions of each item in the TRAINING part, int64.
         time_unit: Median positive gap between a user's training interactions, seconds; 1.0 if there is none.
+        data_fingerprint: Equal for equal tokens under equal ids with equal histories; whatever the split.
     """
 
     histories: Histories
     part: Part
     item_counts: Index
     time_unit: float
+    data_fingerprint: str
 
     def build(self) -> list[WindowDataset]:
         """Split by `eval_args` into training, validation and test targets; nothing is augmented.
@@ -69,6 +72,7 @@ class WindowDataset(AtomicDataset):
         trained = Part(train.first - 1, train.count + 1).targets(store.offsets)
         self.item_counts = np.bincount(store.items[trained[1]], minlength=self.item_num)
         self.time_unit = _median_gap(store.gaps[trained[1]])
+        self.data_fingerprint = self._fingerprint()
         self.logger.info(
             f"{self.dataset_name}: {len(store.users)} users, {self.item_num - 1} items, "
             f"{len(store.items)} interactions after filtering"
@@ -86,6 +90,16 @@ class WindowDataset(AtomicDataset):
         users = self.histories.users.astype(np.int32)[history]
         view.inter_feat = pd.DataFrame({self.uid_field: users, self.iid_field: self.histories.items[rows]})
         return view
+
+    def _fingerprint(self) -> str:
+        """SHA-256 over the tokens in the order of their ids, and over the histories."""
+        digest = hashlib.sha256()
+        for field in (self.uid_field, self.iid_field):
+            digest.update("\0".join(map(str, self.field2id_token[field])).encode(errors="surrogatepass") + b"\0\0")
+        store = self.histories
+        for array in (store.users, store.offsets, store.items, store.gaps):
+            digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()
 
     def _sorted_histories(self) -> Histories:
         frame, time = self.inter_feat, self.time_field
