@@ -4,7 +4,8 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import TrainingDivergedError, UsageError, did_you_mean
@@ -16,7 +17,10 @@ _COMMANDS = {"run": "recbole_lisa.cli:run_command", "benchmark": "recbole_lisa.b
 _EPILOG = """\
 Every setting of RecBole, the model, the data set or the protocol is an option: --epochs=10 or --epochs 10.
 Values are yaml: --topk='[5, 10]', --eval_args='{mode: uni100}', --train_neg_sample_args=~
-Commands: run (the word may be left out), benchmark.
+
+commands:
+  recbole-lisa [run] -m MODEL -d DATASET ...   train a model on a data set and print its metrics
+  recbole-lisa benchmark NAME ...              time the models' own objects beside the naive formulation
 """
 
 
@@ -54,19 +58,23 @@ def run_command(words: Sequence[str]) -> int:
         UsageError: The words are not options, or a setting is wrong.
     """
     parser = _Parser(
-        prog="recbole-lisa run",
+        prog="recbole-lisa [run]",
         description="Train a model on a data set and print its metrics.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.register("action", None, _Once)
     parser.add_argument("-m", "--model", required=True, help=", ".join(MODELS))
     parser.add_argument("-d", "--dataset", required=True, help="a data set with settings, or your own")
-    parser.add_argument("--protocol", default="full_ranking", help="full_ranking (default) or paper")
+    parser.add_argument("--protocol", help="full_ranking (default) or paper")
     parser.add_argument("--config_files", nargs="+", default=[], metavar="FILE", help="yaml files; a later one wins")
     parser.add_argument("--version", action="version", version=f"recbole-lisa {__version__}")
     options, settings = parser.parse_known_args(words)
-    config_files = [file for words in options.config_files for file in words.split()]
+    # Several names in one word, as RecBole has them, unless the word itself is a name.
+    config_files = [
+        file for word in options.config_files for file in ([word] if Path(word).is_file() else word.split())
+    ]
     command_line = parse_settings(settings)
     # Imported late: a mistake on the command line should not wait for torch.
     quick_start = import_module("recbole_lisa.quick_start")
@@ -107,6 +115,17 @@ def parse_settings(words: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"'--{key}' is given twice, as '{settings[key]}' and as '{value}': keep one")
         settings[key] = value
     return settings
+
+
+class _Once(argparse.Action):
+    """Stores a value, and refuses a second one that differs."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        """Take the value."""
+        earlier = getattr(namespace, self.dest)
+        if earlier not in (self.default, values):
+            raise UsageError(f"'--{self.dest}' is given twice, as {earlier!r} and as {values!r}: keep one")
+        setattr(namespace, self.dest, values)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -13,23 +13,26 @@ from recbole.config import Config
 from recbole.utils import dataset_arguments, evaluation_arguments, general_arguments, training_arguments
 
 from recbole_lisa.compat import restore_numpy_aliases
+from recbole_lisa.data.checks import check_dataset_file, check_reading
 from recbole_lisa.errors import UsageError, did_you_mean
 from recbole_lisa.properties import properties_path
 from recbole_lisa.registry import model_class
 from recbole_lisa.schema import Key, YamlLoader, check_value, declared_keys, read_yaml
 from recbole_lisa.validation import (
-    check_dataset_file,
     check_effect,
     check_eval_args,
     check_metrics,
     check_model,
     check_negatives,
+    check_optimizer,
+    check_surroundings,
 )
 
 # Dicts whose parts are merged: a user who sets one part keeps the others.
 _MERGED = ("eval_args", "train_neg_sample_args")
-# Arguments of the constructor; a file may repeat but not contradict them.
-_ARGUMENTS = ("model", "dataset", "protocol")
+# Arguments of the constructor that a file may repeat but not contradict.
+_ARGUMENTS = ("model", "dataset")
+_DEFAULT_PROTOCOL = "full_ranking"
 _BUNDLED_DATASET = "ml-100k"
 
 
@@ -45,7 +48,7 @@ class LISAConfig(Config):
         model: str | type[Any],
         dataset: str,
         *,
-        protocol: str = "full_ranking",
+        protocol: str | None = None,
         config_files: Iterable[str | PathLike[str]] = (),
         config_dict: Mapping[str, Any] | None = None,
         command_line: Mapping[str, Any] | None = None,
@@ -55,7 +58,8 @@ class LISAConfig(Config):
         Args:
             model: A name of the registry, or a model class.
             dataset: A name with a yaml file, or the name of your own `<data_path>/<name>/<name>.inter`.
-            protocol: Name of a file in `properties/protocol`.
+            protocol: Name of a file in `properties/protocol`; None takes the strongest `protocol` of the settings,
+                and full_ranking without one.
             config_files: yaml files of the user.
             config_dict: Settings by key.
             command_line: Settings by key; text is read as yaml, never evaluated.
@@ -64,12 +68,15 @@ class LISAConfig(Config):
             UsageError: A key, name, type or value is wrong, or the data set's file is missing.
         """
         found_class = model_class(model) if isinstance(model, str) else model
-        self._arguments = {"model": found_class.__name__, "dataset": dataset, "protocol": protocol}
+        self._arguments = {"model": found_class.__name__, "dataset": dataset}
+        self._files = {Path(file): read_yaml(Path(file)) for file in config_files}
+        if protocol is None:
+            protocol = _protocol(command_line, config_dict, *reversed(self._files.values()))
         files = _packaged_files(found_class, dataset, protocol)
         self._packaged = _packaged_settings(files, _lineage(found_class))
         self._keys = _known_keys(files, found_class.__name__)
         self._command_line = dict(command_line or {})
-        super().__init__(found_class, dataset, [Path(file) for file in config_files], dict(config_dict or {}))
+        super().__init__(found_class, dataset, list(self._files), dict(config_dict or {}))
         self.final_config_dict["protocol"] = protocol
         check_dataset_file(dataset, self.final_config_dict, _names(properties_path() / "dataset"))
 
@@ -91,7 +98,7 @@ class LISAConfig(Config):
     def _load_config_files(self, file_list: list[Path]) -> dict[str, Any]:
         settings: dict[str, Any] = {}
         for path in file_list:
-            _update(settings, self._checked(read_yaml(path), f"file {path}"))
+            _update(settings, self._checked(self._files[path], f"file {path}"))
         return settings
 
     def _load_variable_config_dict(self, config_dict: dict[str, Any]) -> dict[str, Any]:
@@ -101,16 +108,19 @@ class LISAConfig(Config):
         return self._checked(self._command_line, "command line")
 
     def _checked(self, settings: Mapping[str, Any], origin: str) -> dict[str, Any]:
-        """Refuse unknown keys and wrong types; drop the arguments that the file repeats."""
+        """Refuse unknown keys and wrong types; drop the arguments of the constructor."""
         checked = {}
         for name, value in settings.items():
             if name in self._arguments:
                 if value != self._arguments[name]:
                     raise UsageError(
-                        f"{name} is '{value}' ({origin}) but '{self._arguments[name]}' was chosen: remove one"
+                        f"{name} is '{value}' ({origin}) but '{self._arguments[name]}' was chosen: settings may repeat "
+                        f"the {name} of the run, not change it; remove the key or choose '{value}'"
                     )
+            elif name == "protocol":
+                continue
             elif name not in self._keys:
-                hint = did_you_mean(name, [*self._keys, *_ARGUMENTS])
+                hint = did_you_mean(name, [*self._keys, *_ARGUMENTS, "protocol"])
                 raise UsageError(f"unknown key '{name}' ({origin}).{hint}")
             else:
                 checked[name] = check_value(self._keys[name], copy.deepcopy(value), origin)
@@ -135,6 +145,9 @@ class LISAConfig(Config):
         check_eval_args(settings)
         check_metrics(settings)
         check_model(settings)
+        check_optimizer(settings)
+        check_reading(settings)
+        check_surroundings(settings)
         if "loss_type" in settings:
             check_negatives(settings)
         return settings
@@ -164,6 +177,12 @@ def _cuda_device(gpu_id: Any) -> torch.device:
     if not str(gpu_id).isdecimal() or int(gpu_id) >= count:
         raise UsageError(f"gpu_id is {gpu_id!r}, it must be one number from 0 to {count - 1}; use_gpu=False for CPU")
     return torch.device("cuda", int(gpu_id))
+
+
+def _protocol(*settings: Mapping[str, Any] | None) -> str:
+    """The protocol of the first settings that name one."""
+    named = (str(part["protocol"]) for part in settings if part and part.get("protocol") is not None)
+    return next(named, _DEFAULT_PROTOCOL)
 
 
 def _names(folder: Path) -> list[str]:
@@ -217,7 +236,7 @@ def _known_keys(files: list[Path], model: str) -> dict[str, Key]:
     keys = {name: Key(name) for name in arguments if name != "config_file"}
     for part in ("overall.yaml", "dataset/sample.yaml", f"model/{model}.yaml"):
         if (recbole / part).is_file():
-            keys.update(declared_keys(recbole / part, always_nullable=True))
+            keys.update(declared_keys(recbole / part))
     for file in files:
         keys.update(declared_keys(file))
     keys.pop("model_settings", None)

@@ -4,6 +4,7 @@ A line `key: value  # (type) meaning` declares a key. The meaning may end in wha
 the strings, `, >= 1`, `, > 0` or `, in [0, 1)` bounds numbers and the numbers of a list.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,20 @@ _NULLS = ("~", "null", "Null", "NULL", "None")
 
 
 class YamlLoader(yaml.SafeLoader):
-    """YAML as RecBole's users write it: `1e-3` is a number and `None` is null; no Python object is made."""
+    """YAML as RecBole's users write it: `1e-3` is a number and `None` is null; no Python object is made.
+
+    A key that is given twice is a mistake, not a choice of the last one.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Refuse a mapping with a repeated key."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.composer.ComposerError(None, None, f"'{key.value}' is given twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        return node
 
 
 YamlLoader.add_implicit_resolver(
@@ -68,12 +82,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return settings
 
 
-def declared_keys(path: Path, *, always_nullable: bool = False) -> dict[str, Key]:
+def declared_keys(path: Path) -> dict[str, Key]:
     """Read the keys of a yaml file with what their comments declare.
 
     Args:
         path: A yaml file that the program ships, or one of RecBole's.
-        always_nullable: Accept `~` for every key, as RecBole does, and not only where it is the default.
 
     Returns:
         The keys by name; a key without a comment accepts any value.
@@ -89,7 +102,7 @@ def declared_keys(path: Path, *, always_nullable: bool = False) -> dict[str, Key
         keys[name] = Key(
             name,
             types=tuple(kind for kind in types if kind in _PYTHON_TYPES),
-            nullable=always_nullable or "None" in types or settings.get(name) is None,
+            nullable="None" in types or settings.get(name) is None,
             choices=tuple(re.split(r"\s*\|\s*", choices[1])) if choices else (),
             bound=bound[0].lstrip(", ") if bound else "",
         )
@@ -123,6 +136,8 @@ def check_value(key: Key, value: Any, origin: str) -> Any:
             f"unknown {key.name} '{value}' ({origin}): known are {allowed}.{did_you_mean(value, key.choices)}"
         )
     for number in value if isinstance(value, list) else [value]:
+        if _is_number(number) and not math.isfinite(number):
+            raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be finite")
         if key.bound and _is_number(number) and not _within(number, key.bound):
             raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {key.bound}")
     return value

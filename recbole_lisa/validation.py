@@ -1,8 +1,9 @@
 """Checks of the merged settings that need more than one key, or the disk. No data is read."""
 
+import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 from recbole_lisa.errors import UsageError, did_you_mean
@@ -13,9 +14,10 @@ _VALUE_METRICS = ("AUC", "MAE", "RMSE", "LogLoss")
 # These read item ids or the padding column from the score matrix, which a sampled evaluation does not have.
 _FULL_ONLY_METRICS = ("GAUC", "ShannonEntropy")
 _WITHOUT_CUTOFF = ("GAUC",)
+_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 _EVAL_ARGS = ("split", "order", "group_by", "mode")
-_NEGATIVES = ("distribution", "sample_num", "alpha", "dynamic", "candidate_num")
+_NEGATIVES = ("distribution", "sample_num", "alpha", "dynamic")
 # Keys of RecBole that decide nothing about sequences in time order: set, they would only mislead.
 _WITHOUT_EFFECT = (
     "worker",
@@ -24,6 +26,13 @@ _WITHOUT_EFFECT = (
     "transform",
     "require_pow",
     "POSITION_FIELD",
+    "threshold",
+    "preload_weight",
+    "additional_feat_suffix",
+    "alias_of_user_id",
+    "alias_of_item_id",
+    "alias_of_entity_id",
+    "alias_of_relation_id",
     "kg_reverse_r",
     "entity_kg_num_interval",
     "relation_kg_num_interval",
@@ -120,12 +129,47 @@ def check_eval_args(settings: Mapping[str, Any]) -> None:
         raise UsageError(f"eval_args split is {split!r}, it must be {{LS: valid_and_test}} or {{RS: [0.8, 0.1, 0.1]}}")
     if split.get("LS", "test_only") not in ("valid_and_test", "valid_only", "test_only"):
         raise UsageError(f"eval_args split LS is {split['LS']!r}, it must be valid_and_test, valid_only or test_only")
+    if "RS" in split and not _are_ratios(split["RS"]):
+        raise UsageError(
+            f"eval_args split RS is {split['RS']!r}, it must be three numbers >= 0 for training, validation and test, "
+            "the first > 0, such as [0.8, 0.1, 0.1]"
+        )
     mode = eval_args["mode"]
     if isinstance(mode, dict):
         _check_parts("eval_args mode", mode, ("valid", "test"))
     for chosen in evaluation_modes(settings).values():
         if not re.fullmatch(r"full|(uni|pop)[1-9]\d*", str(chosen)):
             raise UsageError(f"eval_args mode is {chosen!r}, it must be full, uniN or popN, such as uni100")
+
+
+def _are_ratios(parts: Any) -> bool:
+    if not isinstance(parts, list) or len(parts) != 3:
+        return False
+    return all(_is_number(part) and part >= 0 for part in parts) and parts[0] > 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_optimizer(settings: Mapping[str, Any]) -> None:
+    """Check `adam_betas` and `clip_grad_norm`.
+
+    Raises:
+        UsageError: There are not two rates, or the parts are not those of a limit of the norm.
+    """
+    betas = settings["adam_betas"]
+    if len(betas) != 2 or not all(_is_number(beta) for beta in betas):
+        raise UsageError(f"adam_betas is {betas!r}, it must be two numbers in [0, 1), such as [0.9, 0.999]")
+    clip = settings["clip_grad_norm"]
+    if clip is None:
+        return
+    _check_parts("clip_grad_norm", clip, ("max_norm", "norm_type"))
+    limit, kind = clip.get("max_norm"), clip.get("norm_type", 2)
+    if not _is_number(limit) or limit <= 0:
+        raise UsageError(f"clip_grad_norm max_norm is {limit!r}, it must be a number > 0, such as {{max_norm: 5}}")
+    if kind != math.inf and not (_is_number(kind) and kind > 0):
+        raise UsageError(f"clip_grad_norm norm_type is {kind!r}, it must be a number > 0 or .inf")
 
 
 def check_model(settings: Mapping[str, Any]) -> None:
@@ -170,12 +214,17 @@ def check_negatives(settings: Mapping[str, Any]) -> None:
             f"train_neg_sample_args is {negatives!r}, loss_type {loss} needs negatives: "
             "{distribution: uniform, sample_num: 1}"
         )
+    if negatives.get("candidate_num", 0) == 0:
+        negatives = {part: value for part, value in negatives.items() if part != "candidate_num"}
     _check_parts("train_neg_sample_args", negatives, _NEGATIVES)
     distribution, count = negatives.get("distribution", "uniform"), negatives.get("sample_num", 1)
     if distribution not in ("uniform", "popularity"):
         raise UsageError(f"train_neg_sample_args distribution is {distribution!r}, it must be uniform or popularity")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise UsageError(f"train_neg_sample_args sample_num is {count!r}, it must be a whole number >= 1")
+    alpha = negatives.get("alpha", 1.0)
+    if not _is_number(alpha) or alpha < 0:
+        raise UsageError(f"train_neg_sample_args alpha is {alpha!r}, it must be a number >= 0")
     if negatives.get("dynamic", False):
         raise UsageError("train_neg_sample_args dynamic is True, dynamic negatives are not supported: set it to False")
 
@@ -189,29 +238,18 @@ def _check_parts(name: str, parts: Any, known: tuple[str, ...]) -> None:
             raise UsageError(f"unknown part '{part}' of {name}: known are {', '.join(known)}.{hint}")
 
 
-def check_dataset_file(dataset: str, settings: Mapping[str, Any], known: list[str]) -> None:
-    """Check that the interactions are on disk, so that a missing file costs seconds and leaves no folder.
-
-    Args:
-        dataset: Name of the data set.
-        settings: The merged settings; `data_path` already ends in the data set's folder.
-        known: Names of the data sets that have a yaml file.
+def check_surroundings(settings: Mapping[str, Any]) -> None:
+    """Check what the run asks of the machine around it: the log's level and wandb.
 
     Raises:
-        UsageError: The file is missing; the message says which, where it goes and how to make it.
+        UsageError: The level is unknown, or wandb is not installed.
     """
-    folder = Path(settings["data_path"])
-    wanted = folder / f"{dataset}.inter"
-    if settings.get("benchmark_filename") or wanted.is_file():
-        return
-    if dataset not in known:
+    if str(settings["state"]).upper() not in _LEVELS:
         raise UsageError(
-            f"unknown data set '{dataset}': there is neither a file {wanted} nor settings of this name "
-            f"(known are {', '.join(known)}).{did_you_mean(dataset, known)}"
+            f"state is {settings['state']!r}, it must be one of {', '.join(_LEVELS)}."
+            f"{did_you_mean(str(settings['state']), _LEVELS)}"
         )
-    archive = settings["archive"]
-    raise UsageError(
-        f"data set '{dataset}' needs the file {wanted}, which does not exist: get {archive} from "
-        f"{settings['source']} and run: recbole-lisa convert {dataset} {archive} --output {folder} "
-        "(or name the folder that holds it: --data_path)"
-    )
+    if settings["log_wandb"]:
+        found = find_spec("wandb")
+        if found is None or found.origin is None:  # a run leaves a folder of this name, which is no package
+            raise UsageError("log_wandb is True, but wandb is not installed: install it or leave log_wandb out")

@@ -45,7 +45,7 @@ def test_the_ways_to_write_one_run_are_the_same(calls: list[dict[str, Any]], wor
         {
             "model": "LISASoft",
             "dataset": "ml-100k",
-            "protocol": "full_ranking",
+            "protocol": None,
             "config_files": [],
             "command_line": {"epochs": "7"},
         }
@@ -89,12 +89,39 @@ def test_parse_settings_names_the_word_that_is_wrong(words: list[str], message: 
     assert str(caught.value) == message
 
 
+def test_a_config_file_with_a_space_in_its_name_is_one_file(
+    isolated_run_dir: Path, calls: list[dict[str, Any]]
+) -> None:
+    Path("my run.yaml").write_text("epochs: 3\n", encoding="utf-8")
+    assert main([*NAMES, "--config_files", "my run.yaml", "a.yaml b.yaml"]) == 0
+    assert calls[0]["config_files"] == ["my run.yaml", "a.yaml", "b.yaml"]
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert "recbole-lisa [run] -m MODEL -d DATASET" in printed and "recbole-lisa benchmark NAME" in printed
+
+
+def test_an_argument_may_be_repeated_with_the_same_value(calls: list[dict[str, Any]]) -> None:
+    assert main([*NAMES, "--model=LISASoft"]) == 0
+    assert calls[0]["model"] == "LISASoft"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["rum", *NAMES], "error: unknown command 'rum': known are run, benchmark. Did you mean 'run'?\n"),
         (["-m", "LISASoft"], "error: the following arguments are required: -d/--dataset\n"),
         ([*NAMES, "--epochs"], "error: '--epochs' has no value: write --epochs=value\n"),
+        ([*NAMES, "-m", "LISAMini"], "error: '--model' is given twice, as 'LISASoft' and as 'LISAMini': keep one\n"),
+        (
+            [*NAMES, "--protocol=paper", "--protocol=full_ranking"],
+            "error: '--protocol' is given twice, as 'paper' and as 'full_ranking': keep one\n",
+        ),
+        (["benchmark"], "error: which benchmark? Known are step: recbole-lisa benchmark step [--help]\n"),
     ],
 )
 def test_a_mistake_is_one_line_on_stderr_and_status_2(

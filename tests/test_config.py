@@ -57,6 +57,31 @@ def test_our_files_override_recbole_and_the_protocol_overrides_all_of_ours() -> 
 
 
 @pytest.mark.parametrize(
+    ("argument", "command_line", "config_dict", "files", "protocol"),
+    [
+        (None, {}, {}, [], "full_ranking"),
+        (None, {}, {}, ["paper"], "paper"),
+        (None, {}, {}, ["paper", "full_ranking"], "full_ranking"),
+        (None, {}, {"protocol": "paper"}, ["full_ranking"], "paper"),
+        (None, {"protocol": "paper"}, {"protocol": "full_ranking"}, [], "paper"),
+        ("full_ranking", {}, {"protocol": "paper"}, ["paper"], "full_ranking"),
+    ],
+)
+def test_the_protocol_is_that_of_the_strongest_place(
+    tmp_path: Path,
+    argument: str | None,
+    command_line: dict[str, Any],
+    config_dict: dict[str, Any],
+    files: list[str],
+    protocol: str,
+) -> None:
+    written = [yaml_file(tmp_path, f"{i}.yaml", f"protocol: {name}\n") for i, name in enumerate(files)]
+    config = build(protocol=argument, config_files=written, config_dict=config_dict, command_line=command_line)
+    assert config["protocol"] == protocol
+    assert (config["adam_betas"] == [0.9, 0.98]) == (protocol == "paper")
+
+
+@pytest.mark.parametrize(
     ("model", "dataset", "key", "value"),
     [
         ("LISABase", "ml-100k", "n_codewords", 128),

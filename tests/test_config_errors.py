@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from recbole_lisa import validation
 from recbole_lisa.config import LISAConfig
 from recbole_lisa.errors import UsageError
 from tests.helpers import write_interactions
@@ -19,7 +20,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "key-of-another-model": ({"n_heads": 4}, "unknown key 'n_heads' (config_dict)."),
     "model-settings": ({"model_settings": {}}, "unknown key 'model_settings' (config_dict)."),
     "contradicting-model": ({"model": "LISABase"}, "model is 'LISABase' (config_dict) but 'LISASoft' was chosen"),
-    "contradicting-protocol": ({"protocol": "paper"}, "protocol is 'paper' (config_dict) but 'full_ranking' was"),
+    "protocol": ({"protocol": "papers"}, "unknown protocol 'papers': known are full_ranking, paper."),
+    "contradicting-dataset": (
+        {"dataset": "ml-1m"},
+        "dataset is 'ml-1m' (config_dict) but 'ml-100k' was chosen: settings may repeat the dataset of the run, not",
+    ),
     "type": ({"epochs": "ten"}, "epochs (config_dict) is 'ten', it must be int"),
     "range": ({"n_layers": 0}, "n_layers (config_dict) is 0, it must be >= 1"),
     "loss": (
@@ -96,6 +101,66 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"bidirectional": True, "supervision": "last_position"},
         "histogram_decay is 0.1, with bidirectional True it must be 0",
     ),
+    "seed": ({"seed": -1}, "seed (config_dict) is -1, it must be >= 0"),
+    "seed-null": ({"seed": "~"}, "seed (config_dict) is None, it must be int"),
+    "null-of-recbole": ({"shuffle": None}, "shuffle (config_dict) is None, it must be bool"),
+    "betas-one": ({"adam_betas": [0.9]}, "adam_betas is [0.9], it must be two numbers in [0, 1), such as [0.9, 0.999]"),
+    "betas-three": ({"adam_betas": [0.9, 0.9, 0.9]}, "adam_betas is [0.9, 0.9, 0.9], it must be two numbers"),
+    "betas-text": ({"adam_betas": "[a, b]"}, "adam_betas is ['a', 'b'], it must be two numbers"),
+    "sparse-learner": (
+        {"learner": "sparse_adam"},
+        "unknown learner 'sparse_adam' (config_dict): known are adam, adamw",
+    ),
+    "weight-decay": ({"weight_decay": -1}, "weight_decay (config_dict) is -1.0, it must be >= 0"),
+    "learning-rate": ({"learning_rate": ".inf"}, "learning_rate (config_dict) is inf, it must be finite"),
+    "eval-step": ({"eval_step": 0}, "eval_step (config_dict) is 0, it must be >= 1"),
+    "clip-part": (
+        {"clip_grad_norm": {"maxnorm": 5}},
+        "unknown part 'maxnorm' of clip_grad_norm: known are max_norm, norm_type. Did you mean 'max_norm'?",
+    ),
+    "clip-empty": ({"clip_grad_norm": {}}, "clip_grad_norm max_norm is None, it must be a number > 0"),
+    "clip-norm": ({"clip_grad_norm": {"max_norm": "5x"}}, "clip_grad_norm max_norm is '5x', it must be a number > 0"),
+    "clip-kind": (
+        {"clip_grad_norm": {"max_norm": 5, "norm_type": "two"}},
+        "clip_grad_norm norm_type is 'two', it must be a number > 0 or .inf",
+    ),
+    "negatives-alpha": (
+        {"train_neg_sample_args": {"alpha": "x"}},
+        "train_neg_sample_args alpha is 'x', it must be a number >= 0",
+    ),
+    "negatives-alpha-below-0": ({"train_neg_sample_args": {"alpha": -1}}, "alpha is -1, it must be a number >= 0"),
+    "negatives-candidates": (
+        {"train_neg_sample_args": {"candidate_num": 2}},
+        "unknown part 'candidate_num' of train_neg_sample_args",
+    ),
+    **{
+        f"eval-ratios-{ratios}": (
+            {"eval_args": {"split": {"RS": ratios}}},
+            f"eval_args split RS is {ratios!r}, it must be three numbers >= 0 for training, validation and test",
+        )
+        for ratios in (None, 0.8, [0.8, 0.2], ["a", 0.1, 0.1], [0.8, -0.1, 0.3], [0, 0.5, 0.5], [0, 0, 0])
+    },
+    "encoding": ({"encoding": "foo"}, "encoding is 'foo', it must be a text encoding, such as utf-8 or latin-1"),
+    "encoding-of-bytes": ({"encoding": "base64"}, "encoding is 'base64', it must be a text encoding"),
+    "separator": ({"field_separator": ""}, "field_separator is '', it must be at least one character"),
+    "user-interval": ({"user_inter_num_interval": "5"}, "user_inter_num_interval must be intervals like '[5,inf)'"),
+    "item-interval": ({"item_inter_num_interval": "[9,2]"}, "item_inter_num_interval must be intervals like"),
+    "duplicates": ({"rm_dup_inter": "frist"}, "known are first, last. Did you mean 'first'?"),
+    "unload": (
+        {"unload_col": {"inter": ["rating"]}},
+        "unload_col is {'inter': ['rating']}, but load_col already says what to load, "
+        "{'inter': ['user_id', 'item_id', 'timestamp']}: set load_col to ~ or leave unload_col out",
+    ),
+    "level": ({"state": "INFOS"}, "state is 'INFOS', it must be one of CRITICAL, ERROR, WARNING, INFO, DEBUG."),
+    **{
+        f"without-effect-{key}": ({key: value}, f"{key} is {value!r}, but it has no effect on these models")
+        for key, value in {
+            "threshold": {"rating": 3},
+            "preload_weight": {"a": "b"},
+            "additional_feat_suffix": ["a"],
+            "alias_of_item_id": ["a"],
+        }.items()
+    },
     "without-effect": ({"worker": 4}, "worker is 4, but it has no effect on these models: leave it out"),
 }
 
@@ -105,6 +170,36 @@ def test_a_mistake_is_named_with_what_is_right(settings: dict[str, Any], message
     with pytest.raises(UsageError) as caught:
         LISAConfig("LISASoft", "ml-100k", config_dict=settings)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"seed": 0, "state": "debug", "weight_decay": 0, "eval_step": 2, "encoding": "latin-1"},
+        {"clip_grad_norm": "{max_norm: 5, norm_type: .inf}", "adam_betas": "[0, 0.5]"},
+        {"train_neg_sample_args": {"distribution": "popularity", "alpha": 0, "candidate_num": 0}},
+        {"eval_args": {"split": {"RS": [8, 1, 0]}}},
+        {"user_inter_num_interval": None, "item_inter_num_interval": "[2,4];(9,inf)", "rm_dup_inter": "last"},
+        {"load_col": None, "unload_col": {"inter": ["rating"]}},
+    ],
+)
+def test_what_is_right_is_accepted(settings: dict[str, Any]) -> None:
+    config = LISAConfig("LISASoft", "ml-100k", config_dict=settings)
+    assert config["model"] == "LISASoft"
+
+
+def test_wandb_is_refused_where_it_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="log_wandb is True, but wandb is not installed"):
+        LISAConfig("LISASoft", "ml-100k", config_dict={"log_wandb": True})
+
+
+def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> None:
+    write_interactions(tmp_path, "tiny-shop")
+    with pytest.raises(UsageError) as caught:
+        LISAConfig("LISASoft", "tinyshop", config_dict={"data_path": str(tmp_path)})
+    assert str(caught.value).startswith(f"there is no file {tmp_path}/tinyshop/tinyshop.inter ")
+    assert str(caught.value).endswith(" Did you mean 'tiny-shop'?")
 
 
 def test_a_bidirectional_model_that_sees_no_target_is_accepted() -> None:
@@ -120,10 +215,10 @@ def test_heads_that_do_not_divide_the_width_are_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"model": "LISASft"}, "unknown model 'LISASft': known are LISABase, LISASoft, LISAMini, Transformer."),
+        ({"model": "LISASft"}, "unknown model 'LISASft': known are LISABase, LISASoft, LISAMini, Transformer,"),
         ({"model": "LISASft"}, "Did you mean 'LISASoft'?"),
         ({"model": "SASRec"}, "unknown model 'SASRec'"),
-        ({"dataset": "ml-10k"}, "unknown data set 'ml-10k': there is neither a file dataset/ml-10k/ml-10k.inter"),
+        ({"dataset": "ml-10k"}, "there is no file dataset/ml-10k/ml-10k.inter (tab-separated"),
         ({"dataset": "ml-10k"}, "Did you mean 'ml-100k'?"),
         ({"protocol": "papers"}, "unknown protocol 'papers': known are full_ranking, paper. Did you mean 'paper'?"),
         ({"config_files": ["absent.yaml"]}, "cannot read the configuration file 'absent.yaml'"),
@@ -156,6 +251,7 @@ def test_a_missing_file_is_told_with_its_place_and_the_conversion(isolated_run_d
     assert f"needs the file here/{dataset}/{dataset}.inter, which does not exist" in message
     assert f"recbole-lisa convert {dataset} " in message
     assert f" --output here/{dataset} " in message
+    assert "tab-separated lines under the header user_id:token item_id:token timestamp:float" in message
     assert list(isolated_run_dir.iterdir()) == []
 
 

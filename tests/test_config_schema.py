@@ -42,10 +42,13 @@ def test_declared_keys_does_not_read_the_parts_of_a_dict_as_keys(tmp_path: Path)
     assert list(declared_keys(file)) == ["outer"]
 
 
-def test_declared_keys_accepts_null_for_every_key_of_recbole(tmp_path: Path) -> None:
-    file = write(tmp_path, "width: 8   # (int) how wide\n")
-    assert declared_keys(file, always_nullable=True)["width"].nullable
-    assert not declared_keys(file)["width"].nullable
+def test_declared_keys_accepts_null_only_where_it_is_the_default_or_declared(tmp_path: Path) -> None:
+    file = write(tmp_path, "width: 8   # (int) how wide\nfile: ~   # (str) where\ncols: [a]   # (list or None) which\n")
+    assert {name: key.nullable for name, key in declared_keys(file).items()} == {
+        "width": False,
+        "file": True,
+        "cols": True,
+    }
 
 
 @pytest.mark.parametrize(
@@ -95,6 +98,9 @@ def test_check_value_reads_text_by_type(types: tuple[str, ...], written: Any, va
         (Key("topk", ("list", "int")), "{}", "topk (command line) is {}, it must be list or int or ~"),
         (Key("width", ("int",), bound=">= 1"), "0", "width (command line) is 0, it must be >= 1"),
         (Key("rate", ("float",), bound="> 0"), "0", "rate (command line) is 0.0, it must be > 0"),
+        (Key("rate", ("float",), bound="> 0"), ".inf", "rate (command line) is inf, it must be finite"),
+        (Key("rate", ("float",)), ".nan", "rate (command line) is nan, it must be finite"),
+        (Key("rates", ("list",)), "[1, -.inf]", "rates (command line) is [1, -inf], it must be finite"),
         (Key("p", ("float",), bound="in [0, 1)"), "1", "p (command line) is 1.0, it must be in [0, 1)"),
         (
             Key("betas", ("list",), bound="in [0, 1)"),
@@ -130,6 +136,8 @@ def test_check_value_keeps_numbers_inside_a_half_open_interval(number: float) ->
         ("a: [1", "is not valid yaml"),
         ("- a\n- b\n", "must hold 'key: value' lines"),
         ("1: a\n", "must hold 'key: value' lines"),
+        ("a: 1\nb: 2\na: 3\n", "not valid yaml: 'a' is given twice"),
+        ("a: {b: 1, b: 1}\n", "not valid yaml: 'b' is given twice"),
         ("a: !!python/object/apply:os.getcwd []\n", "is not valid yaml"),
     ],
 )

@@ -18,9 +18,11 @@ def main(argv: Sequence[str]) -> int:
         0.
 
     Raises:
-        UsageError: on an unknown benchmark or option.
+        UsageError: on a missing or unknown benchmark, or an unknown option.
     """
     name = argv[0] if argv else ""
+    if name in ("", "-h", "--help"):
+        raise UsageError(f"which benchmark? Known are {', '.join(NAMES)}: recbole-lisa benchmark {NAMES[0]} [--help]")
     if name not in NAMES:
         raise UsageError(f"unknown benchmark '{name}': known are {', '.join(NAMES)}.{did_you_mean(name, NAMES)}")
     parser = argparse.ArgumentParser(prog=f"recbole-lisa benchmark {name}", exit_on_error=False)

@@ -34,10 +34,13 @@ def read_header(path: Path, separator: str, encoding: str) -> dict[str, str]:
         Field name to one of `FIELD_TYPES`, in file order.
 
     Raises:
-        UsageError: the first line is not such a header.
+        UsageError: the first line is not such a header, or not in this encoding.
     """
-    with path.open(encoding=encoding) as stream:
-        cells = stream.readline().rstrip("\r\n").split(separator)
+    try:
+        with path.open(encoding=encoding) as stream:
+            cells = stream.readline().rstrip("\r\n").split(separator)
+    except UnicodeError as error:
+        raise UsageError(f"{path} is not text in the encoding {encoding}: {error}") from error
     fields = {}
     for cell in cells:
         name, _, kind = cell.rpartition(":")
@@ -77,7 +80,7 @@ def read_columns(
     """
     headed = {f"{name}:{kind}": name for name, kind in fields.items()}
     dtypes = {f"{name}:{kind}": "float64" if kind == "float" else "str" for name, kind in fields.items()}
-    reader = {"sep": separator, "usecols": list(headed), "dtype": dtypes, "encoding": encoding}
+    reader: dict[str, Any] = {"sep": separator, "usecols": list(headed), "dtype": dtypes, "encoding": encoding}
     try:
         with pd.read_csv(path, chunksize=_CHUNK_ROWS, **reader, **_parser_options(separator)) as chunks:
             frame = _joined([_compact(chunk.rename(columns=headed), fields, tokens) for chunk in chunks])
@@ -111,14 +114,16 @@ def _compact(chunk: pd.DataFrame, fields: dict[str, str], tokens: str) -> pd.Dat
 
 def _joined(chunks: list[pd.DataFrame]) -> pd.DataFrame:
     """One frame; categories stay categories, which `pandas.concat` would turn into strings."""
+    first = chunks[0]
     if len(chunks) == 1:
-        return chunks[0]
-    columns = {}
-    for name, dtype in chunks[0].dtypes.to_dict().items():
+        return first
+    columns: dict[str, Any] = {}
+    for name, dtype in zip(map(str, first.columns), first.dtypes, strict=True):
         parts = [chunk.pop(name) for chunk in chunks]  # so that the chunks shrink while the result grows
         is_category = isinstance(dtype, pd.CategoricalDtype)
         columns[name] = union_categoricals(parts) if is_category else pd.concat(parts, ignore_index=True)
-    return pd.DataFrame(columns)
+    joined: pd.DataFrame = pd.DataFrame(columns)
+    return joined
 
 
 def _split_cells(column: pd.Series, kind: str, separator: str) -> list[npt.NDArray[np.generic]]:
@@ -198,4 +203,5 @@ def _outside(ids: npt.NDArray[np.integer[Any]], intervals: list[Interval]) -> np
     counts = np.bincount(ids)
     if not intervals:
         return np.zeros(len(counts), dtype=bool)
-    return ~np.any([interval.contains(counts) for interval in intervals], axis=0)
+    inside: npt.NDArray[np.bool_] = np.any([interval.contains(counts) for interval in intervals], axis=0)
+    return ~inside
