@@ -23,7 +23,7 @@ def run(
     model: str | type[Any],
     dataset: str,
     *,
-    protocol: str = "full_ranking",
+    protocol: str | None = None,
     config_files: Iterable[str | PathLike[str]] = (),
     config_dict: Mapping[str, Any] | None = None,
     command_line: Mapping[str, Any] | None = None,
@@ -33,7 +33,8 @@ def run(
     Args:
         model: A name of the registry, or a model class.
         dataset: A data set name.
-        protocol: How to split and score: the name of a file in `properties/protocol`.
+        protocol: How to split and score: the name of a file in `properties/protocol`; None takes the strongest
+            `protocol` of the settings, and full_ranking without one.
         config_files: yaml files of the user; a later one wins.
         config_dict: Settings by key; stronger than files.
         command_line: Settings by key; stronger than `config_dict`.

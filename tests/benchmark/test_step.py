@@ -28,7 +28,7 @@ def test_the_command_prints_and_writes_a_row_a_model(tmp_path: Path, capsys: pyt
     ("words", "message"),
     [
         ("benchmark stop", "unknown benchmark 'stop': known are step. Did you mean 'step'?"),
-        ("benchmark", "unknown benchmark ''"),
+        ("benchmark", "which benchmark? Known are step"),
         ("benchmark step --models Transformer", "no naive twin of 'Transformer'"),
         ("benchmark step --batch few", "invalid int value: 'few'"),
     ],
