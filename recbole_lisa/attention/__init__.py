@@ -9,12 +9,14 @@ from recbole_lisa.attention.full import FullAttention
 from recbole_lisa.attention.linear import LinearAttention
 from recbole_lisa.attention.linformer import Linformer
 from recbole_lisa.attention.lisa import LISAAttention
+from recbole_lisa.attention.reformer import ReformerAttention
 
 MECHANISMS: dict[str, type[Attention]] = {
     "full": FullAttention,
     "linear": LinearAttention,
     "linformer": Linformer,
     "lisa": LISAAttention,
+    "reformer": ReformerAttention,
 }
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "LISAAttention",
     "LinearAttention",
     "Linformer",
+    "ReformerAttention",
     "build_attention",
 ]
 

@@ -1,5 +1,6 @@
 """The one contract of all attention mechanisms."""
 
+import torch
 from torch import Tensor, nn
 
 
@@ -28,6 +29,39 @@ def take_positions(x: Tensor, positions: Tensor) -> Tensor:
     return x.gather(1, positions.view(-1, 1, 1).expand(-1, 1, x.shape[-1])).squeeze(1)
 
 
+def project_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
+    """layer(x) in the type of its parameters, also under autocast: what is chosen by argmax must not hang on rounding.
+
+    Args:
+        layer: a linear layer.
+        x: (..., D).
+
+    Returns:
+        (..., D).
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        out: Tensor = layer(x.to(layer.weight.dtype))
+    return out
+
+
+def check_causality(causality: str, known: tuple[str, ...]) -> str:
+    """Refuse a form of causality that a mechanism does not have.
+
+    Args:
+        causality: the form asked for.
+        known: the forms there are.
+
+    Returns:
+        causality.
+
+    Raises:
+        ValueError: it is not one of them.
+    """
+    if causality not in known:
+        raise ValueError(f"causality must be {' or '.join(map(repr, known))}, got {causality!r}")
+    return causality
+
+
 class Attention(nn.Module):
     """Self attention over right-padded sequences.
 
@@ -36,11 +70,14 @@ class Attention(nn.Module):
     - x (N, L, D) and valid (N, L) bool in, (N, L, D) out, any L from 1 up; the output at padding is 0;
     - x has the dtype of the parameters, or autocast is on;
     - padding, whatever finite numbers it holds, never changes a real position, nor does another row of the batch;
-    - when is_causal, position i depends on positions up to i only;
+    - when is_causal, position i attends to positions up to i only, and unless sees_future, depends on them only;
     - in eval mode the same input gives the same output.
+
+    sees_future marks a published form whose choice among the earlier positions depends on later ones.
     """
 
     is_causal: bool = True
+    sees_future: bool = False
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""

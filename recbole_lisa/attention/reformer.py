@@ -1,0 +1,122 @@
+"""Reformer: attention among positions that a random rotation sends to the same bucket (Kitaev et al., 2020)."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from recbole_lisa.attention.base import (
+    Attention,
+    check_causality,
+    final_positions,
+    project_exactly,
+    take_positions,
+)
+from recbole_lisa.ops.sorted_window import (
+    Attended,
+    bucket_attention,
+    bucket_attention_last,
+    chunked_round_attention,
+    merge_rounds,
+)
+
+
+class ReformerAttention(Attention):
+    r"""Locality-sensitive hashing (LSH) attention with shared queries and keys, O(L log L + L R w D).
+
+        bucket_r(x) = argmax [q R_r ; -q R_r],   q = W_qk x,   k = q / |q|
+        out = sum_r softmax_r(log_mass_r) softmax(q k^T / sqrt(D) over what round r may see) v
+
+    A position sees itself only when it sees nothing else. Pairs that meet in several rounds count as often, as in the
+    public implementations (the Reformer paper divides by the count). The number of buckets is fixed from the longest
+    sequence, and the rotations are drawn once from a seed, so that a prefix is hashed like the whole.
+
+    Args:
+        hidden_size: D.
+        max_length: longest sequence that the number of buckets is made for; longer ones are served too.
+        bucket_size: w, positions of a chunk and expected number in a bucket.
+        n_hashes: R, rounds of hashing.
+        causality: strict: a query sees at most w earlier members of its own bucket, which no later position can
+            change; published: chunks of the sorted sequence, whose borders depend on the future.
+        hash_seed: seed of the rotations.
+
+    Raises:
+        ValueError: bucket_size or n_hashes below 1, or an unknown causality.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        max_length: int,
+        bucket_size: int = 64,
+        n_hashes: int = 1,
+        causality: str = "strict",
+        hash_seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if bucket_size < 1 or n_hashes < 1:
+            raise ValueError(f"bucket_size and n_hashes must be at least 1, got {bucket_size} and {n_hashes}")
+        self.sees_future = check_causality(causality, ("strict", "published")) == "published"
+        self.bucket_size = bucket_size
+        self.query_key, self.value = (nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(2))
+        self.output = nn.Linear(hidden_size, hidden_size)
+        n_pairs = max(math.ceil(max_length / (2 * bucket_size)), 1)
+        generator = torch.Generator().manual_seed(hash_seed)
+        self.rotations: Tensor
+        self.register_buffer("rotations", torch.randn(n_hashes, hidden_size, n_pairs, generator=generator))
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
+        query, value = project_exactly(self.query_key, x), self.value(x)
+        bucket = self._buckets(query, valid)  # (N, R, L)
+        if self.sees_future:
+            attended = chunked_round_attention(
+                *self._scaled(query), value, bucket, valid.sum(dim=1), window=self.bucket_size
+            )
+        else:
+            rounds = (self._each_round(t) for t in (*self._scaled(query), value))
+            attended = bucket_attention(*rounds, bucket.flatten(0, 1), window=self.bucket_size)
+        return self._project(attended) * valid.unsqueeze(-1)
+
+    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); O(L D R) when strict."""
+        if self.sees_future:
+            return super().last(x, valid)
+        query, value = project_exactly(self.query_key, x), self.value(x)
+        final = final_positions(valid)
+        scaled, key = self._scaled(query)
+        attended = bucket_attention_last(
+            self._each_round(take_positions(scaled, final)),
+            self._each_round(key),
+            self._each_round(value),
+            self._buckets(query, valid).flatten(0, 1),
+            self._each_round(final),
+            window=self.bucket_size,
+        )
+        return self._project(attended).squeeze(1) * valid.any(dim=1, keepdim=True)
+
+    @property
+    def n_hashes(self) -> int:
+        """R."""
+        return self.rotations.shape[0]
+
+    def _buckets(self, query: Tensor, valid: Tensor) -> Tensor:
+        """(N, R, L) bucket numbers; padding has the one behind the last."""
+        with torch.autocast(query.device.type, enabled=False):
+            rotated = query.detach().unsqueeze(1) @ self.rotations  # (N, R, L, n_buckets / 2)
+        bucket = torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
+        return bucket.masked_fill(~valid.unsqueeze(1), 2 * rotated.shape[-1])
+
+    @staticmethod
+    def _scaled(query: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries over sqrt(D), and keys of unit length."""
+        return query / math.sqrt(query.shape[-1]), nn.functional.normalize(query, dim=-1)
+
+    def _each_round(self, x: Tensor) -> Tensor:
+        """(N, ...) -> (N * R, ...)."""
+        return x if self.n_hashes == 1 else x.repeat_interleave(self.n_hashes, dim=0)
+
+    def _project(self, attended: Attended) -> Tensor:
+        out: Tensor = self.output(merge_rounds(attended, self.n_hashes))
+        return out
