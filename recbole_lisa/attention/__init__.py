@@ -10,6 +10,7 @@ from recbole_lisa.attention.linear import LinearAttention
 from recbole_lisa.attention.linformer import Linformer
 from recbole_lisa.attention.lisa import LISAAttention
 from recbole_lisa.attention.reformer import ReformerAttention
+from recbole_lisa.attention.routing import RoutingAttention
 
 MECHANISMS: dict[str, type[Attention]] = {
     "full": FullAttention,
@@ -17,6 +18,7 @@ MECHANISMS: dict[str, type[Attention]] = {
     "linformer": Linformer,
     "lisa": LISAAttention,
     "reformer": ReformerAttention,
+    "routing": RoutingAttention,
 }
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "LinearAttention",
     "Linformer",
     "ReformerAttention",
+    "RoutingAttention",
     "build_attention",
 ]
 

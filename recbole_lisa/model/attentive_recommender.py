@@ -85,6 +85,11 @@ class AttentiveRecommender(SequentialRecommender):
         self.register_buffer("log_q", self._log_q(config, dataset), persistent=False)
         self._init_embeddings()
         self._cache = ItemCache()
+        if any(layer.sees_future for layer in self.attentions):
+            self.logger.warning(
+                f"the published form of {type(self).__name__} lets what follows decide which earlier items a position "
+                "attends to: where every position is trained, it sees the future"
+            )
 
     def _init_embeddings(self) -> None:
         nn.init.xavier_normal_(self.item_embedding.weight)
@@ -128,29 +133,39 @@ class AttentiveRecommender(SequentialRecommender):
         h = nn.functional.embedding(index, view.stream)  # (N, L, D)
         return self.dropout(h + self.position_embedding.weight[:length])
 
-    def encode(self, history: Sequences, view: ItemView) -> Tensor:
-        """Hidden state at every position.
+    def layer_inputs(self, history: Sequences, view: ItemView) -> list[Tensor]:
+        """The residual stream before each layer.
 
         Args:
             history: N sequences of rows of the view.
             view: the distinct items.
 
         Returns:
-            (N, L, D).
+            n_layers tensors (N, L, D).
         """
-        h = self._stream(history.index, view)
-        for i, block in enumerate(self.blocks):
-            h = block(h, self.attend(i, h, history, view))
-        return h
+        inputs = [self._stream(history.index, view)]
+        for i, block in enumerate(self.blocks[:-1]):
+            inputs.append(block(inputs[i], self.attend(i, inputs[i], history, view)))
+        return inputs
+
+    def top(self, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
+        """The last layer at every position: its input h (N, L, D) -> (N, L, D)."""
+        layer = len(self.blocks) - 1
+        return self.blocks[layer](h, self.attend(layer, h, history, view))
+
+    def top_last(self, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
+        """The last layer at each row's final real position, all that it computes there: h (N, L, D) -> (N, D)."""
+        layer = len(self.blocks) - 1
+        attended = self.attend_last(layer, h, history, view)  # (N, D)
+        return self.blocks[layer](take_positions(h, final_positions(history.valid)), attended)
+
+    def encode(self, history: Sequences, view: ItemView) -> Tensor:
+        """Hidden state at every position, (N, L, D)."""
+        return self.top(self.layer_inputs(history, view)[-1], history, view)
 
     def encode_last(self, history: Sequences, view: ItemView) -> Tensor:
-        """Hidden state at each row's final real position, (N, D), which is all the last layer computes; see encode."""
-        h = self._stream(history.index, view)
-        for i, block in enumerate(self.blocks[:-1]):
-            h = block(h, self.attend(i, h, history, view))
-        top = len(self.blocks) - 1
-        attended = self.attend_last(top, h, history, view)  # (N, D)
-        return self.blocks[top](take_positions(h, final_positions(history.valid)), attended)
+        """Hidden state at each row's final real position, (N, D)."""
+        return self.top_last(self.layer_inputs(history, view)[-1], history, view)
 
     def _history(self, interaction: Interaction) -> Sequences:
         """The input items of a batch, by id."""
@@ -182,10 +197,11 @@ class AttentiveRecommender(SequentialRecommender):
         x = self.embed(distinct)  # (U, D)
         view = self.view(x)
         history = history._replace(index=rows[0])
+        inputs = self.layer_inputs(history, view)
         if self.fields.target_list in interaction:
-            hidden = self.encode(history, view)[history.valid]  # (M, D)
+            hidden = self.top(inputs[-1], history, view)[history.valid]  # (M, D)
         else:
-            hidden = self.encode_last(history, view)
+            hidden = self.top_last(inputs[-1], history, view)  # (M, D)
         if negative is None:
             loss = losses.full_cross_entropy(hidden, self.all_targets(), target)
         else:
@@ -198,11 +214,18 @@ class AttentiveRecommender(SequentialRecommender):
                 gbce_t=self.gbce_t,
                 log_q=None if self.log_q is None else (self.log_q[target], self.log_q[negative]),
             )
-        extra = self.regulariser(x, view)
+        extra = self.regulariser(x, view, inputs, history.valid)
         return loss if extra is None else (loss, extra)
 
-    def regulariser(self, x: Tensor, view: ItemView) -> Tensor | None:
-        """An additional loss term, or None."""
+    def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
+        """An additional loss term, or None.
+
+        Args:
+            x: (U, D) embeddings of the batch's distinct items.
+            view: the same items as the model sees them.
+            inputs: the residual stream before each layer, (N, L, D).
+            valid: (N, L).
+        """
         return None
 
     def all_targets(self) -> Tensor:

@@ -75,7 +75,7 @@ class LISARecommender(AttentiveRecommender):
             return self.attentions[layer].last(h, history.valid, history.gaps)
         return self.attentions[0].attend_last(history.index, view.quantized, history.valid, history.gaps)
 
-    def regulariser(self, x: Tensor, view: ItemView) -> Tensor | None:
+    def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
         """reconstruction_weight * mean |x - stopgrad(y)|^2 over the batch's distinct items."""
         if not self.reconstruction_weight:
             return None

@@ -56,11 +56,13 @@ def chunk_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, 
     """
     logits = query @ key.transpose(-1, -2)  # (G, C, w, m)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    hidden = torch.where(own, SELF_LOGIT, torch.finfo(logits.dtype).min)
-    logits = torch.where(visible, logits, hidden.to(logits.dtype))
-    log_mass = torch.logsumexp(logits, dim=-1, keepdim=True)  # (G, C, w, 1)
-    out = torch.exp(logits - log_mass).to(value.dtype) @ value  # (G, C, w, D)
-    return Attended(out.flatten(1, 2), log_mass.flatten(1))
+    lowest = logits.new_tensor(torch.finfo(logits.dtype).min)
+    logits = torch.where(visible, logits, torch.where(own, SELF_LOGIT, lowest))
+    top = logits.detach().amax(dim=-1, keepdim=True)  # (G, C, w, 1)
+    weights = torch.exp(logits - top)
+    mass = weights.sum(dim=-1, keepdim=True)  # (G, C, w, 1), at least 1
+    out = weights.to(value.dtype) @ value / mass.to(value.dtype)  # (G, C, w, D)
+    return Attended(out.flatten(1, 2), (top + mass.log()).flatten(1))
 
 
 def bucket_attention(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, *, window: int) -> Attended:

@@ -29,13 +29,24 @@ FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "reconstruction_weight": (0.5, {}),
     "loss_type": ("BPR", {}),
     "n_projected": (5, {}),
+    "n_hashes": (4, {"bucket_size": 2}),
+    "bucket_size": (3, {}),
+    "hash_seed": (1, {"bucket_size": 2}),
+    "window_size": (3, {}),
+    "causality": ("published", {"bucket_size": 2, "window_size": 2}),
+    "centroid_decay": (0.1, {"window_size": 2}),
+    "centroid_seed": (1, {"window_size": 2}),
+    "commitment_weight": (0.5, {}),
     "gbce_t": (0.1, {"loss_type": "gBCE"}),
 }
 CASES = [(name, key) for name in MODEL_NAMES for key in default_settings(name)]
 
 
 def fingerprint(name: str, settings: dict[str, Any]) -> tuple[Any, ...]:
-    """Parameter shapes, the loss of a batch, the gradient of the items, and scores, all from one seed."""
+    """Parameter shapes, the loss of a batch, the gradient of the items, and scores, all from one seed.
+
+    The scores come after a second batch, which is the first that moves what training averages.
+    """
     torch.manual_seed(11)
     model = build_model(name, **settings)
     batch = random_batch(6, 9, 30, n_negatives=2)
@@ -43,6 +54,7 @@ def fingerprint(name: str, settings: dict[str, Any]) -> tuple[Any, ...]:
     loss = loss_value(model.calculate_loss(batch))
     loss.backward()
     gradient = model.item_embedding.weight.grad.abs().sum().item()
+    model.calculate_loss(batch)
     scores = model.eval().full_sort_predict(batch).sum().item()
     return [tuple(p.shape) for p in model.parameters()], loss.item(), gradient, scores
 

@@ -1,0 +1,107 @@
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from recbole_lisa.attention import RoutingAttention
+from tests.attention.contract import AttentionContract, D, ragged
+from tests.attention.windows import full_shared_attention
+from tests.helpers import assert_close
+
+
+class TestStrictRouting(AttentionContract):
+    mechanism = "routing"
+    settings = {"window_size": 4}
+
+
+class TestPublishedRouting(AttentionContract):
+    mechanism = "routing"
+    settings = {"window_size": 2, "causality": "published"}
+
+
+def build(**settings: object) -> RoutingAttention:
+    return RoutingAttention(hidden_size=D, max_length=30, **{"window_size": 6, **settings})
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("causality", ["strict", "published"])
+def test_one_cluster_is_full_attention(causality: str) -> None:
+    attention = build(window_size=30, causality=causality).double()
+    assert len(attention.centroids) == 1
+    x = torch.randn(2, 23, D, dtype=torch.float64)
+    out = attention(x, torch.ones(2, 23, dtype=torch.bool)) - attention.output.bias
+    scale = 1 + 1e-5 if causality == "published" else 1
+    assert_close(out * scale, full_shared_attention(attention, x) - attention.output.bias)
+
+
+def test_centroids_move_in_training_only_and_after_use() -> None:
+    attention = build(centroid_decay=0.75)
+    x, valid = torch.randn(3, 30, D), ragged(3, 30)
+    first = attention.centroids.clone()
+    before = attention.eval()(x, valid)
+    assert torch.equal(attention.centroids, first)
+    assert_close(attention.train()(x, valid), before)
+    assert attention.centroids_are_set
+    set_by_first_batch = attention.centroids.clone()
+    assert not torch.equal(set_by_first_batch, first)
+    attention(x, valid)
+    keys = normalize(attention.query_key(x), dim=-1)[valid]
+    cluster = (keys @ set_by_first_batch.t()).argmax(dim=1)
+    means = set_by_first_batch.clone()
+    for c in cluster.unique():
+        means[c] = normalize(keys[cluster == c].sum(dim=0), dim=0)
+    assert_close(attention.centroids, 0.75 * set_by_first_batch + 0.25 * means)
+
+
+def test_padding_does_not_move_the_centroids() -> None:
+    x, valid = torch.randn(2, 20, D), ragged(2, 20)
+    padded = torch.where(valid.unsqueeze(-1), x, torch.randn_like(x) * 9)
+    one, other = build().train(), build().train()
+    other.load_state_dict(one.state_dict())
+    for _ in range(2):
+        one(x, valid)
+        other(padded, valid)
+    assert_close(one.centroids, other.centroids)
+
+
+def test_a_training_batch_of_padding_keeps_the_centroids() -> None:
+    attention = build().train()
+    before = attention.centroids.clone()
+    x, valid = torch.randn(2, 4, D), torch.zeros(2, 4, dtype=torch.bool)
+    attention(x, valid)
+    assert torch.equal(attention.centroids, before)
+    assert attention.commitment(x, valid) == 0
+
+
+def test_k_means_finds_separate_directions() -> None:
+    attention = build(window_size=10).train()
+    torch.nn.init.eye_(attention.query_key.weight)
+    directions = torch.eye(D)[:3]
+    x = directions[torch.arange(30) % 3].expand(2, 30, D) + 0.01 * torch.randn(2, 30, D)
+    attention(x, torch.ones(2, 30, dtype=torch.bool))
+    found = (attention.centroids @ directions.t()).amax(dim=0)
+    assert (found > 0.99).all()
+    assert attention.commitment(x, torch.ones(2, 30, dtype=torch.bool)) < 1e-3
+
+
+def test_commitment_pulls_keys_to_their_centroids() -> None:
+    attention = build()
+    x, valid = torch.randn(2, 20, D), ragged(2, 20)
+    keys = normalize(attention.query_key(x), dim=-1)[valid]
+    nearest = attention.centroids[(keys @ attention.centroids.t()).argmax(dim=1)]
+    loss = attention.commitment(x, valid)
+    assert_close(loss, (keys - nearest).square().mean())
+    loss.backward()
+    assert attention.query_key.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"window_size": 0}, "window_size must be at least 1, got 0"),
+        ({"centroid_decay": 1.5}, r"centroid_decay must be in \[0, 1\], got 1.5"),
+        ({"causality": "loose"}, "causality must be 'strict' or 'published', got 'loose'"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(**settings)

@@ -1,0 +1,42 @@
+"""What the rivals' models add to their attention: losses, warnings, state."""
+
+import logging
+
+import pytest
+import torch
+
+from tests.model.build import build_model, loss_value, random_batch
+
+
+def test_the_commitment_of_routing_reaches_the_loss() -> None:
+    torch.manual_seed(3)
+    model = build_model("RoutingTransformer", window_size=4, n_layers=2, hidden_dropout_prob=0.0, commitment_weight=0.5)
+    batch = random_batch(6, 9, 30)
+    model.calculate_loss(batch)  # the first batch sets the centroids
+    model.eval()
+    main, extra = model.calculate_loss(batch)
+    history = model._history(batch)
+    inputs = model.layer_inputs(history, model.item_view())
+    expected = sum(layer.commitment(h, history.valid) for layer, h in zip(model.attentions, inputs, strict=True))
+    torch.testing.assert_close(extra, 0.5 * expected)
+    model.commitment_weight = 0.0
+    assert torch.equal(model.calculate_loss(batch), main)
+
+
+def test_the_commitment_joins_in_last_position_training_too() -> None:
+    model = build_model("RoutingTransformer", window_size=4, commitment_weight=0.5)
+    batch = {k: v for k, v in random_batch(6, 9, 30).items() if "target" not in k}
+    loss = model.calculate_loss(batch)
+    assert isinstance(loss, tuple)
+    loss_value(loss).backward()
+    assert model.attentions[0].centroids_are_set
+
+
+@pytest.mark.parametrize("name", ["Reformer", "RoutingTransformer"])
+def test_a_published_form_warns_that_it_sees_the_future(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        build_model(name, causality="strict")
+    assert "sees the future" not in caplog.text
+    with caplog.at_level(logging.WARNING):
+        build_model(name, causality="published")
+    assert caplog.text.count("sees the future") == 1

@@ -1,0 +1,111 @@
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from recbole_lisa.ops import reference_windows as reference
+from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
+from recbole_lisa.ops.sorted_window import (
+    bucket_attention,
+    bucket_attention_last,
+    chunked_round_attention,
+    merge_rounds,
+)
+from tests.helpers import assert_close
+
+D = 5
+SHAPES = [(1, 1, 1), (3, 7, 2), (2, 33, 4), (2, 63, 100)]
+SHAPE_IDS = [f"G{g}-L{length}-w{window}" for g, length, window in SHAPES]
+
+
+def operands(n: int, length: int) -> list[Tensor]:
+    """Query, unit key and value in float64, all asking for gradients."""
+    query, key, value = (torch.randn(n, length, D, dtype=torch.float64) for _ in range(3))
+    return [x.requires_grad_() for x in (query, normalize(key, dim=-1), value)]
+
+
+def ragged_lengths(n: int, length: int) -> Tensor:
+    lengths = torch.randint(1, length + 1, (n,))
+    lengths[0] = length
+    return lengths
+
+
+def assert_same_gradients(ours: Tensor, twin: Tensor, inputs: list[Tensor]) -> None:
+    weight = torch.randn_like(ours)
+    grads = [
+        torch.autograd.grad((out * weight).sum(), inputs, retain_graph=True, materialize_grads=True)
+        for out in (ours, twin)
+    ]
+    for a, b in zip(*grads, strict=True):
+        assert_close(a, b)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("n", "length", "window"), SHAPES, ids=SHAPE_IDS)
+def test_buckets_equal_the_quadratic_twin(n: int, length: int, window: int) -> None:
+    inputs, bucket = operands(n, length), torch.randint(3, (n, length))
+    ours = bucket_attention(*inputs, bucket, window=window)
+    twin = reference.bucket_attention_quadratic(*inputs, bucket, window=window)
+    for a, b in zip(ours, twin, strict=True):
+        assert_close(a, b)
+        assert_same_gradients(a, b, inputs)
+
+
+@pytest.mark.parametrize(("n", "length", "window"), SHAPES, ids=SHAPE_IDS)
+def test_one_position_equals_all_positions_there(n: int, length: int, window: int) -> None:
+    (query, key, value), bucket = operands(n, length), torch.randint(3, (n, length))
+    final, rows = ragged_lengths(n, length) - 1, torch.arange(n)
+    everywhere = bucket_attention(query, key, value, bucket, window=window)
+    there = bucket_attention_last(query[rows, final], key, value, bucket, final, window=window)
+    assert_close(there.out.squeeze(1), everywhere.out[rows, final])
+    assert_close(there.log_mass.squeeze(1), everywhere.log_mass[rows, final])
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("n_rounds", [1, 3])
+def test_rounds_that_see_whole_buckets_weigh_a_pair_by_the_log_of_its_meetings(n_rounds: int) -> None:
+    n, length = 2, 21
+    inputs, bucket = operands(n, length), torch.randint(3, (n, n_rounds, length))
+    repeated = (x.repeat_interleave(n_rounds, dim=0) for x in inputs)
+    ours = merge_rounds(bucket_attention(*repeated, bucket.flatten(0, 1), window=length), n_rounds)
+    meetings = (bucket.unsqueeze(3) == bucket.unsqueeze(2)).sum(dim=1)  # (N, L, L)
+    query, key, value = inputs
+    logits = query @ key.transpose(1, 2) + meetings.double().log()
+    logits = torch.where(torch.eye(length, dtype=torch.bool), -5e4, logits)
+    logits = logits.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
+    assert_close(ours, torch.softmax(logits, dim=-1) @ value)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("n", "length", "window"), SHAPES, ids=SHAPE_IDS)
+@pytest.mark.parametrize("n_rounds", [1, 3])
+def test_chunked_rounds_equal_the_loop(n: int, length: int, window: int, n_rounds: int) -> None:
+    inputs, lengths = operands(n, length), ragged_lengths(n, length)
+    valid = torch.arange(length) < lengths.unsqueeze(1)
+    bucket = torch.randint(3, (n, n_rounds, length)).masked_fill(~valid.unsqueeze(1), 3)
+    ours = merge_rounds(chunked_round_attention(*inputs, bucket, lengths, window=window), n_rounds)
+    ours = ours * valid.unsqueeze(-1)
+    twin = reference.chunked_rounds_loop(*inputs, bucket, lengths, window=window)
+    assert_close(ours, twin)
+    assert_same_gradients(ours, twin, inputs)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("n", "length", "window"), SHAPES, ids=SHAPE_IDS)
+def test_balanced_clusters_equal_the_loop(n: int, length: int, window: int) -> None:
+    inputs = operands(n, length)
+    similarity = torch.randn(n, length, 4, dtype=torch.float64)
+    valid = torch.arange(length) < ragged_lengths(n, length).unsqueeze(1)
+    ours = balanced_cluster_attention(*inputs, similarity, valid, window=window)
+    twin = reference.balanced_clusters_loop(*inputs, similarity, valid, window=window)
+    assert_close(ours, twin)
+    assert_same_gradients(ours, twin, inputs)
+
+
+def test_arguments_are_not_edited() -> None:
+    inputs, bucket = operands(2, 9), torch.randint(3, (2, 9))
+    before = [x.clone() for x in (*inputs, bucket)]
+    bucket_attention(*inputs, bucket, window=2)
+    chunked_round_attention(*inputs, bucket.unsqueeze(1), torch.tensor([9, 4]), window=2)
+    for now, then in zip((*inputs, bucket), before, strict=True):
+        assert torch.equal(now, then)
