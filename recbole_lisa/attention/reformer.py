@@ -75,8 +75,8 @@ class ReformerAttention(Attention):
                 *self._scaled(query), value, bucket, valid.sum(dim=1), window=self.bucket_size
             )
         else:
-            rounds = (self._each_round(t) for t in (*self._scaled(query), value))
-            attended = bucket_attention(*rounds, bucket.flatten(0, 1), window=self.bucket_size)
+            scaled, key, value = (self._each_round(t) for t in (*self._scaled(query), value))
+            attended = bucket_attention(scaled, key, value, bucket.flatten(0, 1), window=self.bucket_size)
         return self._project(attended) * valid.unsqueeze(-1)
 
     def last(self, x: Tensor, valid: Tensor) -> Tensor:

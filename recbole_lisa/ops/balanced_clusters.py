@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.sorted_window import chunk_attention, take_rows
+from recbole_lisa.ops.sorted_window import chunk_attention, split, take_rows
 
 MEAN_EPSILON = 1e-5
 """Added to the number of clusters that a position is in, as in the public implementation."""
@@ -34,7 +34,7 @@ def balanced_cluster_attention(
     position = members.clamp_max(length - 1)
 
     def chunks(x: Tensor) -> Tensor:
-        return take_rows(x, position.flatten(1)).unflatten(1, (n_clusters, -1))  # (N, C, w, D)
+        return split(take_rows(x, position.flatten(1)), position.shape[2])  # (N, C, w, D)
 
     query_at, key_at = members.unsqueeze(-1), members.unsqueeze(-2)
     out = chunk_attention(

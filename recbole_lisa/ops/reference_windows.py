@@ -49,8 +49,8 @@ def chunked_rounds_loop(
     out = torch.zeros_like(value)
     for n, length in enumerate(lengths.tolist()):
         ring = []
-        for buckets in bucket[n]:
-            order = sorted(range(length), key=lambda t, buckets=buckets: (int(buckets[t]), t))
+        for buckets in bucket[n].tolist():
+            order = sorted(range(length), key=buckets.__getitem__)
             ring += [order[i : i + window] for i in range(0, length, window)]
         for t in range(length):
             logits, seen = [], []

@@ -41,6 +41,11 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
     return rows.view(*index.shape, *x.shape[2:])
 
 
+def split(x: Tensor, size: int) -> Tensor:
+    """Cut the second dimension into pieces: (G, C * size, ...) -> (G, C, size, ...)."""
+    return x.reshape(x.shape[0], x.shape[1] // size, size, *x.shape[2:])
+
+
 def chunk_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, own: Tensor) -> Attended:
     """softmax(query key^T) value within chunks.
 
@@ -88,7 +93,7 @@ def bucket_attention(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, 
 
     def chunks(x: Tensor, fill: float = 0) -> Tensor:
         tail = x.new_full((x.shape[0], spare, *x.shape[2:]), fill)
-        return torch.cat([take_rows(x, order), tail], dim=1).unflatten(1, (-1, window))  # (G, C, w, ...)
+        return split(torch.cat([take_rows(x, order), tail], dim=1), window)  # (G, C, w, ...)
 
     def with_previous(x: Tensor, fill: float = 0) -> Tensor:
         before = torch.cat([torch.full_like(x[:, :1], fill), x[:, :-1]], dim=1)
@@ -140,7 +145,7 @@ def chunked_round_attention(
     previous = _ring(lengths, n_rounds, n_chunks, window)  # (N, R C)
 
     def chunks(x: Tensor) -> Tensor:
-        return take_rows(x, rows).unflatten(1, (-1, window))  # (N, R C, w, D)
+        return split(take_rows(x, rows), window)  # (N, R C, w, D)
 
     def with_previous(x: Tensor) -> Tensor:
         return torch.cat([take_rows(x, previous), x], dim=2)  # (N, R C, 2 w, ...)
@@ -177,9 +182,10 @@ def merge_rounds(attended: Attended, n_rounds: int) -> Tensor:
     """
     if n_rounds == 1:
         return attended.out
-    out = attended.out.unflatten(0, (-1, n_rounds))  # (N, R, L, D)
-    weights = torch.softmax(attended.log_mass.unflatten(0, (-1, n_rounds)), dim=1)  # (N, R, L)
-    return (out * weights.unsqueeze(-1).to(out.dtype)).sum(dim=1)
+    length, width = attended.out.shape[1:]
+    out = attended.out.view(-1, n_rounds, length, width)  # (N, R, L, D)
+    weights = torch.softmax(attended.log_mass.view(-1, n_rounds, length), dim=1)  # (N, R, L)
+    return torch.sum(out * weights.unsqueeze(-1).to(out.dtype), dim=1)
 
 
 def bucket_attention_last(
