@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from recbole_lisa.attention.base import (
     Attention,
@@ -13,11 +14,9 @@ from recbole_lisa.attention.base import (
     take_positions,
 )
 from recbole_lisa.ops.sorted_window import (
-    Attended,
     bucket_attention,
     bucket_attention_last,
     chunked_round_attention,
-    merge_rounds,
 )
 
 
@@ -69,37 +68,28 @@ class ReformerAttention(Attention):
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
         query, value = project_exactly(self.query_key, x), self.value(x)
-        bucket = self._buckets(query, valid)  # (N, R, L)
+        key, bucket = normalize(query, dim=-1), self._buckets(query, valid)  # (N, L, D), (N, R, L)
         if self.sees_future:
-            attended = chunked_round_attention(
-                *self._scaled(query), value, bucket, valid.sum(dim=1), window=self.bucket_size
-            )
+            lengths = valid.sum(dim=1)
+            attended = chunked_round_attention(query, key, value, bucket, lengths, window=self.bucket_size)
         else:
-            scaled, key, value = (self._each_round(t) for t in (*self._scaled(query), value))
-            attended = bucket_attention(scaled, key, value, bucket.flatten(0, 1), window=self.bucket_size)
+            attended = bucket_attention(query, key, value, bucket, window=self.bucket_size)
         return self._project(attended) * valid.unsqueeze(-1)
 
     def last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); O(L D R) when strict."""
+        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); O(L D) when strict."""
         if self.sees_future:
             return super().last(x, valid)
-        query, value = project_exactly(self.query_key, x), self.value(x)
-        final = final_positions(valid)
-        scaled, key = self._scaled(query)
+        query, final = project_exactly(self.query_key, x), final_positions(valid)
         attended = bucket_attention_last(
-            self._each_round(take_positions(scaled, final)),
-            self._each_round(key),
-            self._each_round(value),
-            self._buckets(query, valid).flatten(0, 1),
-            self._each_round(final),
+            take_positions(query, final),
+            normalize(query, dim=-1),
+            self.value(x),
+            self._buckets(query, valid),
+            final,
             window=self.bucket_size,
         )
-        return self._project(attended).squeeze(1) * valid.any(dim=1, keepdim=True)
-
-    @property
-    def n_hashes(self) -> int:
-        """R."""
-        return self.rotations.shape[0]
+        return self._project(attended) * valid.any(dim=1, keepdim=True)
 
     def _buckets(self, query: Tensor, valid: Tensor) -> Tensor:
         """(N, R, L) bucket numbers; padding has the one behind the last."""
@@ -108,15 +98,6 @@ class ReformerAttention(Attention):
         bucket = torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
         return bucket.masked_fill(~valid.unsqueeze(1), 2 * rotated.shape[-1])
 
-    @staticmethod
-    def _scaled(query: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries over sqrt(D), and keys of unit length."""
-        return query / math.sqrt(query.shape[-1]), nn.functional.normalize(query, dim=-1)
-
-    def _each_round(self, x: Tensor) -> Tensor:
-        """(N, ...) -> (N * R, ...)."""
-        return x if self.n_hashes == 1 else x.repeat_interleave(self.n_hashes, dim=0)
-
-    def _project(self, attended: Attended) -> Tensor:
-        out: Tensor = self.output(merge_rounds(attended, self.n_hashes))
+    def _project(self, attended: Tensor) -> Tensor:
+        out: Tensor = self.output(attended)
         return out

@@ -4,7 +4,7 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss, normalize
+from torch.nn.functional import normalize
 
 from recbole_lisa.attention.base import (
     Attention,
@@ -75,13 +75,13 @@ class RoutingAttention(Attention):
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
         query, key = self._query_and_key(x)
-        scaled, value = query / math.sqrt(x.shape[-1]), self.value(x)
+        value, nearness = self.value(x), similarity(key.detach(), self.centroids)  # (N, L, C)
+        cluster = self._clusters(nearness, valid)  # (N, L)
         if self.sees_future:
-            to_centroids = similarity(key.detach(), self.centroids)  # (N, L, C)
-            attended = balanced_cluster_attention(scaled, key, value, to_centroids, valid, window=self.window_size)
+            attended = balanced_cluster_attention(query, key, value, nearness, valid, window=self.window_size)
         else:
-            attended = bucket_attention(scaled, key, value, self._clusters(key, valid), window=self.window_size).out
-        self._learn_centroids(key, valid)
+            attended = bucket_attention(query, key, value, cluster.unsqueeze(1), window=self.window_size)
+        self._learn_centroids(key, cluster)
         return self._project(attended) * valid.unsqueeze(-1)
 
     def last(self, x: Tensor, valid: Tensor) -> Tensor:
@@ -89,19 +89,17 @@ class RoutingAttention(Attention):
         if self.sees_future:
             return super().last(x, valid)
         (query, key), final = self._query_and_key(x), final_positions(valid)
+        cluster = self._clusters(similarity(key.detach(), self.centroids), valid)
         attended = bucket_attention_last(
-            take_positions(query / math.sqrt(x.shape[-1]), final),
-            key,
-            self.value(x),
-            self._clusters(key, valid),
-            final,
-            window=self.window_size,
-        ).out
-        self._learn_centroids(key, valid)
-        return self._project(attended).squeeze(1) * valid.any(dim=1, keepdim=True)
+            take_positions(query, final), key, self.value(x), cluster.unsqueeze(1), final, window=self.window_size
+        )
+        self._learn_centroids(key, cluster)
+        return self._project(attended) * valid.any(dim=1, keepdim=True)
 
     def commitment(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Mean squared distance of the unit keys to their centroids, the auxiliary loss that trains the routing.
+        """Mean squared distance of the unit keys k to their centroids mu, the auxiliary loss that trains the routing.
+
+        |k - mu|^2 = |k|^2 - 2 k mu + |mu|^2, so that one similarity a position is all it takes.
 
         Args:
             x: (N, L, D), what forward attends over.
@@ -110,32 +108,33 @@ class RoutingAttention(Attention):
         Returns:
             Scalar; 0 when nothing is real.
         """
-        key = self._query_and_key(x)[1][valid]  # (M, D)
-        if not len(key):
-            return key.sum()
-        return mse_loss(key, self.centroids[nearest(key.detach(), self.centroids)])
+        key = self._query_and_key(x)[1]
+        nearness, cluster = similarity(key, self.centroids).max(dim=-1)  # (N, L)
+        distance = key.square().sum(dim=-1) - 2 * nearness + self.centroids.square().sum(dim=1)[cluster]
+        return torch.sum(distance * valid) / (valid.sum().clamp_min(1) * key.shape[-1])
 
     def _query_and_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
         query = project_exactly(self.query_key, x)
         return query, normalize(query, dim=-1)
 
-    def _clusters(self, key: Tensor, valid: Tensor) -> Tensor:
+    def _clusters(self, nearness: Tensor, valid: Tensor) -> Tensor:
         """(N, L) cluster numbers; padding has the one behind the last."""
-        return nearest(key.detach(), self.centroids).masked_fill(~valid, self.centroids.shape[0])
+        return nearness.argmax(dim=-1).masked_fill(~valid, self.centroids.shape[0])
 
     @torch.no_grad()
-    def _learn_centroids(self, key: Tensor, valid: Tensor) -> None:
+    def _learn_centroids(self, key: Tensor, cluster: Tensor) -> None:
         """In training, move the centroids towards the means of this batch, which they have routed already."""
         if not self.training:
             return
-        points = key[valid]  # (M, D)
+        key, cluster = key.flatten(0, -2).to(self.centroids.dtype), cluster.flatten()  # (N L, D), (N L,)
         if self.centroids_are_set:
-            means = self._batch_means(points, self.centroids)
-            self.centroids.copy_(self.centroids.lerp(means, 1 - self.centroid_decay))
+            means = self._batch_means(key, cluster, self.centroids)
+            self.centroids.lerp_(means, 1 - self.centroid_decay)
             return
+        points = key[cluster < self.centroids.shape[0]]
         centroids = self._starting_points(points)
         for _ in range(LLOYD_ITERATIONS):
-            centroids = self._batch_means(points, centroids)
+            centroids = self._batch_means(points, nearest(points, centroids), centroids)
         self.centroids.copy_(centroids)
         self.centroids_are_set.fill_(True)
 
@@ -145,15 +144,14 @@ class RoutingAttention(Attention):
             return self.centroids.clone()
         n_clusters = self.centroids.shape[0]
         steps = torch.arange(n_clusters, device=points.device) * len(points) // n_clusters
-        centroids = points[steps].to(self.centroids.dtype)
+        centroids = points[steps]
         if _several_processes():
             torch.distributed.broadcast(centroids, src=0)
         return centroids
 
     @staticmethod
-    def _batch_means(points: Tensor, centroids: Tensor) -> Tensor:
-        points = points.to(centroids.dtype)
-        sums = cluster_sums(points, nearest(points, centroids), centroids.shape[0])
+    def _batch_means(points: Tensor, cluster: Tensor, centroids: Tensor) -> Tensor:
+        sums = cluster_sums(points, cluster, centroids.shape[0] + 1)[:-1]
         if _several_processes():
             torch.distributed.all_reduce(sums)
         return mean_directions(sums, centroids)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.sorted_window import chunk_attention, split, take_rows
+from recbole_lisa.ops.sorted_window import chunk_logits, split, take_rows
 
 MEAN_EPSILON = 1e-5
 """Added to the number of clusters that a position is in, as in the public implementation."""
@@ -18,7 +18,7 @@ def balanced_cluster_attention(
     position is among the nearest depends on the whole sequence.
 
     Args:
-        query: (N, L, D), scaled.
+        query: (N, L, D).
         key: (N, L, D).
         value: (N, L, D).
         similarity: (N, L, C) of each position to each centroid.
@@ -37,9 +37,8 @@ def balanced_cluster_attention(
         return split(take_rows(x, position.flatten(1)), position.shape[2])  # (N, C, w, D)
 
     query_at, key_at = members.unsqueeze(-1), members.unsqueeze(-2)
-    out = chunk_attention(
-        chunks(query), chunks(key), chunks(value), visible=key_at < query_at, own=key_at == query_at
-    ).out  # (N, C w, D)
+    logits = chunk_logits(chunks(query), chunks(key), visible=key_at < query_at, own=key_at == query_at)
+    out = (torch.softmax(logits, dim=-1).to(value.dtype) @ chunks(value)).flatten(1, 2)  # (N, C w, D)
     real, position = real.flatten(1), position.flatten(1)
     count = out.new_zeros(n, length).scatter_add_(1, position, real.to(out.dtype))
     rows = (position + torch.arange(n, device=position.device).unsqueeze(1) * length).flatten()

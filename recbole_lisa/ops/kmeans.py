@@ -43,8 +43,9 @@ def cluster_sums(x: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:
     Returns:
         (C, D + 1).
     """
-    points = torch.cat([x, x.new_ones(x.shape[0], 1)], dim=1)
-    return x.new_zeros(n_clusters, points.shape[1]).index_add_(0, cluster, points)
+    sums = x.new_zeros(n_clusters, x.shape[1]).index_add_(0, cluster, x)
+    counts = torch.bincount(cluster, minlength=n_clusters).to(x.dtype)
+    return torch.cat([sums, counts.unsqueeze(1)], dim=1)
 
 
 def mean_directions(sums: Tensor, centroids: Tensor) -> Tensor:

@@ -1,42 +1,45 @@
 """Slow, obviously right twins of the attention inside buckets and clusters. For tests only."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from recbole_lisa.ops.balanced_clusters import MEAN_EPSILON
-from recbole_lisa.ops.sorted_window import SELF_LOGIT, Attended
+from recbole_lisa.ops.sorted_window import SELF_LOGIT
 
 
-def bucket_attention_quadratic(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, *, window: int) -> Attended:
-    """sorted_window.bucket_attention as full attention under a mask, with an (L, L) matrix.
+def bucket_attention_quadratic(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, *, window: int) -> Tensor:
+    """sorted_window.bucket_attention as full attention under a mask, with an (L, L) matrix a round.
 
     Args:
-        query: (G, L, D), scaled.
-        key: (G, L, D).
-        value: (G, L, D).
-        bucket: (G, L).
+        query: (N, L, D).
+        key: (N, L, D).
+        value: (N, L, D).
+        bucket: (N, R, L).
         window: w, ranks back inside the bucket that a query sees.
 
     Returns:
-        out (G, L, D) and log_mass (G, L).
+        (N, L, D).
     """
-    position = torch.arange(bucket.shape[1])
-    same = bucket.unsqueeze(2) == bucket.unsqueeze(1)  # (G, L, L)
-    rank = (same & (position <= position.unsqueeze(1))).sum(dim=2)  # (G, L) members of the own bucket so far
-    back = rank.unsqueeze(2) - rank.unsqueeze(1)
-    logits = query @ key.transpose(1, 2)
-    logits = logits.masked_fill(~(same & (back >= 0) & (back <= window)), torch.finfo(logits.dtype).min)
+    position = torch.arange(bucket.shape[2])
+    same = bucket.unsqueeze(3) == bucket.unsqueeze(2)  # (N, R, L, L)
+    rank = (same & (position <= position.unsqueeze(1))).sum(dim=3)  # (N, R, L) members of the own bucket so far
+    back = rank.unsqueeze(3) - rank.unsqueeze(2)
+    meetings = (same & (back > 0) & (back <= window)).sum(dim=1)  # (N, L, L) rounds in which a pair meets
+    meetings = meetings.masked_fill(position >= position.unsqueeze(1), 0)
+    logits = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1]) + meetings.to(query.dtype).log()
     logits = logits.masked_fill(torch.eye(len(position), dtype=torch.bool), SELF_LOGIT)
-    return Attended(torch.softmax(logits, dim=2) @ value, torch.logsumexp(logits, dim=2))
+    return torch.softmax(logits, dim=2) @ value
 
 
 def chunked_rounds_loop(
     query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, lengths: Tensor, *, window: int
 ) -> Tensor:
-    """sorted_window.chunked_round_attention and merge_rounds, one query at a time, over the real positions alone.
+    """sorted_window.chunked_round_attention, one query at a time, over the real positions alone.
 
     Args:
-        query: (N, L, D), scaled.
+        query: (N, L, D).
         key: (N, L, D).
         value: (N, L, D).
         bucket: (N, R, L).
@@ -46,7 +49,7 @@ def chunked_rounds_loop(
     Returns:
         (N, L, D), 0 at padding.
     """
-    out = torch.zeros_like(value)
+    out, query = torch.zeros_like(value), query / math.sqrt(query.shape[-1])
     for n, length in enumerate(lengths.tolist()):
         ring = []
         for buckets in bucket[n].tolist():
@@ -68,7 +71,7 @@ def balanced_clusters_loop(
     """balanced_clusters.balanced_cluster_attention, one query at a time.
 
     Args:
-        query: (N, L, D), scaled.
+        query: (N, L, D).
         key: (N, L, D).
         value: (N, L, D).
         similarity: (N, L, C).
@@ -78,7 +81,7 @@ def balanced_clusters_loop(
     Returns:
         (N, L, D).
     """
-    out = torch.zeros_like(value)
+    out, query = torch.zeros_like(value), query / math.sqrt(query.shape[-1])
     for n, length in enumerate(valid.sum(dim=1).tolist()):
         clusters = [set(column.topk(min(window, length)).indices.tolist()) for column in similarity[n, :length].t()]
         for t in range(length):

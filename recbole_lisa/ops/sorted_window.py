@@ -7,10 +7,11 @@ Two rules say which keys a query may see (w is the length of a chunk, ranks coun
 - in its chunk and the one before, at positions up to its own: the published rule of Reformer. Where chunks begin
   depends on all positions, so that the selection sees the future.
 
-Both serve queries that are their own keys: a position sees itself only when nothing else is visible.
+Both serve queries that are their own keys: a position sees itself only when nothing else is visible. Several rounds of
+buckets share one softmax, in which a pair counts as often as it meets.
 """
 
-from typing import NamedTuple
+import math
 
 import torch
 from torch import Tensor
@@ -19,22 +20,15 @@ SELF_LOGIT = -5e4
 """Logit of a position's own key: below every other, above what is masked."""
 
 
-class Attended(NamedTuple):
-    """Result per position: out (G, L, D), and the logarithm of the softmax denominator, log_mass (G, L)."""
-
-    out: Tensor
-    log_mass: Tensor
-
-
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """x[g, index[g]].
+    """x[n, index[n]].
 
     Args:
-        x: (G, L, ...).
-        index: (G, M), int64.
+        x: (N, L, ...).
+        index: (N, M), int64.
 
     Returns:
-        (G, M, ...).
+        (N, M, ...).
     """
     offsets = torch.arange(x.shape[0], device=x.device).unsqueeze(1) * x.shape[1]
     rows = x.flatten(0, 1).index_select(0, (index + offsets).flatten())
@@ -42,81 +36,142 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 def split(x: Tensor, size: int) -> Tensor:
-    """Cut the second dimension into pieces: (G, C * size, ...) -> (G, C, size, ...)."""
+    """Cut the second dimension into pieces: (N, C * size, ...) -> (N, C, size, ...)."""
     return x.reshape(x.shape[0], x.shape[1] // size, size, *x.shape[2:])
 
 
-def chunk_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, own: Tensor) -> Attended:
-    """softmax(query key^T) value within chunks.
+def chunk_logits(query: Tensor, key: Tensor, visible: Tensor, own: Tensor) -> Tensor:
+    """query key^T / sqrt(D) inside chunks, at least in float32.
 
     Args:
-        query: (G, C, w, D), scaled.
-        key: (G, C, m, D).
-        value: (G, C, m, D).
-        visible: keys that count, own ones excluded; broadcasts to (G, C, w, m).
-        own: keys of the query's own position, with logit SELF_LOGIT; broadcasts to (G, C, w, m).
+        query: (N, C, w, D).
+        key: (N, C, m, D).
+        visible: keys that count, own ones excluded; broadcasts to (N, C, w, m).
+        own: keys of the query's own position, with logit SELF_LOGIT; broadcasts to (N, C, w, m).
 
     Returns:
-        out (G, C * w, D) and log_mass (G, C * w); a row that sees nothing is finite and means nothing.
+        (N, C, w, m), finite: what is masked has the lowest number.
     """
-    logits = query @ key.transpose(-1, -2)  # (G, C, w, m)
+    flat_query, flat_key = query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2)  # (N C, w, D), (N C, D, m)
+    unused = flat_query.new_zeros(())
+    logits = torch.baddbmm(unused, flat_query, flat_key, beta=0, alpha=1 / math.sqrt(query.shape[-1]))
+    logits = logits.view(*query.shape[:3], key.shape[2])
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     lowest = logits.new_tensor(torch.finfo(logits.dtype).min)
-    logits = torch.where(visible, logits, torch.where(own, SELF_LOGIT, lowest))
-    top = logits.detach().amax(dim=-1, keepdim=True)  # (G, C, w, 1)
-    weights = torch.exp(logits - top)
-    mass = weights.sum(dim=-1, keepdim=True)  # (G, C, w, 1), at least 1
-    out = weights.to(value.dtype) @ value / mass.to(value.dtype)  # (G, C, w, D)
-    return Attended(out.flatten(1, 2), (top + mass.log()).flatten(1))
+    return torch.where(visible, logits, torch.where(own, SELF_LOGIT, lowest))
 
 
-def bucket_attention(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, *, window: int) -> Attended:
-    """Attention to the earlier members of a position's bucket, at most `window` ranks back, itself last.
-
-    Strictly causal, O(L w D). Padding is kept out by a bucket number that no real position has.
+def _attend(logits: Tensor, value: Tensor, place: Tensor, n_rounds: int) -> Tensor:
+    """One softmax over all rounds: sum_r softmax_r(log mass_r) softmax(logits_r) value_r.
 
     Args:
-        query: (G, L, D), scaled.
-        key: (G, L, D).
-        value: (G, L, D).
-        bucket: (G, L), int64; within a bucket the order of positions is kept.
+        logits: (N, R * C, w, m), each round's positions in its sorted order.
+        value: (N, R * C, m, D).
+        place: (N, R * L), where in R * C * w each position of each round stands.
+        n_rounds: R.
+
+    Returns:
+        (N, L, D).
+    """
+    weights = torch.softmax(logits, dim=-1).to(value.dtype)
+    out = take_rows((weights @ value).flatten(1, 2), place)  # (N, R L, D)
+    if n_rounds == 1:
+        return out
+    n, length, width = place.shape[0], place.shape[1] // n_rounds, out.shape[-1]
+    log_mass = torch.logsumexp(logits, dim=-1).flatten(1).gather(1, place).view(n, n_rounds, length)
+    shares = torch.softmax(log_mass, dim=1).unsqueeze(-1).to(out.dtype)  # (N, R, L, 1)
+    return torch.sum(out.view(n, n_rounds, length, width) * shares, dim=1)
+
+
+def _sorted(bucket: Tensor, window: int) -> tuple[Tensor, Tensor]:
+    """Positions of each round in the order of buckets, filled up to whole chunks, and where each position stands.
+
+    Args:
+        bucket: (N, R, L).
+        window: w.
+
+    Returns:
+        order (N, R, C * w), with L, L + 1, ... behind the L positions, and place (N, R * L) in R * C * w.
+    """
+    n, n_rounds, length = bucket.shape
+    spare = -length % window
+    order = bucket.sort(dim=2, stable=True).indices
+    starts = torch.arange(n_rounds, device=bucket.device).unsqueeze(1) * (length + spare)
+    place = (order.argsort(dim=2) + starts).flatten(1)
+    beyond = torch.arange(length, length + spare, device=bucket.device).expand(n, n_rounds, spare)
+    return torch.cat([order, beyond], dim=2), place
+
+
+def bucket_attention(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, *, window: int) -> Tensor:
+    """Attention to the earlier members of a position's bucket, at most `window` ranks back, itself last.
+
+    Strictly causal, O(L R w D). Padding is kept out by a bucket number that no real position has.
+
+    Args:
+        query: (N, L, D).
+        key: (N, L, D).
+        value: (N, L, D).
+        bucket: (N, R, L), int64; within a bucket the order of positions is kept.
         window: w, length of a chunk.
 
     Returns:
-        out (G, L, D) and log_mass (G, L), in the order of positions.
+        (N, L, D).
     """
-    length = bucket.shape[1]
+    n_rounds, length = bucket.shape[1:]
     window = min(window, length)
-    spare = -length % window
-    order = bucket.sort(dim=1, stable=True).indices  # (G, L)
-    place = order.argsort(dim=1)
+    order, place = _sorted(bucket, window)
+    n_chunks = order.shape[2] // window
+    rows = order.clamp_max(length - 1).flatten(1)  # (N, R C w)
 
-    def chunks(x: Tensor, fill: float = 0) -> Tensor:
-        tail = x.new_full((x.shape[0], spare, *x.shape[2:]), fill)
-        return split(torch.cat([take_rows(x, order), tail], dim=1), window)  # (G, C, w, ...)
+    def with_previous(x: Tensor) -> Tensor:
+        return torch.cat([x.roll(1, dims=1), x], dim=2)  # (N, R C, 2 w, ...)
 
-    def with_previous(x: Tensor, fill: float = 0) -> Tensor:
-        before = torch.cat([torch.full_like(x[:, :1], fill), x[:, :-1]], dim=1)
-        return torch.cat([before, x], dim=2)  # (G, C, 2 w, ...)
-
-    label = chunks(bucket, fill=-1)
-    back = torch.arange(window, 2 * window, device=bucket.device).unsqueeze(1) - torch.arange(
-        2 * window, device=bucket.device
-    )  # (w, 2 w) ranks back from query to key
-    same = label.unsqueeze(-1) == with_previous(label, fill=-2).unsqueeze(-2)  # (G, C, w, 2 w)
-    attended = chunk_attention(
-        chunks(query),
-        with_previous(chunks(key)),
-        with_previous(chunks(value)),
+    label = bucket.gather(2, order.clamp_max(length - 1)).masked_fill(order >= length, -1)
+    label = split(label.flatten(1), window)  # (N, R C, w)
+    before = label.roll(1, dims=1)
+    before[:, ::n_chunks] = -2  # a round's first chunk has none before it
+    step = torch.arange(2 * window, device=bucket.device)
+    back = step[window:].unsqueeze(1) - step  # (w, 2 w) ranks from query back to key
+    same = label.unsqueeze(-1) == torch.cat([before, label], dim=2).unsqueeze(-2)  # (N, R C, w, 2 w)
+    logits = chunk_logits(
+        split(take_rows(query, rows), window),
+        with_previous(split(take_rows(key, rows), window)),
         visible=same & (back > 0) & (back <= window),
         own=back == 0,
     )
-    return Attended(take_rows(attended.out, place), attended.log_mass[:, :length].gather(1, place))
+    return _attend(logits, with_previous(split(take_rows(value, rows), window)), place, n_rounds)
+
+
+def bucket_attention_last(
+    query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, final: Tensor, *, window: int
+) -> Tensor:
+    """bucket_attention at one position of each row, O(L D).
+
+    Args:
+        query: (N, D).
+        key: (N, L, D).
+        value: (N, L, D).
+        bucket: (N, R, L), int64.
+        final: (N,), the position asked for.
+        window: w.
+
+    Returns:
+        (N, D).
+    """
+    final = final.view(-1, 1, 1)
+    position = torch.arange(bucket.shape[2], device=bucket.device)
+    own_bucket = bucket.gather(2, final.expand(-1, bucket.shape[1], 1))  # (N, R, 1)
+    member = (bucket == own_bucket) & (position <= final)  # (N, R, L)
+    back = member.sum(dim=2, keepdim=True) - member.cumsum(dim=2)  # ranks back from the final position
+    visible, own = member & (back <= window) & (position < final), position == final
+    logits = chunk_logits(query[:, None, None], key.unsqueeze(1), visible.unsqueeze(2), own.unsqueeze(2)).squeeze(2)
+    weights = torch.softmax(logits.flatten(1), dim=1).view(logits.shape).sum(dim=1, keepdim=True)  # (N, 1, L)
+    return (weights.to(value.dtype) @ value).squeeze(1)
 
 
 def chunked_round_attention(
     query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, lengths: Tensor, *, window: int
-) -> Attended:
+) -> Tensor:
     """Reformer's published rule: each chunk and the one before, across buckets, keys at positions up to the query's.
 
     The rounds of one sequence follow each other and the chunks form a ring: the first chunk of a round looks back to
@@ -124,7 +179,7 @@ def chunked_round_attention(
     so that padding changes nothing. Sees the future: where the chunks begin depends on all positions.
 
     Args:
-        query: (N, L, D), scaled.
+        query: (N, L, D).
         key: (N, L, D).
         value: (N, L, D).
         bucket: (N, R, L), int64; padding in the last bucket.
@@ -132,34 +187,25 @@ def chunked_round_attention(
         window: w, length of a chunk.
 
     Returns:
-        out (N * R, L, D) and log_mass (N * R, L), in the order of positions.
+        (N, L, D).
     """
-    n, n_rounds, length = bucket.shape
-    spare = -length % window
-    n_chunks = (length + spare) // window
-    order = bucket.sort(dim=2, stable=True).indices
-    place = order.flatten(0, 1).argsort(dim=1)  # (N R, L)
-    beyond = torch.arange(length, length + spare, device=order.device).expand(n, n_rounds, spare)
-    position = torch.cat([order, beyond], dim=2).view(n, n_rounds * n_chunks, window)  # (N, R C, w)
-    rows = torch.cat([order, torch.zeros_like(beyond)], dim=2).flatten(1)  # (N, R C w)
-    previous = _ring(lengths, n_rounds, n_chunks, window)  # (N, R C)
-
-    def chunks(x: Tensor) -> Tensor:
-        return split(take_rows(x, rows), window)  # (N, R C, w, D)
+    n_rounds, length = bucket.shape[1:]
+    order, place = _sorted(bucket, window)
+    rows = order.clamp_max(length - 1).flatten(1)  # (N, R C w)
+    previous = _ring(lengths, n_rounds, order.shape[2] // window, window)  # (N, R C)
 
     def with_previous(x: Tensor) -> Tensor:
         return torch.cat([take_rows(x, previous), x], dim=2)  # (N, R C, 2 w, ...)
 
+    position = split(order.flatten(1), window)  # (N, R C, w)
     query_at, key_at = position.unsqueeze(-1), with_previous(position).unsqueeze(-2)
-    attended = chunk_attention(
-        chunks(query),
-        with_previous(chunks(key)),
-        with_previous(chunks(value)),
+    logits = chunk_logits(
+        split(take_rows(query, rows), window),
+        with_previous(split(take_rows(key, rows), window)),
         visible=key_at < query_at,
         own=key_at == query_at,
     )
-    out = attended.out.view(n * n_rounds, n_chunks * window, -1)
-    return Attended(take_rows(out, place), attended.log_mass.view(n * n_rounds, -1).gather(1, place))
+    return _attend(logits, with_previous(split(take_rows(value, rows), window)), place, n_rounds)
 
 
 def _ring(lengths: Tensor, n_rounds: int, n_chunks: int, window: int) -> Tensor:
@@ -168,50 +214,3 @@ def _ring(lengths: Tensor, n_rounds: int, n_chunks: int, window: int) -> Tensor:
     chunk = torch.arange(n_rounds * n_chunks, device=lengths.device)
     round_before = (chunk // n_chunks - 1) % n_rounds
     return torch.where(chunk % n_chunks == 0, round_before * n_chunks + last, chunk - 1)
-
-
-def merge_rounds(attended: Attended, n_rounds: int) -> Tensor:
-    """One softmax over all rounds: sum_r softmax_r(log_mass_r) out_r.
-
-    Args:
-        attended: out (N * R, L, D), log_mass (N * R, L).
-        n_rounds: R.
-
-    Returns:
-        (N, L, D).
-    """
-    if n_rounds == 1:
-        return attended.out
-    length, width = attended.out.shape[1:]
-    out = attended.out.view(-1, n_rounds, length, width)  # (N, R, L, D)
-    weights = torch.softmax(attended.log_mass.view(-1, n_rounds, length), dim=1)  # (N, R, L)
-    return torch.sum(out * weights.unsqueeze(-1).to(out.dtype), dim=1)
-
-
-def bucket_attention_last(
-    query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, final: Tensor, *, window: int
-) -> Attended:
-    """bucket_attention at one position of each row, O(L D).
-
-    Args:
-        query: (G, D), scaled.
-        key: (G, L, D).
-        value: (G, L, D).
-        bucket: (G, L), int64.
-        final: (G,), the position asked for.
-        window: w.
-
-    Returns:
-        out (G, 1, D) and log_mass (G, 1).
-    """
-    position = torch.arange(bucket.shape[1], device=bucket.device)
-    member = (bucket == bucket.gather(1, final.unsqueeze(1))) & (position <= final.unsqueeze(1))  # (G, L)
-    back = member.sum(dim=1, keepdim=True) - member.cumsum(dim=1)  # ranks back from the final position
-    own = position == final.unsqueeze(1)
-    return chunk_attention(
-        query[:, None, None],
-        key.unsqueeze(1),
-        value.unsqueeze(1),
-        visible=(member & (back <= window) & ~own)[:, None, None],
-        own=own[:, None, None],
-    )
