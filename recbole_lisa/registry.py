@@ -18,6 +18,7 @@ MODELS: dict[str, str] = {
         "Linformer",
         "Reformer",
         "RoutingTransformer",
+        "SinkhornTransformer",
     )
 }
 """Model name -> `module:Class`. A new model is one entry here, one module and one yaml file."""

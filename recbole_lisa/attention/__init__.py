@@ -11,6 +11,7 @@ from recbole_lisa.attention.linformer import Linformer
 from recbole_lisa.attention.lisa import LISAAttention
 from recbole_lisa.attention.reformer import ReformerAttention
 from recbole_lisa.attention.routing import RoutingAttention
+from recbole_lisa.attention.sinkhorn import SinkhornAttention
 
 MECHANISMS: dict[str, type[Attention]] = {
     "full": FullAttention,
@@ -19,6 +20,7 @@ MECHANISMS: dict[str, type[Attention]] = {
     "lisa": LISAAttention,
     "reformer": ReformerAttention,
     "routing": RoutingAttention,
+    "sinkhorn": SinkhornAttention,
 }
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Linformer",
     "ReformerAttention",
     "RoutingAttention",
+    "SinkhornAttention",
     "build_attention",
 ]
 

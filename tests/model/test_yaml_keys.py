@@ -37,6 +37,8 @@ FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "centroid_decay": (0.1, {"window_size": 2}),
     "centroid_seed": (1, {"window_size": 2}),
     "commitment_weight": (0.5, {}),
+    "n_top_buckets": (2, {"bucket_size": 3}),
+    "sort_temperature": (3.0, {"bucket_size": 3}),
     "gbce_t": (0.1, {"loss_type": "gBCE"}),
 }
 CASES = [(name, key) for name in MODEL_NAMES for key in default_settings(name)]

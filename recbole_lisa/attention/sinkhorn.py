@@ -1,0 +1,140 @@
+"""Sparse Sinkhorn attention: local attention, and one or more sorted buckets of the past (Tay et al., 2020)."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from recbole_lisa.attention.base import Attention, final_positions, project_exactly, take_positions
+from recbole_lisa.ops.bucket_sorting import choose_buckets, sorted_bucket_attention
+from recbole_lisa.ops.sorted_window import take_rows
+
+
+class SinkhornAttention(Attention):
+    r"""Causal attention to the own bucket of b positions and to T buckets sorted to it: O(L (T + 1) b D).
+
+        x_u = [mean of k up to the first position of bucket u ; k there]
+        p_u = softmax(LeakyReLU(x_u W) / temperature) over T null columns and the buckets before u
+        out = softmax(q [p k_past ; k_own]^T / sqrt(D)) [p v_past ; v_own]
+
+    The T most likely columns are taken; keys and values of a taken bucket are scaled by its probability. A null column
+    is b copies of one learned key and value. As in the public implementation, no Sinkhorn balancing takes place: it
+    would mix the future in. Unlike there, the single head is not rotated by b - 1 positions, which would hide the
+    older half of the history from the last position.
+
+    Strictly causal: what a bucket is sorted to hangs on its first position and those before it. W has a column for
+    each bucket, so that the number of buckets is fixed. A last bucket may be partly filled.
+
+    Args:
+        hidden_size: D.
+        max_length: longest sequence; longer ones are refused.
+        bucket_size: b.
+        n_top_buckets: T.
+        temperature: of the softmax over buckets.
+
+    Raises:
+        ValueError: bucket_size or n_top_buckets below 1, or a temperature that is not above 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        max_length: int,
+        bucket_size: int = 32,
+        n_top_buckets: int = 1,
+        temperature: float = 0.75,
+    ) -> None:
+        super().__init__()
+        if bucket_size < 1 or n_top_buckets < 1:
+            raise ValueError(f"bucket_size and n_top_buckets must be at least 1, got {bucket_size} and {n_top_buckets}")
+        if temperature <= 0:
+            raise ValueError(f"temperature must be above 0, got {temperature}")
+        self.max_length = max_length
+        self.bucket_size = bucket_size
+        self.n_top_buckets = n_top_buckets
+        self.temperature = temperature
+        self.query, self.key, self.value = (nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(3))
+        self.output = nn.Linear(hidden_size, hidden_size)
+        self.null_key, self.null_value = (nn.Parameter(torch.randn(hidden_size)) for _ in range(2))
+        n_columns = n_top_buckets + math.ceil(max_length / bucket_size)
+        self.sort_weight = nn.Parameter(torch.randn(2 * hidden_size, n_columns))
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
+        length, size = x.shape[1], self.bucket_size
+        self._check_length(length)
+        buckets = nn.functional.pad(x, (0, 0, 0, -length % size))
+        buckets = buckets.view(x.shape[0], -1, size, x.shape[-1])  # (N, U, b, D)
+        own = torch.arange(buckets.shape[1], device=x.device)
+        column, share = self._choose(buckets[:, :, 0], self._means_at_first(buckets), own)
+        key, value = self.key(buckets), self.value(buckets)
+        past_key, past_value = (
+            self._past(every, null, column) for every, null in ((key, self.null_key), (value, self.null_value))
+        )
+        attended = sorted_bucket_attention(
+            self.query(buckets) / math.sqrt(x.shape[-1]),
+            key,
+            value,
+            past_key,
+            past_value,
+            share,
+            visible=torch.ones(size, size, dtype=torch.bool, device=x.device).tril(),
+        )  # (N, U, b, D)
+        out: Tensor = self.output(attended.flatten(1, 2)[:, :length])
+        return out * valid.unsqueeze(-1)
+
+    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); O(L D + T b D^2)."""
+        self._check_length(x.shape[1])
+        final = final_positions(valid)
+        own = (final // self.bucket_size).unsqueeze(1)  # (N, 1)
+        first = own * self.bucket_size  # (N, 1)
+        inside = torch.arange(self.bucket_size, device=x.device)  # (b,)
+        seen = torch.arange(x.shape[1], device=x.device) <= first  # (N, L)
+        mean = (seen.to(self.sort_weight.dtype).unsqueeze(1) @ x.to(self.sort_weight.dtype)) / (first.unsqueeze(-1) + 1)
+        column, share = self._choose(take_rows(x, first), mean, own)  # (N, 1, T)
+        bucket = torch.cat([(column.squeeze(1) - self.n_top_buckets).clamp_min(0), own], dim=1)  # (N, T + 1)
+        position = bucket.unsqueeze(-1) * self.bucket_size + inside  # (N, T + 1, b)
+        rows = take_rows(x, position.flatten(1).clamp_max(x.shape[1] - 1))
+        rows = rows.view(*position.shape, x.shape[-1])  # (N, T + 1, b, D)
+        is_null = (column.squeeze(1) < self.n_top_buckets)[:, :, None, None]  # (N, T, 1, 1)
+        (past_key, key), (past_value, value) = (
+            (torch.where(is_null, null.to(every.dtype), every[:, :-1]).flatten(1, 2).unsqueeze(1), every[:, -1:])
+            for every, null in ((self.key(rows), self.null_key), (self.value(rows), self.null_value))
+        )
+        query = self.query(take_positions(x, final)) / math.sqrt(x.shape[-1])  # (N, D)
+        visible = (first + inside <= final.unsqueeze(1))[:, None, None]  # (N, 1, 1, b)
+        attended = sorted_bucket_attention(
+            query[:, None, None], key, value, past_key, past_value, share, visible
+        )  # (N, 1, 1, D)
+        out: Tensor = self.output(attended.flatten(1))
+        return out * valid.any(dim=1, keepdim=True)
+
+    def _check_length(self, length: int) -> None:
+        if length > self.max_length:
+            raise ValueError(
+                f"Sinkhorn attention was built for {self.max_length} positions, got a sequence of {length}"
+            )
+
+    def _means_at_first(self, buckets: Tensor) -> Tensor:
+        """Mean of x up to and with the first position of each bucket: (N, U, b, D) -> (N, U, D)."""
+        n_buckets = buckets.shape[1]
+        exact = buckets.to(self.sort_weight.dtype)
+        sums = exact.sum(dim=2)  # (N, U, D)
+        count = torch.arange(n_buckets, device=buckets.device) * self.bucket_size + 1
+        return (sums.cumsum(dim=1) - sums + exact[:, :, 0]) / count.unsqueeze(-1)
+
+    def _choose(self, first: Tensor, mean: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        """The sort net: x at first positions and mean up to there, (N, U, D) each -> column and share (N, U, T)."""
+        keys = torch.cat([project_exactly(self.key, mean), project_exactly(self.key, first)], dim=-1)  # (N, U, 2 D)
+        with torch.autocast(first.device.type, enabled=False):
+            scores = nn.functional.leaky_relu(keys @ self.sort_weight)
+        return choose_buckets(scores, own, n_top=self.n_top_buckets, temperature=self.temperature)
+
+    def _past(self, every: Tensor, null: Tensor, column: Tensor) -> Tensor:
+        """Keys or values of the chosen buckets: (N, U, b, D), (D,), (N, U, T) -> (N, U, T * b, D)."""
+        nulls = null.to(every.dtype).expand_as(every[:, :1])
+        index = (column - self.n_top_buckets + 1).clamp_min(0)
+        chosen = take_rows(torch.cat([nulls, every], dim=1), index.flatten(1))  # (N, U T, b, D)
+        return chosen.reshape(*column.shape[:2], -1, every.shape[-1])

@@ -1,0 +1,165 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from recbole_lisa.attention import SinkhornAttention
+from tests.attention.contract import AttentionContract, D
+from tests.helpers import assert_close
+
+BUCKET, N_BUCKETS = 5, 4
+DOUBLE = {"dtype": torch.float64}
+
+
+class TestSinkhorn(AttentionContract):
+    mechanism = "sinkhorn"
+    settings = {"bucket_size": 4}
+
+
+class TestSinkhornOfTwoSortedBuckets(AttentionContract):
+    mechanism = "sinkhorn"
+    settings = {"bucket_size": 8, "n_top_buckets": 2}
+
+
+def build(**settings: object) -> SinkhornAttention:
+    sizes = {"hidden_size": D, "max_length": BUCKET * N_BUCKETS, "bucket_size": BUCKET}
+    return SinkhornAttention(**{**sizes, **settings}).double().eval()
+
+
+def masked_attention(attention: SinkhornAttention, x: Tensor, allowed: Tensor) -> Tensor:
+    """Full attention with the layers of the module over the pairs allowed (L, L)."""
+    query, key, value = attention.query(x), attention.key(x), attention.value(x)
+    logits = (query @ key.transpose(1, 2) / math.sqrt(D)).masked_fill(~allowed, -torch.inf)
+    return attention.output(torch.softmax(logits, dim=-1) @ value)
+
+
+def causal(length: int) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool).tril()
+
+
+@pytest.mark.oracle
+def test_one_bucket_whose_null_weighs_nothing_is_causal_attention() -> None:
+    attention, length = build(bucket_size=17, max_length=17), 13
+    x = torch.randn(2, length, D, **DOUBLE)
+    x[..., 0] = 1
+    with torch.no_grad():  # the first entry of every query is 1, and that of the null key far below 0
+        attention.query.weight[0] = torch.eye(D)[0]
+        attention.null_key.zero_()[0] = -1e5
+    out = attention(x, torch.ones(2, length, dtype=torch.bool))
+    assert_close(out, masked_attention(attention, x, causal(length)))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("n_top_buckets", [1, 2])
+def test_one_bucket_is_causal_attention_with_copies_of_the_null(n_top_buckets: int) -> None:
+    size, length = 17, 13
+    attention = build(bucket_size=size, max_length=size, n_top_buckets=n_top_buckets)
+    with torch.no_grad():  # the columns of the nulls: the first is taken for sure, then the second is alone
+        attention.sort_weight.zero_()
+        attention.sort_weight[:, 0] = 1e6 * attention.key.weight[:, 0].repeat(2)
+    x = torch.randn(2, length, D, **DOUBLE)
+    x[:, 0] = torch.eye(D)[0] * 3
+    query, key, value = attention.query(x), attention.key(x), attention.value(x)
+    copies = size * n_top_buckets
+    key = torch.cat([attention.null_key.expand(2, copies, D), key], dim=1)
+    value = torch.cat([attention.null_value.expand(2, copies, D), value], dim=1)
+    allowed = torch.cat([torch.ones(length, copies, dtype=torch.bool), causal(length)], dim=1)
+    logits = (query @ key.transpose(1, 2) / math.sqrt(D)).masked_fill(~allowed, -torch.inf)
+    expected = attention.output(torch.softmax(logits, dim=-1) @ value)
+    assert_close(attention(x, torch.ones(2, length, dtype=torch.bool)), expected)
+
+
+def sort_to(attention: SinkhornAttention, x: Tensor, distance: int) -> Tensor:
+    """Make each bucket certain to be sorted to the one `distance` before it, by a mark on the bucket's first item."""
+    x = x.clone()
+    x[..., :N_BUCKETS] = 0
+    for u in range(N_BUCKETS):
+        x[:, u * BUCKET, u] = 1
+    with torch.no_grad():
+        attention.key.weight[:N_BUCKETS] = torch.eye(D)[:N_BUCKETS]
+        attention.sort_weight.zero_()
+        for u in range(distance, N_BUCKETS):
+            attention.sort_weight[D + u, attention.n_top_buckets + u - distance] = 1e4
+    return x
+
+
+@pytest.mark.oracle
+def test_sorted_to_the_previous_bucket_is_local_attention_with_one_bucket_back() -> None:
+    attention, length = build(), BUCKET * N_BUCKETS - 2
+    x = sort_to(attention, torch.randn(2, length, D, **DOUBLE), distance=1)
+    bucket = torch.arange(length) // BUCKET
+    allowed = causal(length) & (bucket.unsqueeze(1) - bucket <= 1)
+    out = attention(x, torch.ones(2, length, dtype=torch.bool))
+    assert_close(out[:, BUCKET:], masked_attention(attention, x, allowed)[:, BUCKET:])
+
+
+@pytest.mark.oracle
+def test_sorted_to_a_distant_bucket_sees_that_one_and_its_own() -> None:
+    attention, length = build(), BUCKET * N_BUCKETS
+    x = sort_to(attention, torch.randn(2, length, D, **DOUBLE), distance=2)
+    bucket = torch.arange(length) // BUCKET
+    back = bucket.unsqueeze(1) - bucket
+    allowed = causal(length) & ((back == 0) | (back == 2))
+    out = attention(x, torch.ones(2, length, dtype=torch.bool))
+    assert_close(out[:, 2 * BUCKET :], masked_attention(attention, x, allowed)[:, 2 * BUCKET :])
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("n_top_buckets", [1, 2, 3])
+@pytest.mark.parametrize("length", [1, 5, 18])
+def test_equals_the_loop_over_positions(n_top_buckets: int, length: int) -> None:
+    attention = build(n_top_buckets=n_top_buckets)
+    x = torch.randn(2, length, D, requires_grad=True, **DOUBLE)
+    valid = torch.ones(2, length, dtype=torch.bool)
+    out, slow = attention(x, valid), torch.stack([loop(attention, row) for row in x])
+    assert_close(out, slow)
+    weight = torch.randn_like(out)
+    inputs = [x, *attention.parameters()]
+    grads = (torch.autograd.grad((y * weight).sum(), inputs, allow_unused=True) for y in (out, slow))
+    for fast_grad, slow_grad in zip(*grads, strict=True):
+        assert_close(fast_grad, torch.zeros_like(fast_grad) if slow_grad is None else slow_grad)
+
+
+def loop(attention: SinkhornAttention, x: Tensor) -> Tensor:
+    """The formula of the class, one position at a time: x (L, D)."""
+    query, key, value = attention.query(x), attention.key(x), attention.value(x)
+    n_top, out = attention.n_top_buckets, []
+    for i in range(len(x)):
+        first = i // BUCKET * BUCKET
+        column_scores = torch.cat([key[: first + 1].mean(dim=0), key[first]]) @ attention.sort_weight
+        scores = {c: torch.nn.functional.leaky_relu(column_scores[c]) for c in range(n_top + i // BUCKET)}
+        seen_keys, seen_values = [key[first : i + 1]], [value[first : i + 1]]
+        for _ in range(n_top):
+            left = torch.stack(list(scores.values())) / attention.temperature
+            share, best = torch.softmax(left, dim=0).max(dim=0)
+            column = list(scores)[int(best)]
+            del scores[column]
+            past = slice((column - n_top) * BUCKET, (column - n_top + 1) * BUCKET)
+            null = column < n_top
+            seen_keys.append(share * (attention.null_key.expand(BUCKET, D) if null else key[past]))
+            seen_values.append(share * (attention.null_value.expand(BUCKET, D) if null else value[past]))
+        weights = torch.softmax(torch.cat(seen_keys) @ query[i] / math.sqrt(D), dim=0)
+        out.append(weights @ torch.cat(seen_values))
+    return attention.output(torch.stack(out))
+
+
+def test_longer_sequences_than_built_for_are_refused() -> None:
+    attention = SinkhornAttention(hidden_size=D, max_length=5)
+    x, valid = torch.randn(1, 6, D), torch.ones(1, 6, dtype=torch.bool)
+    for call in (attention.forward, attention.last):
+        with pytest.raises(ValueError, match="built for 5 positions, got a sequence of 6"):
+            call(x, valid)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"bucket_size": 0}, "at least 1, got 0 and 1"),
+        ({"n_top_buckets": 0}, "at least 1, got 5 and 0"),
+        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(**settings)
