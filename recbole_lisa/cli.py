@@ -5,21 +5,27 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from recbole_lisa import __version__
+from recbole_lisa.arguments import UsageParser
 from recbole_lisa.errors import TrainingDivergedError, UsageError, did_you_mean
 from recbole_lisa.registry import MODELS
 
 _DIVERGED_STATUS = 1
 _USAGE_STATUS = 2
-_COMMANDS = {"run": "recbole_lisa.cli:run_command", "benchmark": "recbole_lisa.benchmark:main"}
+_COMMANDS = {
+    "run": "recbole_lisa.cli:run_command",
+    "convert": "recbole_lisa.data.raw.command:main",
+    "benchmark": "recbole_lisa.benchmark:main",
+}
 _EPILOG = """\
 Every setting of RecBole, the model, the data set or the protocol is an option: --epochs=10 or --epochs 10.
 Values are yaml: --topk='[5, 10]', --eval_args='{mode: uni100}', --train_neg_sample_args=~
 
 commands:
   recbole-lisa [run] -m MODEL -d DATASET ...   train a model on a data set and print its metrics
+  recbole-lisa convert FORMAT INPUT ...        write the file of a data set from a public archive or any table
   recbole-lisa benchmark NAME ...              time the models' own objects beside the naive formulation
 """
 
@@ -57,7 +63,7 @@ def run_command(words: Sequence[str]) -> int:
     Raises:
         UsageError: The words are not options, or a setting is wrong.
     """
-    parser = _Parser(
+    parser = UsageParser(
         prog="recbole-lisa [run]",
         description="Train a model on a data set and print its metrics.",
         epilog=_EPILOG,
@@ -126,13 +132,6 @@ class _Once(argparse.Action):
         if earlier not in (self.default, values):
             raise UsageError(f"'--{self.dest}' is given twice, as {earlier!r} and as {values!r}: keep one")
         setattr(namespace, self.dest, values)
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse, but a mistake is a `UsageError` like every other."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:

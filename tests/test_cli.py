@@ -113,7 +113,7 @@ def test_an_argument_may_be_repeated_with_the_same_value(calls: list[dict[str, A
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rum", *NAMES], "error: unknown command 'rum': known are run, benchmark. Did you mean 'run'?\n"),
+        (["rum", *NAMES], "error: unknown command 'rum': known are run, convert, benchmark. Did you mean 'run'?\n"),
         (["-m", "LISASoft"], "error: the following arguments are required: -d/--dataset\n"),
         ([*NAMES, "--epochs"], "error: '--epochs' has no value: write --epochs=value\n"),
         ([*NAMES, "-m", "LISAMini"], "error: '--model' is given twice, as 'LISASoft' and as 'LISAMini': keep one\n"),

@@ -6,7 +6,9 @@ rows take a few hundred megabytes and not the ten gigabytes of one Python string
 
 from __future__ import annotations
 
+import codecs
 import math
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +21,8 @@ from pandas.api.types import union_categoricals
 from recbole_lisa.errors import UsageError
 
 _CHUNK_ROWS = 2**20
+# What may stand for a number that is missing; of a token only nothing does, NA and null are names like others.
+_NOT_A_NUMBER = ["", "#N/A", "<NA>", "N/A", "n/a", "NA", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"]
 FIELD_TYPES = ("token", "float", "token_seq", "float_seq")
 
 
@@ -37,7 +41,7 @@ def read_header(path: Path, separator: str, encoding: str) -> dict[str, str]:
         UsageError: the first line is not such a header, or not in this encoding.
     """
     try:
-        with path.open(encoding=encoding) as stream:
+        with path.open(encoding=_markless(encoding)) as stream:
             cells = stream.readline().rstrip("\r\n").split(separator)
     except UnicodeError as error:
         raise UsageError(f"{path} is not text in the encoding {encoding}: {error}") from error
@@ -76,20 +80,34 @@ def read_columns(
         One column per field: tokens as asked, floats as float64, sequences as arrays.
 
     Raises:
-        UsageError: a cell cannot be read, with the reader's own message.
+        UsageError: a cell cannot be read, or a line has more cells than the header.
     """
     headed = {f"{name}:{kind}": name for name, kind in fields.items()}
     dtypes = {f"{name}:{kind}": "float64" if kind == "float" else "str" for name, kind in fields.items()}
-    reader: dict[str, Any] = {"sep": separator, "usecols": list(headed), "dtype": dtypes, "encoding": encoding}
+    missing = {f"{name}:{kind}": _NOT_A_NUMBER if kind == "float" else [""] for name, kind in fields.items()}
+    reader: dict[str, Any] = {
+        **{"sep": separator, "encoding": _markless(encoding), "dtype": dtypes, "index_col": False},
+        **{"keep_default_na": False, "na_values": missing, "chunksize": _CHUNK_ROWS},
+    }
     try:
-        with pd.read_csv(path, chunksize=_CHUNK_ROWS, **reader, **_parser_options(separator)) as chunks:
-            frame = _joined([_compact(chunk.rename(columns=headed), fields, tokens) for chunk in chunks])
-    except (ValueError, pd.errors.ParserError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+        # All columns are read: told to skip some, pandas would not notice a line with too many cells.
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # a first line longer than the header
+            with pd.read_csv(path, **reader, **_parser_options(separator)) as chunks:
+                frame = _joined(
+                    [_compact(chunk[list(headed)].rename(columns=headed), fields, tokens) for chunk in chunks]
+                )
+    except (ValueError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
+        raise UsageError(f"{path} cannot be read: {str(error).strip()}") from error
     for name, kind in fields.items():
         if kind.endswith("_seq"):
             frame[name] = pd.Series(_split_cells(frame[name], kind, seq_separator), dtype=object)
     return frame
+
+
+def _markless(encoding: str) -> str:
+    """The encoding, with a byte-order mark skipped where Windows programs write one."""
+    return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
 
 
 def _parser_options(separator: str) -> dict[str, Any]:
@@ -106,10 +124,22 @@ def _compact(chunk: pd.DataFrame, fields: dict[str, str], tokens: str) -> pd.Dat
     """Tokens as asked. Not left to the reader, which would take 7 and 007 for one category."""
     for name, kind in fields.items():
         if kind == "token" and tokens == "category":
-            chunk[name] = pd.Categorical.from_codes(*pd.factorize(chunk[name]))
+            codes, texts = pd.factorize(chunk[name])
+            _check_one_line(name, texts)
+            chunk[name] = pd.Categorical.from_codes(codes, texts)
         elif kind == "token":
             chunk[name] = chunk[name].astype(object)
     return chunk
+
+
+def _check_one_line(name: str, texts: pd.Index[Any]) -> None:
+    """Refuse a token with a line break: a quote that is never closed swallows the lines up to the next one."""
+    broken = next((text for text in texts if "\n" in text or "\r" in text), None)
+    if broken is not None:
+        raise ValueError(
+            f"column {name} holds a value that runs over lines, {broken[:40]!r}: a value that begins with a double "
+            'quote must end in one, and write every quote inside it twice ("")'
+        )
 
 
 def _joined(chunks: list[pd.DataFrame]) -> pd.DataFrame:

@@ -82,6 +82,40 @@ def test_cell_that_is_no_number_is_refused_with_file_and_value(tmp_path: Path) -
         read(path, {"time": "float"})
 
 
+def test_a_word_for_nothing_is_a_token_and_no_number(tmp_path: Path) -> None:
+    path = write(tmp_path, "user:token\ttime:float\nNA\t1\nnull\tNA\n\t2\n")
+    frame = read(path, {"user": "token", "time": "float"})
+    assert frame["user"].tolist()[:2] == ["NA", "null"]
+    assert frame["user"].isna().tolist() == [False, False, True]
+    assert frame["time"].isna().tolist() == [False, True, False]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.inter"
+    path.write_bytes("user:token\titem:token\r\nu\ti\r\n".encode("utf-8-sig"))
+    fields = read_header(path, "\t", "utf-8")
+    assert list(fields) == ["user", "item"]
+    assert read(path, fields).to_dict("list") == {"user": ["u"], "item": ["i"]}
+
+
+@pytest.mark.parametrize("separator", ["\t", "::"])
+@pytest.mark.parametrize("row", [1, 2])
+def test_a_line_with_too_many_cells_is_refused(tmp_path: Path, separator: str, row: int) -> None:
+    lines = [["user:token", "time:float"], ["u", "1"], ["v", "2"]]
+    lines[row].insert(1, "w")
+    path = write(tmp_path, "\n".join(map(separator.join, lines)) + "\n")
+    with pytest.raises(UsageError, match="x.inter cannot be read"):
+        read_columns(
+            path, {"user": "token"}, separator=separator, encoding="utf-8", seq_separator=" ", tokens="category"
+        )
+
+
+def test_a_quote_that_swallows_lines_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, 'user:token\titem:token\n"u\ti\nv\t5" nails\tj\n')
+    with pytest.raises(UsageError, match="column user holds a value that runs over lines.*double quote"):
+        read(path, {"user": "token", "item": "token"})
+
+
 def test_intervals_have_open_and_closed_ends() -> None:
     low, high = parse_intervals("key", "[2,4); (9,20]")
     counts = np.array([1, 2, 3, 4, 9, 10, 20, 21])

@@ -105,3 +105,38 @@ def test_ml_1m_at_length_1000_takes_under_500_mb_above_loading(supervision: str)
     assert (measured["users"], measured["items"], measured["rows"]) == (6040, 3416, 999_611)
     assert measured["longest"] == 1000
     assert measured["above_loading_mb"] < 500
+
+
+CONVERT = r"""
+import json, re, sys, time
+from pathlib import Path
+from recbole_lisa.data.raw.command import reading_from
+from recbole_lisa.data.raw.conversion import convert
+
+started = time.perf_counter()
+report = convert(Path(sys.argv[1]), Path(sys.argv[2]), reading_from(["ml-25m"]))
+seconds = time.perf_counter() - started
+peak = int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+print(json.dumps({"rows": report.rows, "users": report.users, "seconds": seconds, "peak_mb": peak}))
+"""
+
+
+def test_25_million_rows_of_csv_convert_in_2_gb_and_4_minutes(tmp_path: Path) -> None:
+    rng, raw = np.random.default_rng(0), tmp_path / "ratings.csv"
+    users = np.sort(rng.integers(1, N_USERS + 1, N_ROWS))
+    with raw.open("w") as stream:
+        stream.write("userId,movieId,rating,timestamp\n")
+        for part in np.array_split(users, 25):
+            size = len(part)
+            columns = {"u": part, "i": rng.integers(1, N_ITEMS + 1, size), "r": rng.integers(1, 11, size) / 2}
+            frame = pd.DataFrame({**columns, "t": rng.integers(789_652_004, 1_574_327_703, size)})
+            frame.to_csv(stream, header=False, index=False)
+    command = [sys.executable, "-c", CONVERT, str(raw), str(tmp_path / "set")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    measured = json.loads(done.stdout.splitlines()[-1])
+    print(measured)
+    assert measured["rows"] == [N_ROWS, N_ROWS]
+    assert measured["users"] == [N_USERS, N_USERS]
+    assert measured["peak_mb"] < 2 * 1024
+    assert measured["seconds"] < 240
