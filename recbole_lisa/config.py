@@ -145,6 +145,8 @@ class LISAConfig(Config):
         check_eval_args(settings)
         check_metrics(settings)
         check_model(settings)
+        if hasattr(self.model_class, "check_settings"):  # a class of the user may be any of RecBole's
+            self.model_class.check_settings(settings)
         check_optimizer(settings)
         check_reading(settings)
         check_surroundings(settings)

@@ -19,6 +19,7 @@ MODELS: dict[str, str] = {
         "Reformer",
         "RoutingTransformer",
         "SinkhornTransformer",
+        "ClusteredTransformer",
     )
 }
 """Model name -> `module:Class`. A new model is one entry here, one module and one yaml file."""

@@ -5,6 +5,7 @@ import inspect
 from typing import Any
 
 from recbole_lisa.attention.base import Attention
+from recbole_lisa.attention.clustered import ClusteredAttention
 from recbole_lisa.attention.full import FullAttention
 from recbole_lisa.attention.linear import LinearAttention
 from recbole_lisa.attention.linformer import Linformer
@@ -14,6 +15,7 @@ from recbole_lisa.attention.routing import RoutingAttention
 from recbole_lisa.attention.sinkhorn import SinkhornAttention
 
 MECHANISMS: dict[str, type[Attention]] = {
+    "clustered": ClusteredAttention,
     "full": FullAttention,
     "linear": LinearAttention,
     "linformer": Linformer,
@@ -26,6 +28,7 @@ MECHANISMS: dict[str, type[Attention]] = {
 __all__ = [
     "MECHANISMS",
     "Attention",
+    "ClusteredAttention",
     "FullAttention",
     "LISAAttention",
     "LinearAttention",

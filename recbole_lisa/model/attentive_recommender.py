@@ -1,6 +1,7 @@
 """One recommender for all attention mechanisms: embed -> attend -> FFN -> score -> loss (SASRec's architecture)."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -102,6 +103,17 @@ class AttentiveRecommender(SequentialRecommender):
         if self.loss_type != "SSM" or sampling.get("distribution") != "popularity":
             return None
         return losses.log_sampling_probability(torch.as_tensor(dataset.item_counts), sampling["alpha"])
+
+    @classmethod
+    def check_settings(cls, settings: Mapping[str, Any]) -> None:
+        """Refuse, before data is read, what this model cannot do.
+
+        Args:
+            settings: all settings of the run by key.
+
+        Raises:
+            UsageError: with what would be right.
+        """
 
     def build_layer(self, config: Any, index: int) -> Attention:
         """The attention of layer index."""

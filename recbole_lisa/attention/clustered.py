@@ -1,0 +1,117 @@
+"""Improved clustered attention: queries are clustered, each cluster finds the keys to look at (Vyas et al., 2020)."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from recbole_lisa.attention.base import Attention, final_positions, project_exactly
+from recbole_lisa.ops.clustered_attention import (
+    Groups,
+    bidirectional_clustered_attention,
+    causal_clustered_attention,
+    cluster_means,
+    group_queries,
+)
+from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
+
+NO_STRICT_FORM = (
+    "clusters and their keys are chosen from the whole sequence, and no cheap strict form is known: leave causality "
+    "'published', or take another mechanism"
+)
+
+
+class ClusteredAttention(Attention):
+    r"""Attention to the K keys that a query's cluster finds best, O(L (C (P + D) + K D)).
+
+        c(i) = k-means_C(sign(q_i planes - offsets)),   m_c = mean q of cluster c,   top_c = topk_j(m_c k_j)
+        out_i = softmax over { j in top_c(i), j <= i } of q_i k_j / sqrt(D), times v_j;   0 when all are later
+
+    This is the causal form of the public implementation. It sees the future: clusters, means and top keys depend on
+    the whole sequence. Only at the last real position, where nothing is later, does this not matter. The bidirectional
+    form is that of the method's paper: the keys outside top_c enter with the weights of m_c.
+
+    Deviations from the public implementation, which draws planes in each call: planes are drawn once from a seed and
+    saved; k-means starts at positions spread evenly over the real ones and an empty cluster keeps its centroid, so
+    that the same input gives the same output; a row of l items has min(C, l) clusters and min(K, l) top keys, whatever
+    its neighbours in the batch.
+
+    Args:
+        hidden_size: D.
+        n_clusters: C.
+        n_top_keys: K.
+        n_hash_planes: P.
+        n_kmeans_iterations: assignments to clusters.
+        hash_seed: seed of planes and offsets.
+        causality: published, the only one.
+        bidirectional: attend to all real positions.
+
+    Raises:
+        ValueError: a number below 1, or another causality.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        n_clusters: int = 100,
+        n_top_keys: int = 32,
+        n_hash_planes: int = 63,
+        n_kmeans_iterations: int = 10,
+        hash_seed: int = 0,
+        causality: str = "published",
+        bidirectional: bool = False,
+    ) -> None:
+        super().__init__()
+        numbers = {
+            "n_clusters": n_clusters,
+            "n_top_keys": n_top_keys,
+            "n_hash_planes": n_hash_planes,
+            "n_kmeans_iterations": n_kmeans_iterations,
+        }
+        for name, number in numbers.items():
+            if number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
+        if causality != "published":
+            raise ValueError(f"causality is {causality!r}, but {NO_STRICT_FORM}")
+        self.is_causal = self.sees_future = not bidirectional
+        self.n_clusters = n_clusters
+        self.n_top_keys = n_top_keys
+        self.n_kmeans_iterations = n_kmeans_iterations
+        self._attention = bidirectional_clustered_attention if bidirectional else causal_clustered_attention
+        self.query, self.key, self.value, self.output = (nn.Linear(hidden_size, hidden_size) for _ in range(4))
+        generator = torch.Generator().manual_seed(hash_seed)
+        self.planes: Tensor
+        self.offsets: Tensor
+        self.register_buffer("planes", torch.randn(hidden_size, n_hash_planes, generator=generator))
+        self.register_buffer("offsets", torch.randn(n_hash_planes, generator=generator))
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
+        query, cluster, n_clusters = self._cluster(x, valid)
+        centroid = cluster_means(query, cluster, valid, n_clusters)
+        return self._attend(x, valid, query, centroid, group_queries(cluster, n_clusters)) * valid.unsqueeze(-1)
+
+    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); keys of its cluster alone."""
+        query, cluster, _ = self._cluster(x, valid)
+        final = final_positions(valid).unsqueeze(1)  # (N, 1)
+        other = (cluster != cluster.gather(1, final)).long()
+        centroid = cluster_means(query, other, valid, 2)[:, :1]  # (N, 1, D)
+        nought = torch.zeros_like(final)
+        out = self._attend(x, valid, query, centroid, Groups(final.unsqueeze(2), nought, nought))
+        return out.squeeze(1) * valid.any(dim=1, keepdim=True)
+
+    def _cluster(self, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Scaled queries (N, L, D), their clusters (N, L), and how many clusters there are at most."""
+        query = project_exactly(self.query, x)
+        n_clusters = min(self.n_clusters, x.shape[1])
+        signs = hash_signs(query.detach(), self.planes, self.offsets)  # (N, L, P)
+        cluster = hamming_kmeans(signs, valid, n_clusters=n_clusters, n_iterations=self.n_kmeans_iterations)
+        return query / math.sqrt(x.shape[-1]), cluster, n_clusters
+
+    def _attend(self, x: Tensor, valid: Tensor, query: Tensor, centroid: Tensor, groups: Groups) -> Tensor:
+        key = project_exactly(self.key, x)
+        attended = self._attention(query, key, self.value(x), centroid, valid, groups, n_top=self.n_top_keys)
+        out: Tensor = self.output(attended)
+        return out

@@ -1,0 +1,143 @@
+"""Attention of clustered queries: the mean query of a cluster finds the keys that its members then look at."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from recbole_lisa.ops.sorted_window import take_rows
+
+GROUP = 16
+"""Queries that share one gather of keys: small, as most clusters are, yet enough for a matrix product."""
+
+
+class Groups(NamedTuple):
+    """Queries of the same cluster side by side.
+
+    position (N, G, m) of each query, L for an empty place; cluster (N, G); place (N, M), where in G * m each result is.
+    """
+
+    position: Tensor
+    cluster: Tensor
+    place: Tensor
+
+
+def cluster_means(x: Tensor, cluster: Tensor, valid: Tensor, n_clusters: int) -> Tensor:
+    """Mean of each cluster's real vectors, 0 for an empty one.
+
+    Args:
+        x: (N, L, D).
+        cluster: (N, L) int64 in 0..C-1.
+        valid: (N, L) bool.
+        n_clusters: C.
+
+    Returns:
+        (N, C, D).
+    """
+    n = x.shape[0]
+    rows = (cluster + torch.arange(n, device=x.device).unsqueeze(1) * n_clusters).flatten()
+    real = valid.unsqueeze(-1).to(x.dtype)
+    sums = x.new_zeros(n * n_clusters, x.shape[-1]).index_add(0, rows, (x * real).flatten(0, 1))
+    count = x.new_zeros(n * n_clusters, 1).index_add(0, rows, real.flatten(0, 1))
+    return (sums / count.clamp_min(1)).view(n, n_clusters, -1)
+
+
+def group_queries(cluster: Tensor, n_clusters: int) -> Groups:
+    """Cut each cluster into groups of at most GROUP positions; C + L / GROUP groups hold any clustering.
+
+    Args:
+        cluster: (N, L) int64 in 0..C-1.
+        n_clusters: C.
+
+    Returns:
+        The groups; place (N, L).
+    """
+    n, length = cluster.shape
+    most = min(n_clusters, length)
+    n_groups = most + (length - most) // GROUP
+    size = cluster.new_zeros(n, n_clusters).scatter_add_(1, cluster, torch.ones_like(cluster))
+    end = (-(-size // GROUP)).cumsum(dim=1)  # (N, C) groups up to and with each cluster
+    shift = (end - -(-size // GROUP)) * GROUP - (size.cumsum(dim=1) - size)  # from rank to place
+    order = cluster.sort(dim=1, stable=True).indices
+    rank = torch.arange(length, device=cluster.device)
+    slot = rank + shift.gather(1, cluster.gather(1, order))  # (N, L) place of the position in order
+    position = cluster.new_full((n, n_groups * GROUP), length).scatter_(1, slot, order)
+    numbers = torch.arange(n_groups, device=cluster.device).repeat(n, 1)
+    owner = torch.searchsorted(end, numbers, right=True).clamp_max(n_clusters - 1)
+    place = torch.empty_like(cluster).scatter_(1, order, slot)
+    return Groups(position.view(n, n_groups, GROUP), owner, place)
+
+
+def causal_clustered_attention(
+    query: Tensor, key: Tensor, value: Tensor, centroid: Tensor, valid: Tensor, groups: Groups, *, n_top: int
+) -> Tensor:
+    """softmax over those of the cluster's n_top keys that are not later than the query; 0 when all are.
+
+    Sees the future: which keys a cluster takes depends on the whole sequence.
+
+    Args:
+        query: (N, L, D), scaled.
+        key: (N, L, D).
+        value: (N, L, D).
+        centroid: (N, C, D) mean queries.
+        valid: (N, L) bool, padding on the right.
+        groups: of the queries that are asked for.
+        n_top: keys of a cluster.
+
+    Returns:
+        (N, M, D) at the places of the groups.
+    """
+    with torch.no_grad():
+        top = _scores(centroid, key, valid).topk(min(n_top, key.shape[1]), dim=-1, sorted=False).indices
+    keys = take_rows(top, groups.cluster).unsqueeze(2)  # (N, G, 1, K)
+    return _attend(query, key, value, keys, keys <= groups.position.unsqueeze(3), groups)
+
+
+def bidirectional_clustered_attention(
+    query: Tensor, key: Tensor, value: Tensor, centroid: Tensor, valid: Tensor, groups: Groups, *, n_top: int
+) -> Tensor:
+    """The attention of the cluster's mean query, its mass on the n_top best keys shared out anew by each query.
+
+        A = softmax(centroid key^T),  out_i = sum_{j not top} A_cj v_j + (sum_{j top} A_cj) softmax_top(q_i k^T) v_top
+
+    Args:
+        query: (N, L, D), scaled.
+        key: (N, L, D).
+        value: (N, L, D).
+        centroid: (N, C, D) mean queries.
+        valid: (N, L) bool.
+        groups: of the queries that are asked for.
+        n_top: keys of a cluster.
+
+    Returns:
+        (N, M, D) at the places of the groups.
+    """
+    scores = _scores(centroid, key, valid)  # (N, C, L)
+    top = scores.detach().topk(min(n_top, key.shape[1]), dim=-1, sorted=False).indices
+    rest = torch.softmax(scores, dim=-1).scatter(-1, top, 0.0)  # (N, C, L)
+    keys = take_rows(top, groups.cluster).unsqueeze(2)  # (N, G, 1, K)
+    real = valid.gather(1, keys.flatten(1)).view_as(keys)
+    sharp = _attend(query, key, value, keys, real, groups)
+    cluster = groups.cluster.gather(1, groups.place // groups.position.shape[2])  # (N, M)
+    coarse = take_rows(rest.to(value.dtype) @ value, cluster)
+    mass = 1 - take_rows(rest.sum(dim=-1, keepdim=True), cluster)
+    return coarse + mass.to(value.dtype) * sharp
+
+
+def _scores(centroid: Tensor, key: Tensor, valid: Tensor) -> Tensor:
+    """(N, C, L) products with padding far below; a row of padding only stays finite."""
+    with torch.autocast(key.device.type, enabled=False):
+        scores = centroid @ key.to(centroid.dtype).transpose(1, 2)
+    return scores.masked_fill(~valid.unsqueeze(1), torch.finfo(scores.dtype).min)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, keys: Tensor, visible: Tensor, groups: Groups) -> Tensor:
+    """Attention of each group to its keys (N, G, 1, K), where visible (N, G, m or 1, K): (N, M, D)."""
+    n, length, width = query.shape
+    n_groups, size = groups.position.shape[1:]
+    q = take_rows(query, groups.position.flatten(1).clamp_max(length - 1)).view(n, n_groups, size, width)
+    k, v = (take_rows(x, keys.flatten(1)).view(n, n_groups, -1, width) for x in (key, value))  # (N, G, K, D)
+    logits = q @ k.transpose(2, 3)  # (N, G, m, K)
+    logits = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)
+    weights = torch.softmax(logits, dim=-1) * visible
+    return take_rows((weights.to(v.dtype) @ v).flatten(1, 2), groups.place)

@@ -1,0 +1,75 @@
+"""k-means of sign vectors under the Hamming distance, each row of a batch by itself."""
+
+import torch
+from torch import Tensor
+
+from recbole_lisa.ops.sorted_window import take_rows
+
+
+def hash_signs(x: Tensor, planes: Tensor, offsets: Tensor) -> Tensor:
+    """On which side of each plane a vector lies.
+
+    Args:
+        x: (..., D).
+        planes: (D, P) normals.
+        offsets: (P,).
+
+    Returns:
+        (..., P) float32, 1 where x planes > offsets, else -1.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        above = x.to(planes.dtype) @ planes > offsets
+    return above.to(torch.float32) * 2 - 1
+
+
+@torch.no_grad()
+def hamming_kmeans(signs: Tensor, valid: Tensor, *, n_clusters: int, n_iterations: int) -> Tensor:
+    """Lloyd's algorithm: the nearest centroid, then the majority of each bit; deterministic, O(L C P) an iteration.
+
+    A row of l real positions has min(C, l) clusters, which start at positions spread evenly over it. Ties go to the
+    lower cluster, and in a vote to -1. A cluster without members keeps its centroid.
+
+    Args:
+        signs: (N, L, P), each 1 or -1.
+        valid: (N, L) bool, padding on the right; it takes no part.
+        n_clusters: C.
+        n_iterations: assignments; between two of them the centroids move.
+
+    Returns:
+        (N, L) int64 in 0..C-1; at padding any number in that range.
+    """
+    n_clusters = min(n_clusters, signs.shape[1])
+    counted = valid.unsqueeze(-1).to(signs.dtype)
+    points = torch.cat([signs * counted, counted], dim=-1)  # (N, L, P + 1), the last to count members
+    lengths = valid.sum(dim=1, keepdim=True)  # (N, 1)
+    number = torch.arange(n_clusters, device=signs.device)
+    exists = number < lengths  # (N, C)
+    start = torch.where(exists, number * lengths // lengths.clamp(1, n_clusters), 0)
+    centroids = take_rows(signs, start)  # (N, C, P)
+    cluster = _nearest(points, centroids, exists)
+    for _ in range(n_iterations - 1):
+        centroids = _majorities(points, cluster, centroids)
+        cluster = _nearest(points, centroids, exists)
+    return cluster
+
+
+def _nearest(points: Tensor, centroids: Tensor, exists: Tensor) -> Tensor:
+    """The existing centroid that agrees in most bits, the lowest among equals: (N, L)."""
+    n_clusters, n_bits = centroids.shape[1:]
+    # Agreement times C, plus C - 1 - c: whole numbers whose largest tells the cluster.
+    rank = n_clusters - 1 - torch.arange(n_clusters, device=points.device)
+    rank = torch.where(exists, rank, rank - n_clusters * (2 * n_bits + 1)).to(points.dtype)
+    ranked = torch.cat([centroids * n_clusters, rank.unsqueeze(-1)], dim=-1)  # (N, C, P + 1)
+    with torch.autocast(points.device.type, enabled=False):
+        best = (points @ ranked.transpose(1, 2)).amax(dim=-1)  # (N, L)
+    return n_clusters - 1 - best.long() % n_clusters
+
+
+def _majorities(points: Tensor, cluster: Tensor, centroids: Tensor) -> Tensor:
+    """Each cluster's majority in each bit; an empty one keeps its centroid: (N, C, P)."""
+    n, n_clusters, _ = centroids.shape
+    rows = (cluster + torch.arange(n, device=points.device).unsqueeze(1) * n_clusters).flatten()
+    votes = points.new_zeros(n * n_clusters, points.shape[-1]).index_add_(0, rows, points.flatten(0, 1))
+    votes = votes.view(n, n_clusters, -1)
+    majority = (votes[..., :-1] > 0).to(points.dtype) * 2 - 1
+    return torch.where(votes[..., -1:] > 0, majority, centroids)
