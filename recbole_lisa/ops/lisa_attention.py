@@ -57,12 +57,12 @@ def _check_sequences(items: Tensor, decay: Tensor, valid: Tensor | None) -> None
         raise ValueError(f"valid must be bool (N, L) = {tuple(items.shape)}, got {valid.dtype} {tuple(valid.shape)}")
 
 
-def _working_dtype(table: Tensor, values: Tensor) -> torch.dtype:
+def _working_dtype(table: Tensor, values: Tensor, span: float) -> torch.dtype:
     """float32, unless an operand is float64 or the scores span so much that a faded codeword could still win.
 
     A float32 histogram forgets what is below 1e-45; with scores within SAFE_SPAN that can decide nothing.
     """
-    wide = torch.float64 in (table.dtype, values.dtype) or row_span(table.float()) > SAFE_SPAN[torch.float32]
+    wide = torch.float64 in (table.dtype, values.dtype) or span > SAFE_SPAN[torch.float32]
     return torch.float64 if wide else torch.float32
 
 
@@ -142,11 +142,13 @@ def lisa_attention_items(
         raise ValueError(f"bidirectional attention has no decay: pass decay=0.0, got {decay}")
     if not items.numel():
         return values.new_zeros(*items.shape, values.shape[-1])
-    dtype = _working_dtype(table, values)
+    span = row_span(table.float())
+    dtype = _working_dtype(table, values, span)
+    flat_codes = codes + torch.arange(codes.shape[1], device=codes.device) * table.shape[1]  # (U, B) int64, b * W + q
     soft = None if assignment is None else nn.functional.pad(assignment.flatten(1).to(dtype), (0, 0, 0, 1))
     with torch.autocast(items.device.type, enabled=False):
         out: Tensor = BlockedLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
-            items, codes.long(), soft, table.to(dtype), values.to(dtype), steps, valid, causal
+            items, flat_codes, soft, table.to(dtype), values.to(dtype), steps, valid, causal, span
         )
     return out.to(values.dtype)
 
@@ -177,7 +179,7 @@ def lisa_attention_last(
     _check_sequences(items, steps, valid)
     codes = codes.long()
     if assignment is not None:
-        assignment = assignment.to(_working_dtype(table, values))
+        assignment = assignment.to(_working_dtype(table, values, row_span(table.float())))
     with torch.autocast(items.device.type, enabled=False):
         histogram = last_histogram(items, codes, n_codewords, assignment=assignment, decay=steps, valid=valid)
         final = (valid.sum(dim=1) - 1).clamp_min(0)  # (N,)

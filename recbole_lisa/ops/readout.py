@@ -29,40 +29,48 @@ def row_span(table: Tensor) -> float:
     return float((high - low).amax())
 
 
-def score_table(table: Tensor) -> ScoreTable:
+def score_table(table: Tensor, span: float) -> ScoreTable:
     """Prepare T for gathering.
 
     Args:
         table: (B, W, W) raw scaled inner products, float32 or float64.
+        span: its row_span.
 
     Returns:
         ScoreTable with rows (B * W, W).
     """
     rows = table.flatten(0, 1)
-    if row_span(table) > SAFE_SPAN[table.dtype]:
+    if span > SAFE_SPAN[table.dtype]:
         return ScoreTable(rows, log_domain=True)
     return ScoreTable((rows - rows.amax(dim=-1, keepdim=True)).exp(), log_domain=False)
 
 
-def attention_weights(histogram: Tensor, query: Tensor, scores: ScoreTable) -> tuple[Tensor, Tensor]:
-    """Normalised attention over codewords and its slope.
+def attention_weights(
+    histogram: Tensor, query: Tensor, scores: ScoreTable, *, weights: Tensor, gathered: Tensor
+) -> Tensor:
+    """Normalised attention over codewords, and what its slope d A / d F = exp(T[q]) / Z is made of.
 
     Args:
-        histogram: (M, B, W) codeword histograms F.
+        histogram: (M * B, W) codeword histograms F.
         query: (M * B,) flat query codes b * W + q.
         scores: prepared table.
+        weights: (M * B, W), overwritten with A; rows of zeros where the histogram is empty.
+        gathered: (M * B, W), overwritten; times the returned scale it is the slope, up to the normaliser's own term.
 
     Returns:
-        A (M, B, W), rows of zeros where the histogram is empty, and exp(T[q]) / Z (M, B, W) = d A / d F up to
-        the normaliser's own term.
+        (M * B, 1) scale.
     """
-    gathered = scores.rows.index_select(0, query).view_as(histogram)  # (M, B, W)
+    torch.index_select(scores.rows, 0, query, out=gathered)
     if not scores.log_domain:
-        weights = gathered * histogram
-        total = weights.sum(dim=-1, keepdim=True).clamp_min_(torch.finfo(weights.dtype).tiny)
-        return weights.div_(total), gathered.div_(total)
-    logits = histogram.log() + gathered
-    total = logits.logsumexp(dim=-1, keepdim=True)
+        torch.mul(gathered, histogram, out=weights)
+        # A product with ones: torch's sum over a short last dimension takes twice as long.
+        total = (weights @ weights.new_ones(weights.shape[1])).unsqueeze(1)
+        scale = total.clamp_min_(torch.finfo(weights.dtype).tiny).reciprocal_()
+        weights.mul_(scale)
+        return scale
+    torch.log(histogram, out=weights).add_(gathered)
+    total = weights.logsumexp(dim=-1, keepdim=True)
     total = torch.where(torch.isfinite(total), total, torch.zeros_like(total))
-    slope = (gathered - total).clamp_max_(MAX_SLOPE_EXPONENT[logits.dtype]).exp_()
-    return (logits - total).exp_(), slope
+    weights.sub_(total).exp_()
+    gathered.sub_(total).clamp_max_(MAX_SLOPE_EXPONENT[gathered.dtype]).exp_()
+    return torch.ones_like(total)

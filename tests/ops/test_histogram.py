@@ -4,53 +4,70 @@ import pytest
 import torch
 
 from recbole_lisa.ops import reference
-from recbole_lisa.ops.histogram import decay_matrix, histogram_step, last_histogram, scan_block, scan_block_backward
+from recbole_lisa.ops.histogram import block_decay, histogram_step, last_histogram, scan_block, scan_block_backward
 from tests.helpers import assert_close
 
 
-def test_decay_matrix_holds_products_of_decays() -> None:
-    decay = torch.tensor([[0.5, 1.0, 2.0]], dtype=torch.float64)
-    expected = [
-        [math.exp(-0.5), 1, 0, 0],
-        [math.exp(-1.5), math.exp(-1.0), 1, 0],
-        [math.exp(-3.5), math.exp(-3.0), math.exp(-2.0), 1],
-    ]
-    assert_close(decay_matrix(decay, torch.float64)[0], torch.tensor(expected, dtype=torch.float64))
+def test_block_decay_holds_products_of_decays() -> None:
+    decay = torch.tensor([[0.5, 1.0, 2.0, 4.0]], dtype=torch.float64)
+    got = block_decay(decay, 2, 2, torch.float64)
+    wanted = {
+        "fade": [[-0.5, -1.5], [-2.0, -6.0]],
+        "rise": [[-1.0, 0.0], [-4.0, 0.0]],
+        "chunks": [[0.0, -math.inf], [-6.0, 0.0]],
+        "before": [[-1.5], [-7.5]],
+    }
+    for name, exponents in wanted.items():
+        expected = torch.tensor([exponents], dtype=torch.float64).exp()
+        assert_close(getattr(got, name).view_as(expected), expected)
 
 
 def test_huge_gaps_forget_without_losing_later_small_ones() -> None:
     decay = torch.tensor([[0.1, 1e9, 0.1, 0.1]], dtype=torch.float64)
-    weights = decay_matrix(decay, torch.float32)[0]
-    assert torch.isfinite(weights).all()
-    assert weights[3, 0] == 0
-    assert weights[3, 1] == 0
-    assert_close(weights[3, 2:], torch.tensor([math.exp(-0.2), math.exp(-0.1), 1.0]))
+    got = block_decay(decay, 1, 4, torch.float32)
+    assert_close(got.fade.flatten(), torch.tensor([math.exp(-0.1), 0.0, 0.0, 0.0]))
+    assert_close(got.rise.flatten(), torch.tensor([0.0, math.exp(-0.2), math.exp(-0.1), 1.0]))
+    assert_close(torch.cat(list(got.steps)).flatten(), torch.tensor([math.exp(-0.1), 0.0, *[math.exp(-0.1)] * 2]))
+
+
+BLOCKS = [(1, 5), (1, 1), (3, 5), (2, 1)]
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("shared", [True, False], ids=["one_decay", "decay_per_step"])
 def test_blocks_with_a_carry_equal_the_step_by_step_scan(shared: bool) -> None:
-    n, length, b, w = 3, 23, 2, 4
+    n, b, w = 3, 2, 4
+    length = sum(n_chunks * n_steps for n_chunks, n_steps in BLOCKS)
     keys = torch.rand(n, length, b, w, dtype=torch.float64)
-    decay = torch.full((1, length), 0.3, dtype=torch.float64) if shared else torch.rand(n, length).double()
+    decay = torch.tensor(0.3, dtype=torch.float64) if shared else torch.rand(n, length).double()
     expected = reference.decayed_histogram(keys, decay.expand(n, length))
     carry = torch.zeros(n, b * w, dtype=torch.float64)
-    for steps in (slice(0, 5), slice(5, 6), slice(6, 23)):
-        weights = decay_matrix(decay[:, steps], torch.float64)
-        block = scan_block(keys[:, steps].flatten(2), carry, weights)
+    start = 0
+    for n_chunks, n_steps in BLOCKS:
+        steps = slice(start, start + n_chunks * n_steps)
+        factors = block_decay(decay if shared else decay[:, steps], n_chunks, n_steps, torch.float64)
+        block = keys[:, steps].flatten(2).contiguous()
+        carry = scan_block(block, carry, factors)
         assert_close(block.view(n, -1, b, w), expected[:, steps])
-        carry = block[:, -1]
+        assert_close(carry, block[:, -1])
+        start = steps.stop
 
 
 @pytest.mark.oracle
-def test_backward_scan_equals_autograd() -> None:
-    keys = torch.rand(2, 7, 6, dtype=torch.float64, requires_grad=True)
-    carry = torch.rand(2, 6, dtype=torch.float64, requires_grad=True)
-    weights = decay_matrix(torch.rand(2, 7).double(), torch.float64)
-    grad, later = torch.randn(2, 7, 6).double(), torch.randn(2, 6).double()
-    out = weights[:, :, 1:] @ keys + weights[:, :, :1] * carry.unsqueeze(1)
+@pytest.mark.parametrize(("n_chunks", "n_steps"), [(1, 7), (3, 4), (5, 1)])
+@pytest.mark.parametrize("shared", [True, False], ids=["one_decay", "decay_per_step"])
+def test_backward_scan_equals_autograd(shared: bool, n_chunks: int, n_steps: int) -> None:
+    n, length, columns = 2, n_chunks * n_steps, 6
+    keys = torch.rand(n, length, columns, dtype=torch.float64, requires_grad=True)
+    carry = torch.rand(n, columns, dtype=torch.float64, requires_grad=True)
+    decay = torch.tensor(0.3, dtype=torch.float64) if shared else torch.rand(n, length).double()
+    grad, later = torch.randn(n, length, columns).double(), torch.randn(n, columns).double()
+    first = torch.exp(-decay.expand(n, length)[:, :1, None]) * carry.unsqueeze(1)
+    steps = torch.cat([keys[:, :1] + first, keys[:, 1:]], dim=1)
+    out = reference.decayed_histogram(steps.unsqueeze(2), decay.expand(n, length)).squeeze(2)
     expected = torch.autograd.grad((out * grad).sum() + (out[:, -1] * later).sum(), (keys, carry))
-    for actual, wanted in zip(scan_block_backward(grad.clone(), later, weights), expected, strict=True):
+    carry_grad = scan_block_backward(grad, later, block_decay(decay, n_chunks, n_steps, torch.float64))
+    for actual, wanted in zip((grad, carry_grad), expected, strict=True):
         assert_close(actual, wanted)
 
 
