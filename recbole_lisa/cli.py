@@ -18,6 +18,7 @@ _COMMANDS = {
     "run": "recbole_lisa.cli:run_command",
     "convert": "recbole_lisa.data.raw.command:main",
     "benchmark": "recbole_lisa.benchmark:main",
+    "reproduce": "recbole_lisa.reproduce:main",
 }
 _EPILOG = """\
 Every setting of RecBole, the model, the data set or the protocol is an option: --epochs=10 or --epochs 10.
@@ -27,6 +28,7 @@ commands:
   recbole-lisa [run] -m MODEL -d DATASET ...   train a model on a data set and print its metrics
   recbole-lisa convert FORMAT INPUT ...        write the file of a data set from a public archive or any table
   recbole-lisa benchmark NAME ...              time the models' own objects beside the naive formulation
+  recbole-lisa reproduce ranking -d DATASET    train the rows of the paper's table, write its page
 """
 
 

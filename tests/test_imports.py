@@ -22,7 +22,8 @@ LEVELS: list[set[str]] = [
     {"registry", "config", "data"},
     {"checkpoint", "evaluation", "optimizer_step", "progress", "results", "resume", "run_log", "trainer"},
     {"benchmark", "quick_start"},
-    {"cli"},
+    {"cli", "reproduce"},
+    {"__main__"},
 ]
 LEVEL_OF = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 ALONE = LEVELS[0]

@@ -1,0 +1,7 @@
+"""`python -m recbole_lisa`: the same as the command `recbole-lisa`."""
+
+import sys
+
+from recbole_lisa.cli import main
+
+sys.exit(main())

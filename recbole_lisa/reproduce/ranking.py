@@ -1,0 +1,109 @@
+"""Train the rows of the ranking table, each seed in a process of its own; what is there already is not run again."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from recbole_lisa.reproduce.paper import ROWS
+
+PACKAGE = Path(__file__).parents[1]
+
+
+class Job(NamedTuple):
+    """One row with one seed, in the folder that its run is started from."""
+
+    row: str
+    seed: int
+    options: list[str]
+    folder: Path
+
+    @property
+    def result_file(self) -> Path:
+        """The run's result, there once it has finished."""
+        return self.folder / "result.json"
+
+
+def jobs(dataset: str, rows: Sequence[str], seeds: Sequence[int], runs: Path, settings: Sequence[str]) -> Iterator[Job]:
+    """The runs of a table, seed by seed so that every row has a first figure early.
+
+    Args:
+        dataset: data set name.
+        rows: keys of ROWS.
+        seeds: one run each.
+        runs: folder of all runs.
+        settings: further words of the command line, the same for all.
+    """
+    for seed in seeds:
+        for row in rows:
+            options = [*ROWS[row].options(), f"--dataset={dataset}", "--protocol=paper", *settings, f"--seed={seed}"]
+            yield Job(row, seed, options, runs / dataset / f"{row}-{seed}")
+
+
+def finished(job: Job) -> bool:
+    """Whether the result of exactly these options is there."""
+    record = job.folder / "options.json"
+    return job.result_file.exists() and record.exists() and json.loads(record.read_text()) == job.options
+
+
+def run_job(job: Job, threads: int) -> int:
+    """Run one job to its end, or go on where an interrupted run of the same options stopped.
+
+    Returns:
+        The exit status of the run; its output is in log.txt of the folder.
+    """
+    job.folder.mkdir(parents=True, exist_ok=True)
+    record = job.folder / "options.json"
+    same = record.exists() and json.loads(record.read_text()) == job.options
+    job.result_file.unlink(missing_ok=True)
+    record.write_text(json.dumps(job.options), encoding="utf-8")
+    resume = ["--resume=auto"] if same and list(job.folder.glob("saved/*.pth")) else []
+    words = [*job.options, f"--result_file={job.result_file.name}", "--show_progress=False", *resume]
+    path = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with (job.folder / "log.txt").open("a", encoding="utf-8") as log:
+        return subprocess.run(
+            [sys.executable, "-m", "recbole_lisa", "run", *words],
+            cwd=job.folder,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(path)},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+        ).returncode
+
+
+def run_all(todo: Sequence[Job], *, parallel: int, threads: int) -> list[Job]:
+    """Run the jobs that are not finished.
+
+    Args:
+        todo: what to run.
+        parallel: runs at a time.
+        threads: threads of each run.
+
+    Returns:
+        The jobs that failed.
+    """
+    failed = []
+    missing = [job for job in todo if not finished(job)]
+    bar = tqdm(total=len(missing), desc="runs", disable=None)
+    with ThreadPoolExecutor(parallel) as pool, bar:
+        for job, status in zip(missing, pool.map(lambda job: run_job(job, threads), missing), strict=True):
+            bar.update()
+            if status:
+                failed.append(job)
+                tqdm.write(f"{job.row}, seed {job.seed}: failed with status {status}, see {job.folder / 'log.txt'}")
+    return failed
+
+
+def results(todo: Sequence[Job]) -> dict[str, list[dict[str, Any]]]:
+    """Row -> the results of its finished runs, in the order of the seeds."""
+    found: dict[str, list[dict[str, Any]]] = {job.row: [] for job in todo}
+    for job in todo:
+        if finished(job):
+            found[job.row].append(json.loads(job.result_file.read_text(encoding="utf-8")))
+    return found

@@ -1,0 +1,138 @@
+"""`recbole-lisa reproduce ranking`: runs what is missing, and writes a page of what is there."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recbole_lisa.cli import main
+from recbole_lisa.registry import MODELS
+from recbole_lisa.reproduce import page
+from recbole_lisa.reproduce.paper import METRICS, ROWS, paper_figures
+from recbole_lisa.reproduce.ranking import finished, jobs, run_all
+from tests.tiny import write_tiny_dataset
+
+pytest.importorskip("matplotlib")
+
+SMALL = ["--epochs=2", "--test_step=1", "--hidden_size=8", "--inner_size=8", "--eval_args={mode: uni12}"]
+
+
+def made_up(seed: int, hit: float) -> dict[str, Any]:
+    """A result with only what the page reads."""
+    metrics = dict(zip(METRICS, (hit - 0.2, hit - 0.3, hit, hit - 0.25), strict=True))
+    config = {
+        "MAX_ITEM_LIST_LENGTH": 300,
+        "loss_type": "BCE",
+        "train_neg_sample_args": {"sample_num": 1, "distribution": "uniform"},
+        "learning_rate": 0.001,
+        "adam_betas": [0.9, 0.98],
+        "train_batch_size": 128,
+        "epochs": 200,
+    }
+    curve = [{"epoch": 10, **metrics}, {"epoch": 20, **metrics}]
+    run = {"seed": seed, "test": metrics, "curve": curve, "config": config}
+    return {**run, "device": "cpu", "versions": {"torch": "2.13.0"}}
+
+
+def table(text: str) -> dict[str, list[str]]:
+    """Row name -> its cells."""
+    lines = [line.strip("| \n").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {cells[0]: cells[1:] for cells in lines}
+
+
+def test_every_row_names_a_model_and_every_figure_a_row() -> None:
+    assert {row.model for row in ROWS.values()} <= set(MODELS)
+    for dataset in ("ml-1m", "ml-25m", "alibaba", "amazon-video-games-18"):
+        figures = paper_figures(dataset)
+        assert set(figures) == set(ROWS) - {"Linear"}
+        assert all(f[0] > f[1] and f[2] > f[3] and f[2] > f[0] for f in figures.values())
+    assert paper_figures("ml-1m")["Linformer"] == (0.4171, 0.2899, 0.5704, 0.3394)
+    assert paper_figures("ml-100k") == {}
+
+
+def test_the_page_shows_mean_spread_and_difference_to_the_paper(tmp_path: Path) -> None:
+    found = {"Transformer": [made_up(1, 0.80), made_up(2, 0.79)], "LISA-Soft": [made_up(1, 0.78)], "LSH-4": []}
+    files = page.write_page("ml-1m", found, ["--data_path=DATA"], tmp_path)
+    rows = table(files[0].read_text())
+    assert rows["Transformer"][2:] == [
+        "0.7950 [0.0100]",
+        "0.5450 [0.0100]",
+        "1, 2",
+        "0.7914, 0.5725",
+        "+0.0036, -0.0275",
+    ]
+    assert rows["LISA-Soft"][2] == "0.7800"
+    assert rows["LSH-4"] == ["not run"] * 4 + ["-", "0.7627, 0.5408", "-"]
+    command = (
+        "python run_recbole_lisa.py --model=Reformer --n_hashes=4 --dataset=ml-1m --protocol=paper --data_path=DATA"
+    )
+    assert command in files[0].read_text()
+    points = list(csv.DictReader(files[1].open()))
+    assert [(p["row"], p["seed"], p["epoch"], p["hit@10"]) for p in points[:3]] == [
+        ("Transformer", "1", "10", "0.8"), ("Transformer", "1", "20", "0.8"), ("Transformer", "2", "10", "0.79")
+    ]  # fmt: skip
+    assert files[2].read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_written_by_hand_stays(tmp_path: Path) -> None:
+    path = page.write_page("ml-100k", {"Linear": [made_up(1, 0.6)]}, [], tmp_path)[0]
+    path.write_text(path.read_text() + "\nBy hand.\n")
+    page.write_page("ml-100k", {"Linear": [made_up(1, 0.7)]}, [], tmp_path)
+    assert path.read_text().endswith("\nBy hand.\n")
+    assert table(path.read_text())["Linear"][2] == "0.7000"
+    assert path.read_text().count(page.MARK) == 1
+
+
+def test_rows_are_trained_once_and_a_changed_setting_trains_again(
+    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny_dataset(isolated_run_dir / "data")
+    words = ["reproduce", "ranking", "-d", "tiny", "--rows", "Linear", "--seeds", "1", "--data_path=data", *SMALL]
+    assert main(words) == 0
+    result = Path("runs/tiny/Linear-1/result.json")
+    first = json.loads(result.read_text())
+    assert first["model"] == "LinearTransformer"
+    assert [point["epoch"] for point in first["curve"]] == [1, 2]
+    assert table(Path("results/tiny.md").read_text())["Linear"][2] == f"{first['test']['hit@10']:.4f}"
+    stamp = result.stat().st_mtime_ns
+    assert main(words) == 0
+    assert result.stat().st_mtime_ns == stamp
+    assert main([*words, "--learning_rate=0.01", "--only_page"]) == 0
+    assert table(Path("results/tiny.md").read_text())["Linear"][2] == "not run"
+    assert result.stat().st_mtime_ns == stamp
+
+
+def test_a_failing_run_is_named_and_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny_dataset(tmp_path / "data")
+    todo = list(jobs("tiny", ["Linear"], [1], tmp_path / "runs", [f"--data_path={tmp_path / 'data'}", *SMALL]))
+    todo.insert(
+        0, todo[0]._replace(row="Transformer", options=["--model=Nothing", "--dataset=tiny"], folder=tmp_path / "x")
+    )
+    failed = run_all(todo, parallel=2, threads=1)
+    assert [job.row for job in failed] == ["Transformer"]
+    assert "failed with status 2" in capsys.readouterr().out
+    assert "unknown model 'Nothing'" in (tmp_path / "x" / "log.txt").read_text()
+    assert [finished(job) for job in todo] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rank"], "unknown table 'rank'"),
+        (["ranking", "--rows", "LSH1", "-d", "ml-100k"], "Did you mean 'LSH-1'"),
+        (["ranking", "-d", "ml-100k", "--seed=3"], "use --seeds"),
+        (["ranking", "-d", "ml-100k", "--epoch=3"], "Did you mean 'epochs'"),
+        (["ranking", "-d", "ml-100k", "--parallel", "0"], "at least 1, got 0 and 1"),
+        (["ranking"], "--dataset"),
+    ],
+)
+def test_mistakes_stop_before_anything_runs(
+    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["reproduce", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert list(isolated_run_dir.iterdir()) == []
