@@ -1,0 +1,79 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from recbole_lisa.ops.clustered_attention import (
+    GROUP,
+    bidirectional_clustered_attention,
+    causal_clustered_attention,
+    cluster_means,
+    group_queries,
+)
+from recbole_lisa.ops.reference_clusters import clustered_attention_loop
+from tests.attention.contract import ragged
+from tests.helpers import assert_close
+
+FORMS = {"causal": causal_clustered_attention, "bidirectional": bidirectional_clustered_attention}
+every_form = pytest.mark.parametrize("form", FORMS)
+
+
+def attend(attention: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, cluster: Tensor, valid: Tensor) -> Tensor:
+    n_clusters = int(cluster.max()) + 1
+    centroid = cluster_means(q, cluster, valid, n_clusters)
+    return attention(q, k, v, centroid, valid, group_queries(cluster, n_clusters), n_top=4) * valid.unsqueeze(-1)
+
+
+@pytest.mark.oracle
+@every_form
+@pytest.mark.parametrize(("length", "n_clusters"), [(1, 1), (7, 3), (50, 2), (37, 37)])
+def test_outputs_and_gradients_equal_the_loop(form: str, length: int, n_clusters: int) -> None:
+    inputs = [torch.randn(3, length, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    cluster, valid = torch.randint(n_clusters, (3, length)), ragged(3, length)
+    fast = attend(FORMS[form], *inputs, cluster, valid)
+    slow = clustered_attention_loop(*inputs, cluster, valid, n_top=4, causal=form == "causal")
+    assert_close(fast, slow)
+    weight = torch.randn_like(fast)
+    fast_grads, slow_grads = (torch.autograd.grad((out * weight).sum(), inputs) for out in (fast, slow))
+    for fast_grad, slow_grad in zip(fast_grads, slow_grads, strict=True):
+        assert_close(fast_grad, slow_grad)
+
+
+@every_form
+def test_a_row_of_padding_is_finite(form: str) -> None:
+    inputs = [torch.randn(2, 9, 8, requires_grad=True) for _ in range(3)]
+    valid = torch.zeros(2, 9, dtype=torch.bool)
+    valid[0, :5] = True
+    out = attend(FORMS[form], *inputs, torch.randint(3, (2, 9)), valid)
+    grads = torch.autograd.grad(out.sum(), inputs)
+    assert all(torch.isfinite(x).all() for x in (out, *grads))
+
+
+CLUSTERINGS = {
+    "one_cluster": lambda length, c: torch.zeros(2, length, dtype=torch.int64),
+    "last_cluster": lambda length, c: torch.full((2, length), c - 1),
+    "all_apart": lambda length, c: (torch.arange(length) % c).expand(2, -1).contiguous(),
+    "random": lambda length, c: torch.randint(c, (2, length)),
+}
+
+
+@pytest.mark.parametrize("clustering", CLUSTERINGS)
+@pytest.mark.parametrize(
+    ("length", "n_clusters"), [(1, 1), (1, 5), (GROUP, 1), (GROUP + 1, 1), (100, 3), (100, 100), (5, 9)]
+)
+def test_groups_hold_each_position_once_in_its_cluster(clustering: str, length: int, n_clusters: int) -> None:
+    cluster = CLUSTERINGS[clustering](length, n_clusters)
+    groups = group_queries(cluster, n_clusters)
+    for n in range(2):
+        places = groups.place[n]
+        assert torch.equal(groups.position[n].flatten()[places], torch.arange(length))
+        assert torch.equal(groups.cluster[n][places // GROUP], cluster[n])
+        assert (groups.position[n] < length).sum() == length
+
+
+def test_cluster_means_leave_padding_out_and_are_zero_without_members() -> None:
+    x = torch.arange(8.0).view(1, 4, 2)
+    valid = torch.tensor([[True, True, True, False]])
+    means = cluster_means(x, torch.tensor([[0, 2, 0, 2]]), valid, 3)
+    assert means.tolist() == [[[2.0, 3.0], [0.0, 0.0], [2.0, 3.0]]]

@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
+from recbole_lisa.ops.reference_clusters import hamming_kmeans_loop
+from tests.attention.contract import ragged
+
+
+def random_signs(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 2, shape).float() * 2 - 1
+
+
+def test_hash_signs_tell_the_side_of_each_plane() -> None:
+    planes, offsets = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.5, -1.0])
+    x = torch.tensor([[[1.0, 0.0], [0.5, -0.5], [0.0, -1.0]]])
+    assert hash_signs(x, planes, offsets).tolist() == [[[1, 1], [-1, -1], [-1, -1]]]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("n_iterations", [1, 2, 7])
+@pytest.mark.parametrize(("length", "n_bits", "n_clusters"), [(1, 5, 3), (13, 3, 4), (40, 63, 7), (17, 2, 100)])
+def test_equals_the_loop_over_vectors(length: int, n_bits: int, n_clusters: int, n_iterations: int) -> None:
+    signs, valid = random_signs(4, length, n_bits), ragged(4, length)
+    settings = {"n_clusters": n_clusters, "n_iterations": n_iterations}
+    found = hamming_kmeans(signs, valid, **settings)
+    assert torch.equal(found[valid], hamming_kmeans_loop(signs, valid, **settings)[valid])
+    assert found.min() >= 0
+    assert found.max() < min(n_clusters, length)
+
+
+def test_padding_and_neighbours_do_not_matter() -> None:
+    signs, valid = random_signs(5, 33, 20), ragged(5, 33)
+    settings = {"n_clusters": 6, "n_iterations": 5}
+    found = hamming_kmeans(signs, valid, **settings)
+    other = torch.where(valid.unsqueeze(-1), signs, random_signs(5, 33, 20))
+    assert torch.equal(hamming_kmeans(other, valid, **settings)[valid], found[valid])
+    for n, length in enumerate(valid.sum(dim=1).tolist()):
+        alone = hamming_kmeans(signs[n : n + 1, :length], valid[n : n + 1, :length], **settings)
+        assert torch.equal(alone[0], found[n, :length])
+
+
+def test_clear_clusters_are_found() -> None:
+    centres = random_signs(3, 63)
+    cluster = torch.arange(30) % 3
+    signs = centres[cluster].clone()
+    signs[torch.arange(30), torch.randint(63, (30,))] *= -1
+    found = hamming_kmeans(signs.unsqueeze(0), torch.ones(1, 30, dtype=torch.bool), n_clusters=3, n_iterations=10)[0]
+    assert torch.equal(found.unsqueeze(0) == found.unsqueeze(1), cluster.unsqueeze(0) == cluster.unsqueeze(1))
+
+
+def test_a_row_of_padding_is_harmless() -> None:
+    valid = torch.zeros(2, 6, dtype=torch.bool)
+    valid[0, :4] = True
+    found = hamming_kmeans(random_signs(2, 6, 9), valid, n_clusters=3, n_iterations=3)
+    assert found[1].min() >= 0
+    assert found[1].max() < 3
