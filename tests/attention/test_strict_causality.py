@@ -11,12 +11,15 @@ STRICT: list[tuple[str, dict[str, Any]]] = [
     ("reformer", {"n_hashes": 1, "bucket_size": 32}),
     ("reformer", {"n_hashes": 4, "bucket_size": 32}),
     ("routing", {"window_size": 32}),
+    ("sinkhorn", {"bucket_size": 32}),
+    ("sinkhorn", {"bucket_size": 32, "n_top_buckets": 2}),
     ("linear", {}),
     ("full", {}),
 ]
 PUBLISHED: list[tuple[str, dict[str, Any]]] = [
     ("reformer", {"n_hashes": 4, "bucket_size": 32, "causality": "published"}),
     ("routing", {"window_size": 32, "causality": "published"}),
+    ("clustered", {}),
 ]
 
 
