@@ -16,7 +16,8 @@ _DIVERGED_STATUS = 1
 _USAGE_STATUS = 2
 _COMMANDS = {
     "run": "recbole_lisa.cli:run_command",
-    "convert": "recbole_lisa.data.raw.command:main",
+    "download": "recbole_lisa.data.raw.download_command:main",
+    "convert": "recbole_lisa.data.raw.convert_command:main",
     "benchmark": "recbole_lisa.benchmark:main",
     "reproduce": "recbole_lisa.reproduce:main",
 }
@@ -26,6 +27,7 @@ Values are yaml: --topk='[5, 10]', --eval_args='{mode: uni100}', --train_neg_sam
 
 commands:
   recbole-lisa [run] -m MODEL -d DATASET ...   train a model on a data set and print its metrics
+  recbole-lisa download DATASET ...            fetch a public data set and write its file
   recbole-lisa convert FORMAT INPUT ...        write the file of a data set from a public archive or any table
   recbole-lisa benchmark NAME ...              time the models' own objects beside the naive formulation
   recbole-lisa reproduce ranking -d DATASET    train the rows of the paper's table, write its page

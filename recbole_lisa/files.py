@@ -34,6 +34,28 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Make a folder; whatever folders are made for it vanish again when the work fails and leaves them empty.
+
+    Args:
+        path: The folder; it may exist.
+
+    Yields:
+        The folder.
+    """
+    folder = Path(path)
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+    except BaseException:
+        for place in missing:
+            with contextlib.suppress(OSError):
+                place.rmdir()
+        raise
+
+
 def probe_writing(path: str | os.PathLike[str]) -> None:
     """Find out whether `atomic_writer` could write `path`; nothing is left behind.
 

@@ -1,6 +1,7 @@
 """One run from the files to the metrics."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from logging import getLogger
 from os import PathLike
 from time import perf_counter
@@ -12,6 +13,7 @@ from recbole_lisa.checkpoint import check_checkpoint_dir
 from recbole_lisa.config import LISAConfig
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.data.raw.obtain import with_data
 from recbole_lisa.evaluation import check_loader
 from recbole_lisa.results import check_result_file, collect_result, result_table, write_result
 from recbole_lisa.resume import resume_if_asked
@@ -29,6 +31,8 @@ def run(
     command_line: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train a model on a data set, test its best epoch, print the metrics.
+
+    A public data set whose file is missing is downloaded and converted first, unless `download` is False.
 
     Args:
         model: A name of the registry, or a model class.
@@ -48,18 +52,21 @@ def run(
         TrainingDivergedError: The training loss is NaN or infinite.
     """
     started = perf_counter()
-    config = LISAConfig(
+    build = partial(
+        LISAConfig,
         model,
         dataset,
         protocol=protocol,
-        config_files=config_files,
+        config_files=list(config_files),
         config_dict=config_dict,
         command_line=command_line,
     )
+    config, obtained = with_data(build)
     check_result_file(config["result_file"])
     check_checkpoint_dir(config["checkpoint_dir"])
     with run_log(config) as log:
-        getLogger().info(config)
+        for line in (*obtained, config):
+            getLogger().info(line)
         init_seed(config["seed"], config["reproducibility"])
         train, valid, test = create_loaders(config, create_dataset(config))
         for loader in filter(None, (valid, test)):

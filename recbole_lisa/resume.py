@@ -19,6 +19,7 @@ _FREE_SETTINGS = {
     *("show_progress", "state", "loss_decimal_place", "log_wandb", "wandb_project", "config_files"),
     *("worker", "gpu_id", "use_gpu", "device", "eval_batch_size"),
     *("nproc", "world_size", "local_rank", "offset", "ip", "port"),
+    *("download", "archive", "source", "conversion", "archive_url", "archive_checksum"),
     *("save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path"),
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from recbole_lisa.cli import main, parse_settings
+from recbole_lisa.cli import _COMMANDS, main, parse_settings
 from recbole_lisa.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
@@ -113,7 +113,7 @@ def test_an_argument_may_be_repeated_with_the_same_value(calls: list[dict[str, A
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rum", *NAMES], "error: unknown command 'rum': known are run, convert, benchmark. Did you mean 'run'?\n"),
+        (["rum", *NAMES], f"error: unknown command 'rum': known are {', '.join(_COMMANDS)}. Did you mean 'run'?\n"),
         (["-m", "LISASoft"], "error: the following arguments are required: -d/--dataset\n"),
         ([*NAMES, "--epochs"], "error: '--epochs' has no value: write --epochs=value\n"),
         ([*NAMES, "-m", "LISAMini"], "error: '--model' is given twice, as 'LISASoft' and as 'LISAMini': keep one\n"),
@@ -135,7 +135,10 @@ def test_a_mistake_is_one_line_on_stderr_and_status_2(
     ("words", "message"),
     [
         (["-m", "LISASft", "-d", "ml-100k"], "Did you mean 'LISASoft'?"),
-        (["-m", "LISASoft", "-d", "ml-1m"], "recbole-lisa convert ml-1m ml-1m.zip --output dataset/ml-1m"),
+        (
+            ["-m", "LISASoft", "-d", "ml-1m", "--download=False"],
+            "recbole-lisa convert ml-1m ml-1m.zip --output dataset/ml-1m",
+        ),
         ([*NAMES, "--protocol=papre"], "Did you mean 'paper'?"),
     ],
 )

@@ -243,14 +243,23 @@ def test_a_file_may_repeat_what_was_chosen(isolated_run_dir: Path) -> None:
     assert LISAConfig("LISASoft", "ml-100k", config_files=["mine.yaml"])["epochs"] == 3
 
 
-@pytest.mark.parametrize("dataset", ["ml-1m", "ml-25m", "amazon-video-games-18", "alibaba"])
-def test_a_missing_file_is_told_with_its_place_and_the_conversion(isolated_run_dir: Path, dataset: str) -> None:
+@pytest.mark.parametrize(
+    ("dataset", "conversion"),
+    [
+        ("ml-1m", "ml-1m ml-1m.zip --output here/ml-1m "),
+        ("ml-25m", "ml-25m ml-25m.zip --output here/ml-25m "),
+        ("amazon-video-games-18", "amazon-2018 Video_Games.csv --output here/amazon-video-games-18 "),
+        ("alibaba", "csv UserBehavior.csv.zip --output here/alibaba --no_header --user=0 --item=1 --time=4 "),
+    ],
+)
+def test_a_missing_file_is_told_with_its_place_and_the_conversion(
+    isolated_run_dir: Path, dataset: str, conversion: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         LISAConfig("LISASoft", dataset, config_dict={"data_path": "here"})
     message = str(caught.value)
     assert f"needs the file here/{dataset}/{dataset}.inter, which does not exist" in message
-    assert f"recbole-lisa convert {dataset} " in message
-    assert f" --output here/{dataset} " in message
+    assert f"and run: recbole-lisa convert {conversion}" in message
     assert "tab-separated lines under the header user_id:token item_id:token timestamp:float" in message
     assert list(isolated_run_dir.iterdir()) == []
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from recbole_lisa.files import atomic_writer, probe_writing, unique_run_name
+from recbole_lisa.files import atomic_writer, new_folder, probe_writing, unique_run_name
 
 
 def test_atomic_writer_writes_the_file_and_its_folders(tmp_path: Path) -> None:
@@ -62,3 +62,16 @@ def test_probe_fails_where_writing_would(tmp_path: Path, name: str) -> None:
     with pytest.raises(OSError, match="Not a directory|File name too long|File exists"), atomic_writer(tmp_path / name):
         pass
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_new_folders_vanish_when_the_work_fails_unless_something_lies_there(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    for deep in (tmp_path / "old" / "a" / "b", tmp_path / "c"):
+        with pytest.raises(RuntimeError, match="stop"), new_folder(deep) as folder:
+            assert folder.is_dir()
+            raise RuntimeError("stop")
+    assert [path.name for path in tmp_path.rglob("*")] == ["old"]
+    with pytest.raises(RuntimeError, match="stop"), new_folder(tmp_path / "c"):
+        (tmp_path / "c" / "kept").touch()
+        raise RuntimeError("stop")
+    assert (tmp_path / "c" / "kept").exists()

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 SHELL = [line for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
-RUNS = [line.partition("&& ")[2] or line for line in SHELL if "run_recbole_lisa.py" in line or "recbole-lisa" in line]
+RUNS = [
+    line.partition("&& ")[2] or line for line in SHELL if "run_recbole_lisa.py" in line or "recbole-lisa -m" in line
+]
 
 
 def test_ci_runs_exactly_the_two_commands_of_the_readme(tmp_path: Path) -> None:
@@ -63,6 +65,13 @@ def test_every_run_of_the_readme_has_valid_settings(
     words = shlex.split(line)
     assert main(words[2:] if words[0] == "python" else words[1:]) == 0
     assert len(built) == 1
+
+
+def test_the_conversion_of_the_readme_works(isolated_run_dir: Path) -> None:
+    (line,) = (line for line in SHELL if line.startswith("recbole-lisa convert"))
+    Path("clicks.csv").write_text("customer,sku,date\nu,i,2020-01-01\n", encoding="utf-8")
+    assert main(shlex.split(line)[1:]) == 0
+    assert Path("dataset/clicks/clicks.inter").is_file()
 
 
 @pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))

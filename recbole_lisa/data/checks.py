@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from recbole_lisa.data.atomic import parse_intervals
+from recbole_lisa.data.raw.obtain import MissingDataError, RawData
 from recbole_lisa.errors import UsageError, did_you_mean
 
 _INTERVALS = ("user_inter_num_interval", "item_inter_num_interval")
@@ -44,7 +45,8 @@ def check_dataset_file(dataset: str, settings: Mapping[str, Any], known: list[st
         known: Names of the data sets that have a yaml file.
 
     Raises:
-        UsageError: The file is missing; the message says which, where it goes and how to make it.
+        MissingDataError: The file is missing; the message says which, where it goes and how to make it.
+        UsageError: A setting is not supported.
     """
     folder = Path(settings["data_path"])
     wanted = folder / f"{dataset}.inter"
@@ -52,17 +54,20 @@ def check_dataset_file(dataset: str, settings: Mapping[str, Any], known: list[st
         raise UsageError("benchmark_filename is not supported: give one .inter file and set eval_args split")
     if wanted.is_file():
         return
-    if dataset not in known:
+    raw = RawData.from_settings(dataset, folder, settings) if dataset in known else None
+    if raw is None:
         hint = did_you_mean(dataset, [*known, *_beside(folder)])
-        raise UsageError(
+        message = (
             f"there is no file {wanted} ({_FORM}), and '{dataset}' is none of the data sets with settings "
             f"({', '.join(known)}): put it there or name the folder above it with --data_path.{hint}"
         )
-    archive = settings["archive"]
-    raise UsageError(
-        f"data set '{dataset}' needs the file {wanted}, which does not exist: get {archive} from "
-        f"{settings['source']} and run: recbole-lisa convert {dataset} {archive} --output {folder} "
-        f"(comes in a later release; or write the file yourself: {_FORM}; or name the folder above: --data_path)"
+    else:
+        message = (
+            f"data set '{dataset}' needs the file {wanted}, which does not exist: {raw.by_hand} "
+            f"(or write the file yourself: {_FORM}; or name the folder above: --data_path)"
+        )
+    raise MissingDataError(
+        message, raw=raw, may_download=bool(settings["download"]), show_progress=bool(settings["show_progress"])
     )
 
 

@@ -110,7 +110,7 @@ def test_ml_1m_at_length_1000_takes_under_500_mb_above_loading(supervision: str)
 CONVERT = r"""
 import json, re, sys, time
 from pathlib import Path
-from recbole_lisa.data.raw.command import reading_from
+from recbole_lisa.data.raw.convert_command import reading_from
 from recbole_lisa.data.raw.conversion import convert
 
 started = time.perf_counter()

@@ -6,7 +6,6 @@ with a probability of 2e-5.
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from recbole_lisa.data.raw.layouts import Layout
 from recbole_lisa.data.raw.report import ConversionReport
 from recbole_lisa.data.raw.source import RawFile, open_raw, text_start
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer
+from recbole_lisa.files import atomic_writer, new_folder
 
 _HEADER = "user_id:token\titem_id:token\t{rating}timestamp:float\n"
 
@@ -72,7 +71,7 @@ def convert(
     if target.exists() and not overwrite:
         raise UsageError(f"{target} exists: add --overwrite to replace it, or name another folder")
     try:
-        with _folder(output), atomic_writer(target) as stream:
+        with new_folder(output), atomic_writer(target) as stream:
             return _convert(source, target, stream, reading, show_progress)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
@@ -217,16 +216,3 @@ class RepeatedRows:
             merged = np.concatenate([self._runs.pop(), self._runs.pop()])
             merged.sort(kind="stable")
             self._runs.append(merged)
-
-
-@contextlib.contextmanager
-def _folder(path: Path) -> Iterator[None]:
-    """Whatever folders are made for `path` inside vanish when the work fails and they are empty."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    try:
-        yield
-    except BaseException:
-        for folder in missing:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise

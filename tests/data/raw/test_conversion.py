@@ -14,8 +14,8 @@ import pytest
 from recbole_lisa.config import LISAConfig
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.data.raw import conversion, tables
-from recbole_lisa.data.raw.command import reading_from
 from recbole_lisa.data.raw.conversion import RepeatedRows, convert
+from recbole_lisa.data.raw.convert_command import reading_from
 from recbole_lisa.data.raw.report import ConversionReport
 from recbole_lisa.errors import UsageError
 
