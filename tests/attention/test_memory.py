@@ -1,0 +1,91 @@
+"""Memory of forward and backward grows with the length of the sequence, not with its square, in every mechanism."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from recbole_lisa.attention import MECHANISMS, build_attention
+from recbole_lisa.ops.reference import causal_softmax_attention
+
+D, SHORT, LONG = 32, 1024, 8192
+# Built for LONG in both cases, as a model is: routing has a centroid for each window of the longest sequence.
+SETTINGS: dict[str, dict[str, Any]] = {"lisa": {"n_codebooks": 4, "n_codewords": 8}}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((name, SETTINGS.get(name, {})) for name in MECHANISMS),
+    ("reformer", {"n_hashes": 4, "causality": "published"}),
+    ("routing", {"causality": "published"}),
+    ("clustered", {"bidirectional": True}),
+]
+IDS = ["-".join([name, *(f"{key}={value}" for key, value in settings.items())]) for name, settings in CASES]
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of the tensors that operators make while it is on, until they are freed; keeps the peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and the skip would import the compiler, which takes seconds
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self._count(leaf.untyped_storage())
+        return out
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._known:
+            return
+        self._known.add(storage)
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._free, storage.nbytes())
+
+    def _free(self, n_bytes: int) -> None:
+        self.live -= n_bytes
+
+
+def peak_of_training(attention: Callable[[Tensor, Tensor], Tensor], length: int) -> int:
+    """Peak bytes of one forward and backward pass over a sequence, beyond the input and the parameters."""
+    x, valid = torch.randn(1, length, D, requires_grad=True), torch.ones(1, length, dtype=torch.bool)
+    with LiveBytes() as memory:
+        attention(x, valid).sum().backward()
+    return memory.peak
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
+def test_eight_times_the_length_takes_at_most_nine_times_the_memory(name: str, settings: dict[str, Any]) -> None:
+    attention = build_attention(name, hidden_size=D, max_length=LONG, **settings)
+    short, long = (peak_of_training(attention, length) for length in (SHORT, LONG))
+    assert long <= 9 * short, f"{short / 2**20:.1f} MiB at {SHORT}, {long / 2**20:.1f} MiB at {LONG}"
+
+
+def test_the_same_count_finds_a_square_matrix() -> None:
+    def naive(x: Tensor, valid: Tensor) -> Tensor:
+        return causal_softmax_attention(x, x, x)
+
+    short, long = peak_of_training(naive, 128), peak_of_training(naive, 1024)
+    assert long > 30 * short
+    assert long >= 1024**2 * 4
+
+
+def test_what_is_freed_is_not_counted_any_more() -> None:
+    with LiveBytes() as memory:
+        kept = torch.ones(1000)
+        for _ in range(5):
+            torch.ones(50).add_(kept[:50]).view(5, 10)
+    assert memory.live == 4000
+    assert memory.peak == 4200
