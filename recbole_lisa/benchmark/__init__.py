@@ -1,11 +1,12 @@
-"""`recbole-lisa benchmark NAME`: timings of the models' own objects beside the naive formulation."""
+"""`recbole-lisa benchmark NAME`: timings and memory of the models' own objects beside what they are compared with."""
 
-import argparse
+import sys
 from collections.abc import Sequence
+from importlib import import_module
 
+from recbole_lisa.arguments import UsageParser
+from recbole_lisa.benchmark.options import VERBS
 from recbole_lisa.errors import UsageError, did_you_mean
-
-NAMES = ("step",)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -15,40 +16,35 @@ def main(argv: Sequence[str]) -> int:
         argv: words after `benchmark`.
 
     Returns:
-        0.
+        0, or 1 when what was to be timed computes something wrong.
 
     Raises:
         UsageError: on a missing or unknown benchmark, or an unknown option.
     """
     name = argv[0] if argv else ""
-    if name in ("", "-h", "--help"):
-        raise UsageError(f"which benchmark? Known are {', '.join(NAMES)}: recbole-lisa benchmark {NAMES[0]} [--help]")
-    if name not in NAMES:
-        raise UsageError(f"unknown benchmark '{name}': known are {', '.join(NAMES)}.{did_you_mean(name, NAMES)}")
-    parser = argparse.ArgumentParser(prog=f"recbole-lisa benchmark {name}", exit_on_error=False)
-    parser.add_argument("--models", nargs="+", default=["LISASoft", "LISAMini", "LISABase"])
-    parser.add_argument("--batch", type=int, default=128, help="sequences N (default 128)")
-    parser.add_argument("--length", type=int, default=200, help="positions L (default 200)")
-    parser.add_argument("--items", type=int, default=3417, help="items V, padding included (default: ML-1M's 3417)")
-    parser.add_argument("--repeats", type=int, default=5, help="timed steps of each side (default 5)")
-    parser.add_argument("--threads", type=int, default=None, help="torch threads (default: all cores)")
-    parser.add_argument("--output", default=None, help="write the rows as JSON to this file")
+    if name in ("-h", "--help"):
+        print("usage: recbole-lisa benchmark NAME [--help]\n")
+        print("\n".join(f"  {verb:10} {VERBS[verb].description}" for verb in VERBS))
+        return 0
+    if not name:
+        raise UsageError(f"which benchmark? Known are {', '.join(VERBS)}: recbole-lisa benchmark step [--help]")
+    if name not in VERBS:
+        raise UsageError(f"unknown benchmark '{name}': known are {', '.join(VERBS)}.{did_you_mean(name, VERBS)}")
+    verb = VERBS[name]
+    parser = UsageParser(prog=f"recbole-lisa benchmark {name}", description=verb.description, allow_abbrev=False)
+    verb.add_options(parser)
     try:
         options = parser.parse_args(argv[1:])
-    except (argparse.ArgumentError, SystemExit) as error:
-        if isinstance(error, SystemExit) and not error.code:
-            raise
+    except UsageError as error:
         raise UsageError(f"benchmark {name}: {error}") from error
+    options.command = " ".join(["recbole-lisa benchmark", *argv])
     # Imported late: a mistake on the command line should not wait for torch.
-    from recbole_lisa.benchmark.step import benchmark_step
+    module, _, function = verb.run.partition(":")
+    from recbole_lisa.benchmark.gate import GateError
 
-    benchmark_step(
-        options.models,
-        n=options.batch,
-        length=options.length,
-        n_items=options.items,
-        repeats=options.repeats,
-        threads=options.threads,
-        output=options.output,
-    )
+    try:
+        getattr(import_module(module), function)(options)
+    except GateError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     return 0

@@ -4,56 +4,28 @@ The naive side quantises every position of the batch (inputs, targets and negati
 (N, L, B, W) tensor of Algorithm 1; parameters, encoder block, loss and optimiser are the models' own on both sides.
 """
 
-import json
+import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from recbole_lisa.benchmark.measure import header, peak_memory, time_calls
+from recbole_lisa.benchmark.gate import GateError
+from recbole_lisa.benchmark.machine import set_up_device
+from recbole_lisa.benchmark.measure import CPU, in_fresh_process, peak_of_call, time_in_turns
+from recbole_lisa.benchmark.plots import Figure, Panel
+from recbole_lisa.benchmark.report import Output, Table, heading, megabytes, ratio
+from recbole_lisa.benchmark.standin import Catalogue, build_model
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.codebook import Codebook
 from recbole_lisa.model import losses
 from recbole_lisa.model.lisa_recommender import LISARecommender
 from recbole_lisa.ops import reference
-from recbole_lisa.properties import properties_path
-from recbole_lisa.registry import model_class
-from recbole_lisa.schema import read_yaml
 
 LISA_MODELS = ("LISABase", "LISASoft", "LISAMini")
 Batch = dict[str, Tensor]
-
-
-class _Catalogue:
-    """Stands for a data set: only the number of items matters here."""
-
-    def __init__(self, n_items: int) -> None:
-        self.n_items = n_items
-
-    def num(self, field: str) -> int:
-        return self.n_items
-
-
-def build_model(name: str, *, length: int, n_items: int) -> LISARecommender:
-    """The model with the settings of its yaml and n_items random items."""
-    fields = {
-        "USER_ID_FIELD": "user_id",
-        "ITEM_ID_FIELD": "item_id",
-        "TIME_FIELD": "timestamp",
-        "LIST_SUFFIX": "_list",
-        "ITEM_LIST_LENGTH_FIELD": "item_length",
-        "NEG_PREFIX": "neg_",
-        "MAX_ITEM_LIST_LENGTH": length,
-        "device": torch.device("cpu"),
-        "train_neg_sample_args": {"distribution": "uniform"},
-    }
-    torch.manual_seed(0)
-    model: LISARecommender = model_class(name)(
-        read_yaml(properties_path() / "model" / f"{name}.yaml") | fields, _Catalogue(n_items)
-    )
-    return model
 
 
 def random_batch(n: int, length: int, n_items: int) -> Batch:
@@ -119,10 +91,27 @@ def _target(model: LISARecommender, x: Tensor) -> Tensor:
 SIDES: dict[str, Callable[[LISARecommender, Batch], Tensor]] = {"naive": naive_loss, "ours": fused_loss}
 
 
-def prepare_step(name: str, side: str, n: int, length: int, n_items: int) -> Callable[[], object]:
+@dataclass(frozen=True)
+class Sizes:
+    """A training batch: sequences N, positions L, items V with padding, and where it lies."""
+
+    n: int
+    length: int
+    n_items: int
+    device: torch.device = CPU
+
+
+def seeded_model(name: str, sizes: Sizes) -> LISARecommender:
+    """The model with the settings of its yaml; the same parameters at every call."""
+    torch.manual_seed(0)
+    model: LISARecommender = build_model(name, catalogue=Catalogue(sizes.n_items), max_length=sizes.length)
+    return model.to(sizes.device).train()
+
+
+def prepare_step(name: str, side: str, sizes: Sizes) -> Callable[[], object]:
     """Everything of one side but the call: forward, backward and an Adam step."""
-    model = build_model(name, length=length, n_items=n_items).train()
-    batch = random_batch(n, length, n_items)
+    model = seeded_model(name, sizes)
+    batch = {key: x.to(sizes.device) for key, x in random_batch(sizes.n, sizes.length, sizes.n_items).items()}
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
 
     def step() -> None:
@@ -133,73 +122,97 @@ def prepare_step(name: str, side: str, n: int, length: int, n_items: int) -> Cal
     return step
 
 
-def check_equal(name: str, *, length: int, n_items: int) -> None:
+def peak_of_step(name: str, side: str, sizes: Sizes) -> float:
+    """MB that a first step takes above model and batch; on the CPU this belongs into a fresh process."""
+    if sizes.device.type == "cpu":
+        torch.set_num_threads(1)
+    return peak_of_call(prepare_step(name, side, sizes), sizes.device).extra_mb
+
+
+def check_equal(name: str, sizes: Sizes) -> None:
     """Loss and gradients of both sides agree, dropout off, before anything is timed.
 
     Raises:
-        AssertionError: they differ.
+        GateError: they differ.
     """
-    model = build_model(name, length=length, n_items=n_items).double().train()
+    model = seeded_model(name, sizes).double()
     for module in model.modules():
         if hasattr(module, "p"):
             module.p = 0.0
-    batch = random_batch(4, length, n_items)
+    batch = {key: x.to(sizes.device) for key, x in random_batch(4, sizes.length, sizes.n_items).items()}
     results = []
     for side in SIDES.values():
         loss = side(model, batch)
-        results.append((loss, torch.autograd.grad(loss, list(model.parameters()))))
-    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-9, atol=1e-9)
-    for naive, ours in zip(results[0][1], results[1][1], strict=True):
-        torch.testing.assert_close(naive, ours, rtol=1e-6, atol=1e-9)
+        results.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
+    for naive, ours in zip(*results, strict=True):
+        error = float((naive - ours).detach().abs().max())
+        if not error <= 1e-6 * float(naive.detach().abs().max()) + 1e-9:
+            raise GateError(
+                f"the step of {name} is wrong, nothing was timed: its loss or a gradient differs from the naive one "
+                f"by {error:.2g}"
+            )
 
 
-def benchmark_step(
-    models: Sequence[str],
-    *,
-    n: int,
-    length: int,
-    n_items: int,
-    repeats: int,
-    threads: int | None = None,
-    output: str | None = None,
-) -> list[dict[str, Any]]:
-    """Print, and optionally write, one row a model.
+def measure_step(name: str, sizes: Sizes, *, repeats: int) -> dict[str, Any]:
+    """Time both sides in turns, and their memory each on its own.
 
     Args:
-        models: names of LISA models.
-        n: sequences N.
-        length: positions L.
-        n_items: items V, padding included.
-        repeats: timed steps of each side.
-        threads: torch threads; None keeps torch's own number.
-        output: JSON file.
+        name: Model.
+        sizes: Of the batch.
+        repeats: Timed steps of each side.
 
     Returns:
-        Rows with model, seconds of both sides, their ratio, and the peak memory of both in MB.
-
-    Raises:
-        UsageError: a model is not a LISA model.
+        model, seconds and MB of both sides, and ratio, ours to naive.
     """
-    for name in models:
+    check_equal(name, sizes)
+    row: dict[str, Any] = {"model": name}
+    for side in SIDES:
+        alone = peak_of_step if sizes.device.type == "cuda" else _peak_in_fresh_process
+        row[f"{side}_mb"] = alone(name, side, sizes)
+    steps = {side: prepare_step(name, side, sizes) for side in SIDES}
+    for step in steps.values():
+        step()
+    for side, timing in time_in_turns(steps, dict.fromkeys(steps, repeats), device=sizes.device).items():
+        if isinstance(timing, Exception):
+            raise timing
+        row[side] = timing._asdict()
+    row["ratio"] = row["ours"]["median"] / row["naive"]["median"]
+    return row
+
+
+def _peak_in_fresh_process(name: str, side: str, sizes: Sizes) -> float:
+    return float(in_fresh_process(peak_of_step, name, side, sizes))
+
+
+def run(options: argparse.Namespace) -> None:
+    """`recbole-lisa benchmark step`: see its --help."""
+    for name in options.models:
         if name not in LISA_MODELS:
             raise UsageError(f"benchmark step has no naive twin of '{name}': known are {', '.join(LISA_MODELS)}")
-    if threads:
-        torch.set_num_threads(threads)
-    print(header())
-    print(f"training step, N={n}, L={length}, V={n_items}; median of {repeats} [fastest, slowest]")
-    print(f"{'model':10} {'naive s':>24} {'ours s':>24} {'ours/naive':>11} {'naive MB':>9} {'ours MB':>8}")
-    rows = []
-    for name in models:
-        check_equal(name, length=length, n_items=n_items)
-        row: dict[str, Any] = {"model": name}
-        for side in SIDES:
-            timing = time_calls(prepare_step(name, side, n, length, n_items), repeats=repeats)
-            row[side] = timing._asdict()
-            row[f"{side}_mb"] = peak_memory(prepare_step, name, side, n, length, n_items)
-        row["ratio"] = row["ours"]["median"] / row["naive"]["median"]
-        rows.append(row)
+    device = set_up_device(options.device, options.threads)
+    output = Output(options.output, "step")
+    sizes = Sizes(options.batch, options.length, options.items, device)
+    title = heading(options.command, device)
+    print(title)
+    rows = [measure_step(name, sizes, repeats=options.repeats) for name in options.models]
+    table = step_table(rows, sizes, options.repeats)
+    print("\n" + table.markdown(), end="")
+    output.tell(output.write(title, {"rows": rows}, [table], [step_figure(rows)]))
+
+
+def step_table(rows: Sequence[dict[str, Any]], sizes: Sizes, repeats: int) -> Table:
+    """One line a model."""
+    columns = ("model", "naive s", "ours s", "faster", "naive MB", "ours MB", "less memory")
+    lines = []
+    for row in rows:
         naive, ours = (f"{t['median']:.3f} [{t['low']:.3f}, {t['high']:.3f}]" for t in (row["naive"], row["ours"]))
-        print(f"{name:10} {naive:>24} {ours:>24} {row['ratio']:11.3f} {row['naive_mb']:9.0f} {row['ours_mb']:8.0f}")
-    if output:
-        Path(output).write_text(json.dumps({"header": header(), "rows": rows}, indent=2) + "\n", encoding="utf-8")
-    return rows
+        memory = [megabytes(row["naive_mb"]), megabytes(row["ours_mb"]), ratio(row["naive_mb"] / row["ours_mb"])]
+        lines.append([row["model"], naive, ours, ratio(1 / row["ratio"]), *memory])
+    size = f"N={sizes.n}, L={sizes.length}, V={sizes.n_items}"
+    return Table(f"Training step, {size}; median of {repeats} [fastest, slowest]", columns, lines)
+
+
+def step_figure(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Memory against seconds, a point for each side of each model."""
+    points = {f"{row['model']} {side}": [(row[side]["median"], row[f"{side}_mb"])] for row in rows for side in SIDES}
+    return Figure("sides", [Panel("training step", "s", "MB above model and batch", points)])

@@ -88,11 +88,12 @@ def lisa_attention_eager(
     """
     length = codes.shape[1]
     if decay:
-        grow = torch.exp(decay * torch.arange(length, dtype=values.dtype)).view(1, -1, 1, 1)
+        steps = torch.arange(length, dtype=values.dtype, device=values.device)
+        grow = torch.exp(decay * steps).view(1, -1, 1, 1)
         histogram = (assignment * grow).cumsum(dim=1) / grow
     else:
         histogram = assignment.cumsum(dim=1)  # (N, L, B, W)
-    books = torch.arange(codes.shape[-1])
+    books = torch.arange(codes.shape[-1], device=codes.device)
     weights = histogram * table.exp()[books, codes]  # (N, L, B, W)
     weights = weights / weights.sum(dim=-1, keepdim=True)
     return torch.einsum("nlbw,bwd->nld", weights, values)
@@ -110,7 +111,7 @@ def causal_softmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tenso
         (N, L, D).
     """
     logits = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
-    future = torch.ones(logits.shape[-2:], dtype=torch.bool).triu(diagonal=1)
+    future = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(diagonal=1)
     return logits.masked_fill(future, float("-inf")).softmax(dim=-1) @ value
 
 

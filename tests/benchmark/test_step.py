@@ -1,15 +1,28 @@
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
-from recbole_lisa.benchmark.step import LISA_MODELS, check_equal
+from recbole_lisa.benchmark import step
+from recbole_lisa.benchmark.gate import GateError
+from recbole_lisa.benchmark.options import VERBS
+from recbole_lisa.benchmark.step import LISA_MODELS, Sizes, check_equal
 from recbole_lisa.cli import main
+
+SIZES = Sizes(n=4, length=13, n_items=40)
 
 
 @pytest.mark.parametrize("name", LISA_MODELS)
 def test_the_naive_side_computes_the_same_loss_and_gradients(name: str) -> None:
-    check_equal(name, length=13, n_items=40)
+    check_equal(name, SIZES)
+
+
+def test_a_wrong_step_is_caught_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    naive = step.SIDES["naive"]
+    monkeypatch.setitem(step.SIDES, "naive", lambda model, batch: 1.001 * naive(model, batch))
+    with pytest.raises(GateError, match="the step of LISASoft is wrong, nothing was timed"):
+        check_equal("LISASoft", SIZES)
 
 
 def test_the_command_prints_and_writes_a_row_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,15 +35,19 @@ def test_the_command_prints_and_writes_a_row_a_model(tmp_path: Path, capsys: pyt
     (row,) = json.loads(file.read_text(encoding="utf-8"))["rows"]
     assert row["ratio"] == pytest.approx(row["ours"]["median"] / row["naive"]["median"])
     assert row["naive_mb"] != row["ours_mb"]
+    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("benchmark stop", "unknown benchmark 'stop': known are step. Did you mean 'step'?"),
-        ("benchmark", "which benchmark? Known are step"),
+        (
+            "benchmark stop",
+            "unknown benchmark 'stop': known are attention, step, memory, online, data, gpu. Did you mean 'step'?",
+        ),
+        ("benchmark", "which benchmark? Known are attention, step,"),
         ("benchmark step --models Transformer", "no naive twin of 'Transformer'"),
-        ("benchmark step --batch few", "invalid int value: 'few'"),
+        ("benchmark step --batch few", "argument --batch: must be an integer of at least 1, got few"),
     ],
 )
 def test_mistakes_end_with_one_line_and_status_2(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,3 +55,12 @@ def test_mistakes_end_with_one_line_and_status_2(words: str, message: str, capsy
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ")
     assert message in line
+
+
+@pytest.mark.parametrize("words", ["benchmark --help", *(f"benchmark {verb} --help" for verb in VERBS)])
+def test_help_is_printed(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        assert main(words.split()) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("usage: recbole-lisa benchmark")
+    assert words == "benchmark --help" or "--output" in printed

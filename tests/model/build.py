@@ -1,51 +1,26 @@
-"""Models without files: defaults from their yaml, a data set that only counts."""
+"""Small models without files, and batches for them."""
 
 from typing import Any
 
-import numpy as np
 import torch
 
+from recbole_lisa.benchmark import standin
+from recbole_lisa.benchmark.standin import Catalogue, default_settings
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
-from recbole_lisa.properties import properties_path
-from recbole_lisa.registry import MODELS, model_class
-from recbole_lisa.schema import read_yaml
+from recbole_lisa.registry import MODELS
 
 MODEL_NAMES = tuple(MODELS)
-FIELDS = {
-    "USER_ID_FIELD": "user_id",
-    "ITEM_ID_FIELD": "item_id",
-    "TIME_FIELD": "timestamp",
-    "LIST_SUFFIX": "_list",
-    "ITEM_LIST_LENGTH_FIELD": "item_length",
-    "NEG_PREFIX": "neg_",
-    "device": torch.device("cpu"),
-    "train_neg_sample_args": {"distribution": "uniform", "sample_num": 1, "alpha": 1.0},
-}
-
-
-class Catalogue:
-    """Stands for a data set of n items (padding included); item i was seen i times; one time unit is 2 seconds."""
-
-    def __init__(self, n_items: int) -> None:
-        self.n_items = n_items
-        self.item_counts = np.arange(n_items)
-        self.time_unit = 2.0
-
-    def num(self, field: str) -> int:
-        return self.n_items
-
-
-def default_settings(name: str) -> dict[str, Any]:
-    """The settings of the model's yaml."""
-    return read_yaml(properties_path() / "model" / f"{name}.yaml")
 
 
 def build_model(name: str, *, n_items: int = 30, max_length: int = 24, **settings: Any) -> AttentiveRecommender:
     """A small model: width 16, 3 codebooks of 4 codewords, unless settings say otherwise."""
     defaults = default_settings(name)
     small = {"hidden_size": 16, "inner_size": 16, "n_codebooks": 3, "n_codewords": 4, "n_target_codewords": 6}
-    config = FIELDS | defaults | {k: v for k, v in small.items() if k in defaults} | settings
-    return model_class(name)(config | {"MAX_ITEM_LIST_LENGTH": max_length}, Catalogue(n_items))
+    settings = {k: v for k, v in small.items() if k in defaults} | settings
+    model: AttentiveRecommender = standin.build_model(
+        name, catalogue=Catalogue(n_items, time_unit=2.0), max_length=max_length, **settings
+    )
+    return model
 
 
 def random_batch(n: int, length: int, n_items: int, *, n_negatives: int = 1) -> dict[str, torch.Tensor]:
