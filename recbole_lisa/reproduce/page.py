@@ -96,12 +96,12 @@ def _cell(values: Sequence[float]) -> str:
 
 def _commands(dataset: str, found: Results, settings: Sequence[str]) -> list[str]:
     shared = " ".join([f"--dataset={dataset}", "--protocol=paper", *settings, "--seed=SEED", "--result_file=r.json"])
-    names = ", ".join(found)
+    seeds = " ".join(map(str, sorted({run["seed"] for runs in found.values() for run in runs})))
     return [
-        f"All rows ({names}) by `recbole-lisa reproduce ranking --dataset={dataset}` with the same settings; each "
-        "alone, for every SEED:",
+        "The whole table, and each row alone (for every SEED):",
         "",
         "```bash",
+        f"recbole-lisa reproduce ranking --dataset={dataset} --seeds {seeds} {' '.join(settings)}".rstrip(),
         *(f"python run_recbole_lisa.py {' '.join(ROWS[row].options())} {shared}" for row in found),
         "```",
     ]
