@@ -12,7 +12,7 @@ from tqdm import tqdm
 from recbole_lisa.benchmark.attention_report import figures, tables
 from recbole_lisa.benchmark.gate import check_rows
 from recbole_lisa.benchmark.machine import Limits, memory_budget, set_up_device
-from recbole_lisa.benchmark.measure import Call, memory_limit, time_in_turns
+from recbole_lisa.benchmark.measure import Call, as_cuda_graph, memory_limit, time_in_turns
 from recbole_lisa.benchmark.options import PARTS
 from recbole_lisa.benchmark.probe import probe, status_of
 from recbole_lisa.benchmark.problem import Problem
@@ -26,9 +26,10 @@ Record = dict[str, Any]
 def run(options: argparse.Namespace) -> None:
     """`recbole-lisa benchmark attention`: see its --help."""
     device = set_up_device(options.device, options.threads)
-    limits = Limits(
-        options.row_seconds, memory_budget(options.memory_mb, device), options.repeats, torch.get_num_threads()
-    )
+    if options.cuda_graph and device.type != "cuda":
+        raise UsageError("--cuda_graph records a call on a GPU: write --device=cuda, or leave it out")
+    memory_mb = memory_budget(options.memory_mb, device)
+    limits = Limits(options.row_seconds, memory_mb, options.repeats, torch.get_num_threads(), options.cuda_graph)
     problem = Problem(
         part="core",
         n=1,
@@ -179,7 +180,7 @@ def _add_timings(records: dict[str, Record], problem: Problem, limits: Limits) -
                 samples[name] = max(1, min(limits.repeats, int(limits.seconds / record["seconds"])))
                 if samples[name] == limits.repeats:
                     case()  # warm-up; a slower row was warm enough after its probe
-                calls[name] = case
+                calls[name] = as_cuda_graph(case) if limits.cuda_graph else case
             except Exception as error:  # beside the inputs of the others it may not fit any more
                 record["status"] = status_of(error, limits)
         seconds = {name: records[name]["seconds"] for name in calls}

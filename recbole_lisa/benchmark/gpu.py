@@ -56,8 +56,11 @@ def benchmark_parts(options: argparse.Namespace, folder: Path) -> list[Part]:
     variants: dict[str, tuple[str, ...]] = {
         "attention-float32": ("--widths", "128"),
         "attention-bfloat16": ("--widths", "128", "1024", "--dtype", "bfloat16"),
+        "attention-bfloat16-graph": ("--widths", "128", "1024", "--dtype", "bfloat16", "--cuda_graph"),
         "attention-bfloat16-backward": ("--widths", "128", "--dtype", "bfloat16", "--backward"),
     }
+    if options.device != "cuda":
+        del variants["attention-bfloat16-graph"]
     if options.quick:
         sizes = {
             "attention": ("--lengths", "8", "16", "--tokens", "32", "--items", "20", *QUICK_ROWS),
@@ -151,7 +154,8 @@ def run(options: argparse.Namespace) -> None:
 
 def run_part(part: Part, folder: Path, seconds: float) -> Outcome:
     """Run one process in the folder, its output in a log; past its time it is stopped with its children."""
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [str(ROOT), *(os.path.abspath(path) for path in inherited if path)]  # the part runs in another folder
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     begun = time.monotonic()
     with (folder / f"{part.name}.log").open("w", encoding="utf-8") as log:

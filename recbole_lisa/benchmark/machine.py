@@ -19,12 +19,14 @@ class Limits:
         memory_mb: on the CPU, MB above what it holds; None on a GPU, whose allocator says when it is full.
         repeats: timed samples, fewer for a row that would run past `seconds`.
         threads: of torch.
+        cuda_graph: time the replay of a recorded call, on a GPU.
     """
 
     seconds: float
     memory_mb: float | None
     repeats: int
     threads: int
+    cuda_graph: bool = False
 
     @property
     def over_time(self) -> str:

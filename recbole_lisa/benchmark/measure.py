@@ -126,6 +126,35 @@ def seconds_of(call: Call, times: int, device: torch.device) -> float:
     return (time.perf_counter() - begun) / times
 
 
+def as_cuda_graph(call: Call) -> Call:
+    """Record a call once, so that it can be replayed without Python and the launch of each kernel.
+
+    Args:
+        call: Runs on the GPU without waiting for it.
+
+    Returns:
+        The replay.
+
+    Raises:
+        RuntimeError: The call waits for the GPU, which no graph can hold.
+    """
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # what is made on the first calls must not be recorded
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = call()
+
+    def replay() -> object:
+        graph.replay()
+        return kept
+
+    return replay
+
+
 def peak_of_call(call: Call, device: torch.device, memory_mb: float | None = None) -> Peak:
     """Call once and see how much memory it takes: the allocator's on a GPU, else this process's resident memory.
 

@@ -76,6 +76,7 @@ def add_attention(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tokens", type=positive, default=65536, help="N * L, kept fixed (default 65536)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default both")
+    parser.add_argument("--cuda_graph", action="store_true", help="on a GPU, time the replay of the recorded call")
     _add_problem(parser)
     _add_limits(parser, seconds=30)
     _add_common(parser)

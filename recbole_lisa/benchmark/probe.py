@@ -70,4 +70,5 @@ def status_of(error: Exception, limits: Limits) -> str:
     """What stands in a table for a row that raised."""
     if isinstance(error, TimeLimitError):
         return limits.over_time
-    return OUT_OF_MEMORY if is_out_of_memory(error) else f"failed ({error})"
+    why = str(error).partition("\n")[0]
+    return OUT_OF_MEMORY if is_out_of_memory(error) else f"failed ({why})"

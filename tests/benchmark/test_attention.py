@@ -162,6 +162,7 @@ def test_a_wrong_op_ends_the_command_before_anything_is_timed(
         ("--parts heart", "invalid choice: 'heart'"),
         ("--dtype int8", "invalid choice: 'int8'"),
         ("--device tpu", "invalid choice: 'tpu'"),
+        ("--cuda_graph", "--cuda_graph records a call on a GPU"),
         ("--outptu x", "unrecognized arguments: --outptu x"),
     ],
 )
@@ -179,8 +180,9 @@ def test_a_missing_cuda_device_is_told(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.gpu
-def test_rows_run_on_cuda(tmp_path: Path) -> None:
-    words = [*TINY, "--device", "cuda", "--dtype", "bfloat16", "--output", str(tmp_path / "x.json")]
-    assert main(words) == 0
+@pytest.mark.parametrize("words", [[], ["--backward"], ["--cuda_graph", "--rows", SDPA, NAIVE]], ids=str)
+def test_rows_run_on_cuda(tmp_path: Path, words: list[str]) -> None:
+    device = ["--device", "cuda", "--dtype", "bfloat16"]
+    assert main([*TINY, *device, *words, "--output", str(tmp_path / "x.json")]) == 0
     rows = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["rows"]
     assert {row["status"] for row in rows} == {"ok"}
