@@ -4,11 +4,17 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from recbole_lisa.ops.sorted_window import take_rows
 
 GROUP = 16
 """Queries that share one gather of keys: small, as most clusters are, yet enough for a matrix product."""
+
+DENSE_LENGTH = 512
+"""Up to this length all keys are scored and the others masked, which is cheaper there than gathering K keys a group."""
+DENSE_QUERIES = 64
+"""Queries whose scores of all keys exist at once; the backward pass computes them again."""
 
 
 class Groups(NamedTuple):
@@ -133,6 +139,8 @@ def _scores(centroid: Tensor, key: Tensor, valid: Tensor) -> Tensor:
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, keys: Tensor, visible: Tensor, groups: Groups) -> Tensor:
     """Attention of each group to its keys (N, G, 1, K), where visible (N, G, m or 1, K): (N, M, D)."""
+    if query.shape[1] <= DENSE_LENGTH:
+        return _attend_densely(query, key, value, keys, visible, groups)
     n, length, width = query.shape
     n_groups, size = groups.position.shape[1:]
     q = take_rows(query, groups.position.flatten(1).clamp_max(length - 1)).view(n, n_groups, size, width)
@@ -141,3 +149,25 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, keys: Tensor, visible: Te
     logits = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)
     weights = torch.softmax(logits, dim=-1) * visible
     return take_rows((weights.to(v.dtype) @ v).flatten(1, 2), groups.place)
+
+
+def _attend_densely(query: Tensor, key: Tensor, value: Tensor, keys: Tensor, visible: Tensor, groups: Groups) -> Tensor:
+    """_attend by masking the scores of all keys, a few queries at a time."""
+    size = groups.position.shape[2]
+    shape = (*groups.position.shape, keys.shape[3])  # (N, G, m, K)
+    out = []
+    for place in torch.split(groups.place, DENSE_QUERIES, dim=1):  # (N, m')
+        position = groups.position.flatten(1).gather(1, place)
+        chosen = take_rows(keys.squeeze(2), place // size)  # (N, m', K)
+        seen = take_rows(visible.expand(shape).flatten(1, 2), place)
+        allowed = seen.new_zeros(*place.shape, key.shape[1]).scatter_(2, chosen, seen)  # (N, m', L)
+        q = take_rows(query, position)
+        out.append(checkpoint(_masked_attention, q, key, value, allowed, use_reentrant=False))
+    return torch.cat(out, dim=1)
+
+
+def _masked_attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
+    logits = query @ key.transpose(1, 2)  # (N, m, L)
+    logits = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
+    weights = torch.softmax(logits, dim=-1) * allowed
+    return weights.to(value.dtype) @ value

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops import clustered_attention
 from recbole_lisa.ops.clustered_attention import (
     GROUP,
     bidirectional_clustered_attention,
@@ -27,8 +28,12 @@ def attend(attention: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, cl
 
 @pytest.mark.oracle
 @every_form
-@pytest.mark.parametrize(("length", "n_clusters"), [(1, 1), (7, 3), (50, 2), (37, 37)])
-def test_outputs_and_gradients_equal_the_loop(form: str, length: int, n_clusters: int) -> None:
+@pytest.mark.parametrize(("length", "n_clusters"), [(1, 1), (7, 3), (50, 2), (37, 37), (70, 5)])
+@pytest.mark.parametrize("dense_length", [0, 512], ids=["gathered", "masked"])
+def test_outputs_and_gradients_equal_the_loop(
+    form: str, length: int, n_clusters: int, dense_length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clustered_attention, "DENSE_LENGTH", dense_length)
     inputs = [torch.randn(3, length, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     cluster, valid = torch.randint(n_clusters, (3, length)), ragged(3, length)
     fast = attend(FORMS[form], *inputs, cluster, valid)
@@ -41,7 +46,9 @@ def test_outputs_and_gradients_equal_the_loop(form: str, length: int, n_clusters
 
 
 @every_form
-def test_a_row_of_padding_is_finite(form: str) -> None:
+@pytest.mark.parametrize("dense_length", [0, 512], ids=["gathered", "masked"])
+def test_a_row_of_padding_is_finite(form: str, dense_length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clustered_attention, "DENSE_LENGTH", dense_length)
     inputs = [torch.randn(2, 9, 8, requires_grad=True) for _ in range(3)]
     valid = torch.zeros(2, 9, dtype=torch.bool)
     valid[0, :5] = True
