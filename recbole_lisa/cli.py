@@ -10,7 +10,7 @@ from typing import Any
 from recbole_lisa import __version__
 from recbole_lisa.arguments import UsageParser
 from recbole_lisa.errors import TrainingDivergedError, UsageError, did_you_mean
-from recbole_lisa.registry import MODELS
+from recbole_lisa.registry import MODELS, OPTIONAL_MODELS
 
 _DIVERGED_STATUS = 1
 _USAGE_STATUS = 2
@@ -75,7 +75,7 @@ def run_command(words: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.register("action", None, _Once)
-    parser.add_argument("-m", "--model", required=True, help=", ".join(MODELS))
+    parser.add_argument("-m", "--model", required=True, help=", ".join([*MODELS, *OPTIONAL_MODELS]))
     parser.add_argument("-d", "--dataset", required=True, help="a data set with settings, or your own")
     parser.add_argument("--protocol", help="full_ranking (default) or paper")
     parser.add_argument("--config_files", nargs="+", default=[], metavar="FILE", help="yaml files; a later one wins")

@@ -24,12 +24,15 @@ MODELS: dict[str, str] = {
 }
 """Model name -> `module:Class`. A new model is one entry here, one module and one yaml file."""
 
+OPTIONAL_MODELS: dict[str, str] = {"GLATransformer": f"{_PACKAGE}.glatransformer:GLATransformer"}
+"""Models that need an extra and a CUDA device; elsewhere they refuse to run before data is read."""
+
 
 def model_class(name: str) -> type[Any]:
     """Import the class of a model.
 
     Args:
-        name: A key of `MODELS`.
+        name: A key of `MODELS` or `OPTIONAL_MODELS`.
 
     Returns:
         The class, a subclass of RecBole's `SequentialRecommender`.
@@ -37,8 +40,9 @@ def model_class(name: str) -> type[Any]:
     Raises:
         UsageError: There is no model of this name.
     """
-    if name not in MODELS:
-        raise UsageError(f"unknown model '{name}': known are {', '.join(MODELS)}.{did_you_mean(name, MODELS)}")
-    module, _, attribute = MODELS[name].partition(":")
+    known = {**MODELS, **OPTIONAL_MODELS}
+    if name not in known:
+        raise UsageError(f"unknown model '{name}': known are {', '.join(known)}.{did_you_mean(name, known)}")
+    module, _, attribute = known[name].partition(":")
     found: type[Any] = getattr(import_module(module), attribute)
     return found

@@ -11,7 +11,7 @@ import pytest
 from recbole_lisa.cli import main
 from recbole_lisa.config import LISAConfig
 from recbole_lisa.properties import properties_path
-from recbole_lisa.registry import MODELS
+from recbole_lisa.registry import MODELS, OPTIONAL_MODELS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -82,7 +82,7 @@ def test_python_of_the_readme_runs(isolated_run_dir: Path, code: str) -> None:
         assert 0 <= names["result"]["test"]["ndcg@10"] <= 1
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *OPTIONAL_MODELS])
 def test_every_model_is_in_the_table(name: str) -> None:
     assert f"| `{name}` |" in README
 

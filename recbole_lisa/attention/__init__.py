@@ -7,6 +7,7 @@ from typing import Any
 from recbole_lisa.attention.base import Attention
 from recbole_lisa.attention.clustered import ClusteredAttention
 from recbole_lisa.attention.full import FullAttention
+from recbole_lisa.attention.gla import GatedLinearAttention
 from recbole_lisa.attention.linear import LinearAttention
 from recbole_lisa.attention.linformer import Linformer
 from recbole_lisa.attention.lisa import LISAAttention
@@ -25,11 +26,16 @@ MECHANISMS: dict[str, type[Attention]] = {
     "sinkhorn": SinkhornAttention,
 }
 
+OPTIONAL_MECHANISMS: dict[str, type[Attention]] = {"gla": GatedLinearAttention}
+"""What needs an extra and a CUDA device; elsewhere its constructor refuses."""
+
 __all__ = [
     "MECHANISMS",
+    "OPTIONAL_MECHANISMS",
     "Attention",
     "ClusteredAttention",
     "FullAttention",
+    "GatedLinearAttention",
     "LISAAttention",
     "LinearAttention",
     "Linformer",
@@ -44,7 +50,7 @@ def build_attention(name: str, *, hidden_size: int, max_length: int, **settings:
     """Any mechanism by name.
 
     Args:
-        name: a key of MECHANISMS.
+        name: a key of MECHANISMS or OPTIONAL_MECHANISMS.
         hidden_size: D.
         max_length: longest sequence, for mechanisms whose parameters depend on it.
         **settings: keywords of the mechanism's constructor.
@@ -55,9 +61,10 @@ def build_attention(name: str, *, hidden_size: int, max_length: int, **settings:
     Raises:
         ValueError: on an unknown name or setting, with the nearest known one.
     """
-    mechanism = MECHANISMS.get(name)
-    if mechanism is None:
-        raise ValueError(f"unknown attention {name!r}: {_known(name, list(MECHANISMS))}")
+    mechanisms = {**MECHANISMS, **OPTIONAL_MECHANISMS}
+    if name not in mechanisms:
+        raise ValueError(f"unknown attention {name!r}: {_known(name, list(mechanisms))}")
+    mechanism = mechanisms[name]
     parameters = inspect.signature(mechanism).parameters
     for setting in settings:
         if setting not in parameters:

@@ -115,6 +115,26 @@ def causal_softmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tenso
     return logits.masked_fill(future, float("-inf")).softmax(dim=-1) @ value
 
 
+def gated_recurrence(query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> tuple[Tensor, None]:
+    """S_i = diag(exp gate_i) S_{i-1} + k_i v_i^T and S_i^T q_i / sqrt(K), step by step.
+
+    Args:
+        query: (N, L, H, K).
+        key: (N, L, H, K).
+        value: (N, L, H, V).
+        gate: (N, L, H, K) logarithms.
+
+    Returns:
+        (N, L, H, V), and None where the kernel that this stands for has its final state.
+    """
+    state = value.new_zeros(*key[:, 0].shape, value.shape[-1])  # (N, H, K, V)
+    out = []
+    for i in range(query.shape[1]):
+        state = gate[:, i].exp().unsqueeze(-1) * state + key[:, i].unsqueeze(-1) * value[:, i].unsqueeze(-2)
+        out.append((query[:, i].unsqueeze(-2) @ state).squeeze(-2) / math.sqrt(query.shape[-1]))
+    return torch.stack(out, dim=1), None
+
+
 def quantize(
     x: Tensor, codebooks: Tensor, *, bilinear: Tensor | None, similarity: str, temperature: float, residual: bool
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,30 @@
+"""Transformer with gated linear attention: optional, needs flash-linear-attention and a CUDA device."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from recbole_lisa.attention import GatedLinearAttention, gla
+from recbole_lisa.errors import UsageError
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
+
+
+class GLATransformer(AttentiveRecommender):
+    """Gated linear attention in the same encoder (Yang et al., 2024)."""
+
+    @classmethod
+    def check_settings(cls, settings: Mapping[str, Any]) -> None:
+        """Refuse a machine that lacks the kernels' requirements, and what the heads do not divide.
+
+        Raises:
+            UsageError: with what is missing or would be right.
+        """
+        missing = gla.missing_requirement() if settings["use_gpu"] else "use_gpu is False"
+        if missing is not None:
+            raise UsageError(f"GLATransformer cannot run: {missing}; LinearTransformer runs everywhere")
+        heads, width = settings["n_heads"], settings["hidden_size"]
+        if width % (2 * heads):
+            raise UsageError(f"n_heads is {heads}, twice of it must divide hidden_size, which is {width}")
+
+    def build_layer(self, config: Any, index: int) -> GatedLinearAttention:
+        """Gated linear attention."""
+        return GatedLinearAttention(hidden_size=config["hidden_size"], n_heads=config["n_heads"])
