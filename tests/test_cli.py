@@ -121,7 +121,11 @@ def test_an_argument_may_be_repeated_with_the_same_value(calls: list[dict[str, A
             [*NAMES, "--protocol=paper", "--protocol=full_ranking"],
             "error: '--protocol' is given twice, as 'paper' and as 'full_ranking': keep one\n",
         ),
-        (["benchmark"], "error: which benchmark? Known are step: recbole-lisa benchmark step [--help]\n"),
+        (
+            ["benchmark"],
+            "error: which benchmark? Known are attention, step, memory, online, data, gpu: "
+            "recbole-lisa benchmark step [--help]\n",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_on_stderr_and_status_2(

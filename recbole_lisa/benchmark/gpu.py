@@ -22,7 +22,7 @@ from recbole_lisa.benchmark.report import Output, Table, heading
 from recbole_lisa.errors import UsageError
 
 ROOT = Path(recbole_lisa.__file__).parent.parent
-BENCHMARK = (sys.executable, "-m", "recbole_lisa.benchmark")
+BENCHMARK = (sys.executable, "-m", "recbole_lisa", "benchmark")
 RUN = (sys.executable, "-c", "import sys; from recbole_lisa.cli import main; sys.exit(main(['run', *sys.argv[1:]]))")
 QUICK_ROWS = ("--rows", "LISA-128", "Transformer SDPA", "Transformer naive")
 
