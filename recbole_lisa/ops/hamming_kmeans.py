@@ -49,7 +49,10 @@ def hamming_kmeans(signs: Tensor, valid: Tensor, *, n_clusters: int, n_iteration
     cluster = _nearest(points, centroids, exists)
     for _ in range(n_iterations - 1):
         centroids = _majorities(points, cluster, centroids)
-        cluster = _nearest(points, centroids, exists)
+        before, cluster = cluster, _nearest(points, centroids, exists)
+        # A fixed point stays. On a GPU to ask costs more than to go on, as it waits for the device.
+        if cluster.device.type == "cpu" and torch.equal(cluster, before):
+            break
     return cluster
 
 
