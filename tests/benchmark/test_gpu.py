@@ -84,10 +84,10 @@ def test_the_commands_of_the_parts_are_ones_that_the_program_knows(
     started: list[str] = []
 
     def record(part: Part, folder: Path, seconds: float) -> gpu.Outcome:
-        if part.words[:3] == gpu.BENCHMARK:
-            verb = part.words[3]
+        if part.words[:4] == gpu.BENCHMARK:
+            verb = part.words[4]
             monkeypatch.setattr(f"recbole_lisa.benchmark.{verb}.run", lambda options: started.append(verb))
-            assert main(["benchmark", *part.words[3:]]) == 0
+            assert main(list(part.words[3:])) == 0
         return gpu.Outcome(part, "done", 0.0)
 
     monkeypatch.setattr(gpu, "run_part", record)
