@@ -15,6 +15,7 @@ from recbole.utils import dataset_arguments, evaluation_arguments, general_argum
 from recbole_lisa.compat import restore_numpy_aliases
 from recbole_lisa.data.checks import check_dataset_file, check_reading
 from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.model.stock import lineage, settings_files
 from recbole_lisa.properties import properties_path
 from recbole_lisa.registry import model_class
 from recbole_lisa.schema import Key, YamlLoader, check_value, declared_keys, read_yaml
@@ -34,6 +35,11 @@ _MERGED = ("eval_args", "train_neg_sample_args")
 _ARGUMENTS = ("model", "dataset")
 _DEFAULT_PROTOCOL = "full_ranking"
 _BUNDLED_DATASET = "ml-100k"
+# What RecBole or the constructor derives from other keys or from the machine.
+_DERIVED = {
+    *("model", "dataset", "protocol", "data_path", "MODEL_TYPE", "MODEL_INPUT_TYPE", "eval_type"),
+    *("valid_neg_sample_args", "test_neg_sample_args", "device", "gpu_id", "local_rank", "single_spec"),
+}
 
 
 class LISAConfig(Config):
@@ -73,12 +79,39 @@ class LISAConfig(Config):
         if protocol is None:
             protocol = _protocol(command_line, config_dict, *reversed(self._files.values()))
         files = _packaged_files(found_class, dataset, protocol)
-        self._packaged = _packaged_settings(files, _lineage(found_class))
+        self._packaged = _packaged_settings(files, lineage(found_class))
         self._keys = _known_keys(files, found_class.__name__)
         self._command_line = dict(command_line or {})
         super().__init__(found_class, dataset, list(self._files), dict(config_dict or {}))
         self.final_config_dict["protocol"] = protocol
         check_dataset_file(dataset, self.final_config_dict, _names(properties_path() / "dataset"))
+
+    @classmethod
+    def from_plain(
+        cls,
+        plain: Mapping[str, Any],
+        *,
+        model: str | type[Any] | None = None,
+        config_dict: Mapping[str, Any] | None = None,
+    ) -> "LISAConfig":
+        """Build the configuration of a saved run again.
+
+        Args:
+            plain: What `plain` gave.
+            model: The class, where it is not one of the registry.
+            config_dict: Settings that replace saved ones.
+
+        Raises:
+            UsageError: See the constructor.
+        """
+        settings = {key: value for key, value in plain.items() if key not in _DERIVED}
+        if settings["train_neg_sample_args"]["distribution"] == "none":
+            settings["train_neg_sample_args"] = None
+        folder = Path(plain["data_path"])
+        if (folder / f"{plain['dataset']}.inter").is_file():
+            settings["data_path"] = str(folder.parent)
+        settings.update(config_dict or {})
+        return cls(model or plain["model"], plain["dataset"], protocol=plain["protocol"], config_dict=settings)
 
     def plain(self) -> dict[str, Any]:
         """Copy the settings as values that JSON and `torch.load(weights_only=True)` can hold.
@@ -191,31 +224,23 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def _lineage(model: type[Any]) -> list[str]:
-    """Names of a model class and its bases, the class itself last."""
-    return [base.__name__ for base in reversed(model.__mro__)]
-
-
 def _packaged_files(model: type[Any], dataset: str, protocol: str) -> list[Path]:
     """Our files for this run, weakest first.
 
-    A model class inherits the file of its bases and may name its own, of the same form, as `settings_file`;
-    a data set of the user has none.
+    A data set of the user has no file.
     """
     root = properties_path()
     protocols = _names(root / "protocol")
     if protocol not in protocols:
         hint = did_you_mean(protocol, protocols)
         raise UsageError(f"unknown protocol '{protocol}': known are {', '.join(protocols)}.{hint}")
-    own = [Path(model.settings_file)] if hasattr(model, "settings_file") else []
-    files = [
+    own_dataset = root / "dataset" / f"{dataset}.yaml"
+    return [
         root / "overall.yaml",
-        *(root / "model" / f"{name}.yaml" for name in _lineage(model)),
-        *own,
-        root / "dataset" / f"{dataset}.yaml",
+        *settings_files(model),
+        *([own_dataset] if own_dataset.is_file() else []),
         root / "protocol" / f"{protocol}.yaml",
     ]
-    return [file for file in files if file in own or file.is_file()]
 
 
 def _packaged_settings(files: list[Path], lineage: list[str]) -> dict[str, Any]:

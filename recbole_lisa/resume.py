@@ -26,7 +26,7 @@ _FREE_SETTINGS = {
 # What the trainer remembers from epoch to epoch, beside the model, the optimizer and the random generators.
 _PROGRESS = ("cur_step", "best_valid_score", "best_valid_result", "best_epoch", "history", "curve")
 _WEIGHT_KEYS = ("model", "dataset", "data_fingerprint", "state_dict", "other_parameter")
-_RUN_KEYS = (*_WEIGHT_KEYS, *_PROGRESS, "config", "epoch", "best_file", "optimizer", "scaler", "rng")
+RUN_KEYS = (*_WEIGHT_KEYS, *_PROGRESS, "config", "epoch", "best_file", "optimizer", "scaler", "rng")
 _OTHER_DATA = "it was trained on other interactions, or on items in another order, than the data set has now"
 
 
@@ -70,7 +70,7 @@ def restore_run(trainer: "LISATrainer", path: str | os.PathLike[str]) -> None:
         UsageError: The file is no checkpoint or incomplete, belongs to a run with other settings or other data, or
             its best file is gone.
     """
-    state = load_checkpoint(path, needed=_RUN_KEYS)
+    state = load_checkpoint(path, needed=RUN_KEYS)
     found = differences(state, trainer.config.plain())
     if _differ(state["data_fingerprint"], trainer.data_fingerprint):
         found.append(_OTHER_DATA)
@@ -106,10 +106,24 @@ def restore_weights(trainer: "LISATrainer", path: str | os.PathLike[str], data_f
     for key in ("model", "dataset"):
         if state[key] != trainer.config[key]:
             raise UsageError(f"'{path}' is of the {key} '{state[key]}', not '{trainer.config[key]}'")
-    if _differ(state["data_fingerprint"], data_fingerprint):
-        raise UsageError(f"cannot test '{path}' on '{state['dataset']}': {_OTHER_DATA}")
+    check_data(state, path, data_fingerprint)
     _restore_model(trainer, state)
     trainer.logger.info(f"Loading model structure and parameters from {path}")
+
+
+def check_data(state: Mapping[str, Any], path: str | os.PathLike[str], data_fingerprint: str | None) -> None:
+    """Refuse to put the model of a checkpoint to other data than it was trained on.
+
+    Args:
+        state: The checkpoint.
+        path: Its file, for the message.
+        data_fingerprint: That of the data; None does not compare.
+
+    Raises:
+        UsageError: The interactions, or the order of the items, are others.
+    """
+    if _differ(state["data_fingerprint"], data_fingerprint):
+        raise UsageError(f"cannot test '{path}' on '{state['dataset']}': {_OTHER_DATA}")
 
 
 def fingerprint_of(loader: Any) -> str | None:
@@ -182,7 +196,7 @@ def find_resumable(
     candidates = sorted(Path(directory).glob("*" + LAST_SUFFIX), key=os.path.getmtime, reverse=True)
     for path in candidates:
         try:
-            checkpoint = load_checkpoint(path, needed=_RUN_KEYS, lazy=True)
+            checkpoint = load_checkpoint(path, needed=RUN_KEYS, lazy=True)
         except UsageError as error:
             logging.getLogger().warning("resume=auto skips a file: %s", error)
             continue

@@ -20,8 +20,8 @@ LEVELS: list[set[str]] = [
     {"attention", "layers"},
     {"model"},
     {"registry", "config", "data"},
-    {"checkpoint", "evaluation", "optimizer_step", "progress", "results", "resume", "run_log", "trainer"},
-    {"benchmark", "quick_start"},
+    {"checkpoint", "evaluation", "optimizer_step", "progress", "results", "resume", "run_log", "saved", "trainer"},
+    {"benchmark", "quick_start", "registration"},
     {"cli", "reproduce"},
     {"__main__"},
 ]

@@ -9,6 +9,10 @@ from recbole_lisa.data.raw.obtain import MissingDataError, RawData
 from recbole_lisa.errors import UsageError, did_you_mean
 
 _INTERVALS = ("user_inter_num_interval", "item_inter_num_interval")
+PRESPLIT = (
+    "benchmark_filename is not supported here: give one .inter file and set eval_args split. RecBole's own pipeline "
+    "takes it: call recbole_lisa.register() and RecBole's functions"
+)
 _FORM = "tab-separated lines under the header user_id:token item_id:token timestamp:float"
 
 
@@ -51,7 +55,7 @@ def check_dataset_file(dataset: str, settings: Mapping[str, Any], known: list[st
     folder = Path(settings["data_path"])
     wanted = folder / f"{dataset}.inter"
     if settings["benchmark_filename"] is not None:
-        raise UsageError("benchmark_filename is not supported: give one .inter file and set eval_args split")
+        raise UsageError(PRESPLIT)
     if wanted.is_file():
         return
     raw = RawData.from_settings(dataset, folder, settings) if dataset in known else None

@@ -15,11 +15,11 @@ from recbole.config import Config
 from recbole.data.interaction import Interaction
 
 from recbole_lisa.data.dataset import WindowDataset
-from recbole_lisa.data.histories import Index
+from recbole_lisa.data.histories import Histories, Index
 from recbole_lisa.data.sampler import TrainingNegatives, evaluation_negatives, item_weights
 from recbole_lisa.data.windows import Windows, cut_windows, preceding, prefixes
 from recbole_lisa.errors import UsageError, did_you_mean
-from recbole_lisa.fields import field_names
+from recbole_lisa.fields import FieldNames, field_names
 
 SUPERVISIONS = {"all_positions": cut_windows, "last_position": prefixes}
 _TRAIN_STREAM, _EVAL_STREAM = 1, 2
@@ -59,16 +59,28 @@ class _Loader:
         return -(-len(self.windows) // self.batch_size)
 
     def _inputs(self, chosen: Index) -> tuple[dict[str, torch.Tensor], Index, npt.NDArray[np.bool_]]:
-        """Columns that training and evaluation share, with the rows (N, L) and the valid mask (N, L)."""
-        store = self.dataset.histories
-        rows, valid = self.windows.rows(chosen)
-        columns = {
-            self.fields.user: store.users[self.windows.history[chosen]],
-            self.fields.item_list: store.items[rows] * valid.astype(np.int64),
-            self.fields.item_length: self.windows.length[chosen].astype(np.int64),
-            self.fields.time_gap_list: store.gaps[rows] * valid,
-        }
-        return {name: torch.from_numpy(column) for name, column in columns.items()}, rows, valid
+        return gather_inputs(self.dataset.histories, self.windows, self.fields, chosen)
+
+
+def gather_inputs(
+    store: Histories, windows: Windows, fields: FieldNames, chosen: Index
+) -> tuple[dict[str, torch.Tensor], Index, npt.NDArray[np.bool_]]:
+    """Columns that training and evaluation share, with the rows (N, L) and the valid mask (N, L).
+
+    Args:
+        store: The histories.
+        windows: All input sequences.
+        fields: Names of the columns.
+        chosen: (N,) the windows of the batch.
+    """
+    rows, valid = windows.rows(chosen)
+    columns = {
+        fields.user: store.users[windows.history[chosen]],
+        fields.item_list: store.items[rows] * valid.astype(np.int64),
+        fields.item_length: windows.length[chosen].astype(np.int64),
+        fields.time_gap_list: store.gaps[rows] * valid,
+    }
+    return {name: torch.from_numpy(column) for name, column in columns.items()}, rows, valid
 
 
 class TrainLoader(_Loader):
@@ -118,7 +130,7 @@ class TrainLoader(_Loader):
         """The batches of the chosen epoch; the same ones at every call."""
         rng = np.random.default_rng([_TRAIN_STREAM, self.config["seed"], self.epoch])
         for chosen in self._batches(rng):
-            yield self._batch(chosen, rng)
+            yield self.batch(chosen, rng)
 
     def _batches(self, rng: np.random.Generator) -> list[Index]:
         """Window indices batch by batch: shuffled, then grouped by length, then the batches shuffled."""
@@ -133,7 +145,13 @@ class TrainLoader(_Loader):
         batches = np.split(order, np.cumsum(sizes)[:-1])
         return [batches[number] for number in rng.permutation(len(batches))]
 
-    def _batch(self, chosen: Index, rng: np.random.Generator) -> Interaction:
+    def batch(self, chosen: Index, rng: np.random.Generator) -> Interaction:
+        """The batch of some windows, as described at the class.
+
+        Args:
+            chosen: (N,) indices of windows.
+            rng: Draws the negatives.
+        """
         columns, rows, valid = self._inputs(chosen)
         items = self.dataset.histories.items
         if self.every_position:

@@ -17,6 +17,7 @@ from recbole.data.dataset import SequentialDataset
 from recbole.utils import FeatureSource, FeatureType
 
 from recbole_lisa.data import atomic
+from recbole_lisa.data.checks import PRESPLIT
 from recbole_lisa.errors import UsageError, did_you_mean
 
 
@@ -34,7 +35,7 @@ class AtomicDataset(SequentialDataset):
 
     def __init__(self, config: Config) -> None:
         if config["benchmark_filename"] is not None:
-            raise UsageError("benchmark_filename is not supported: give one .inter file and set eval_args.split")
+            raise UsageError(PRESPLIT)
         super().__init__(config)
 
     def _load_data(self, token: str, dataset_path: str) -> None:
@@ -47,7 +48,8 @@ class AtomicDataset(SequentialDataset):
     def _load_feat(self, filepath: str, source: FeatureSource | str) -> pd.DataFrame | None:
         """Read the columns that `load_col` and `unload_col` leave, and note their types."""
         wanted, unwanted = self._get_load_and_unload_col(source)
-        path, separator, encoding = Path(filepath), self.config["field_separator"], self.config["encoding"]
+        path, separator = Path(filepath), self.config["field_separator"]
+        encoding = self.config["encoding"] or "utf-8"  # RecBole itself has no default
         fields = {
             name: kind
             for name, kind in atomic.read_header(path, separator, encoding).items()

@@ -17,6 +17,7 @@ from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.layers.encoder import EncoderBlock
 from recbole_lisa.model import losses
 from recbole_lisa.model.item_cache import ItemCache
+from recbole_lisa.model.stock import fill_defaults, item_counts
 from recbole_lisa.ops.quantize import Quantized
 
 
@@ -61,6 +62,7 @@ class AttentiveRecommender(SequentialRecommender):
     input_type = InputType.PAIRWISE
 
     def __init__(self, config: Any, dataset: Any) -> None:
+        fill_defaults(config, type(self))
         super().__init__(config, dataset)
         self.fields = field_names(config)
         self.hidden_size: int = config["hidden_size"]
@@ -102,7 +104,7 @@ class AttentiveRecommender(SequentialRecommender):
         sampling = config["train_neg_sample_args"] or {}
         if self.loss_type != "SSM" or sampling.get("distribution") != "popularity":
             return None
-        return losses.log_sampling_probability(torch.as_tensor(dataset.item_counts), sampling["alpha"])
+        return losses.log_sampling_probability(item_counts(dataset), sampling["alpha"])
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
