@@ -22,8 +22,7 @@ from recbole_lisa.benchmark.report import Output, Table, heading
 from recbole_lisa.errors import UsageError
 
 ROOT = Path(recbole_lisa.__file__).parent.parent
-BENCHMARK = (sys.executable, "-m", "recbole_lisa", "benchmark")
-RUN = (sys.executable, "-c", "import sys; from recbole_lisa.cli import main; sys.exit(main(['run', *sys.argv[1:]]))")
+PROGRAM = (sys.executable, "-m", "recbole_lisa")
 QUICK_ROWS = ("--rows", "LISA-128", "Transformer SDPA", "Transformer naive")
 
 
@@ -73,7 +72,7 @@ def benchmark_parts(options: argparse.Namespace, folder: Path) -> list[Part]:
     for verb in ("attention", "memory", "online", "step"):
         for name, words in (variants if verb == "attention" else {verb: ()}).items():
             output = ("--output", str(folder / name))
-            parts.append(Part(name, (*BENCHMARK, verb, *sizes[verb], *words, *device, *output), 1.0))
+            parts.append(Part(name, (*PROGRAM, "benchmark", verb, *sizes[verb], *words, *device, *output), 1.0))
     return [part for part in parts if part.name.partition("-")[0] in options.parts]
 
 
@@ -108,7 +107,7 @@ def other_parts(options: argparse.Namespace, folder: Path) -> tuple[list[Part], 
             }
             if options.dataset != "ml-100k":
                 settings["data_path"] = Path(options.data_path).resolve()
-            words = (*RUN, *(f"--{key}={value}" for key, value in settings.items()))
+            words = (*PROGRAM, "run", *(f"--{key}={value}" for key, value in settings.items()))
             trainings.append(Part(f"training-{model}", words, 1.0))
     return tests, trainings
 
