@@ -120,7 +120,10 @@ class TrainLoader(_Loader):
             f"{self.skipped_users} users skipped (fewer than 2 training items)"
         )
         if not len(windows):
-            raise UsageError("nothing to train on: no user has 2 interactions in the training part")
+            raise UsageError(
+                f"nothing to train on: the training part of a history has at most {int(lengths.max(initial=0))} "
+                "interactions, and 2 are needed: loosen the filters or take another split in eval_args"
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch (from 0) whose batches the next iteration gives."""

@@ -16,7 +16,7 @@ from recbole.config import Config
 
 from recbole_lisa.data.histories import Gaps, Histories, Index
 from recbole_lisa.data.loading import AtomicDataset
-from recbole_lisa.data.split import Part, split_targets
+from recbole_lisa.data.split import Part, split_targets, wanted_parts
 from recbole_lisa.errors import UsageError
 
 _SAVED = ("save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path")
@@ -68,20 +68,39 @@ class WindowDataset(AtomicDataset):
         self.histories = self._sorted_histories()
         store = self.histories
         train, valid, test = split_targets(self.config["eval_args"], store.lengths)
+        self._log_split(train, valid, test)
         # A history's first item is the target of no phase, but training sees it.
         trained = Part(train.first - 1, train.count + 1).targets(store.offsets)
         self.item_counts = np.bincount(store.items[trained[1]], minlength=self.item_num)
         self.time_unit = _median_gap(store.gaps[trained[1]])
         self.data_fingerprint = self._fingerprint()
-        self.logger.info(
-            f"{self.dataset_name}: {len(store.users)} users, {self.item_num - 1} items, "
-            f"{len(store.items)} interactions after filtering"
-        )
         return [
             self._phase(train, *trained),
             self._phase(valid, *valid.targets(store.offsets)),
             self._phase(test, *test.targets(store.offsets)),
         ]
+
+    def _log_split(self, *parts: Part) -> None:
+        """Tell what is trained and held out, and warn where the split gives nothing to a phase that it names."""
+        store = self.histories
+        self.logger.info(
+            f"{self.dataset_name}: {len(store.users)} users, {self.item_num - 1} items, "
+            f"{len(store.items)} interactions after filtering"
+        )
+        tied = int((store.gaps == 0).sum()) - len(store.users)
+        if tied:
+            self.logger.info(f"{tied} interactions are at the time of the user's one before: they keep file order")
+        split = self.config["eval_args"]["split"]
+        shares = {"training": 1, **wanted_parts(split)}
+        for (phase, share), part in zip(shares.items(), parts, strict=True):
+            owners = int((part.count > 0).sum())
+            self.logger.info(f"{phase}: {int(part.count.sum())} targets of {owners} users")
+            if share and not owners:
+                longest = int(store.lengths.max(initial=0))
+                self.logger.warning(
+                    f"no {phase} item: the longest history has {longest} interactions, too few for the split {split}. "
+                    "Take another split in eval_args, or looser filters"
+                )
 
     def _phase(self, part: Part, history: npt.NDArray[np.int32], rows: Index) -> WindowDataset:
         """A view of this data set with the targets of one phase."""

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from recbole.config import Config
-from recbole.data.dataset import SequentialDataset
 from recbole.utils import FeatureSource, FeatureType
 
 from recbole_lisa.data import atomic
 from recbole_lisa.data.checks import PRESPLIT
-from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.data.filtering import FilteredDataset
+from recbole_lisa.errors import UsageError
 
 
-class AtomicDataset(SequentialDataset):
+class AtomicDataset(FilteredDataset):
     """The interactions that RecBole's keys select, as a frame of small integers and exact times.
 
     Args:
@@ -30,8 +30,6 @@ class AtomicDataset(SequentialDataset):
     Raises:
         UsageError: Something in the configuration or in the files is wrong.
     """
-
-    inter_feat: pd.DataFrame
 
     def __init__(self, config: Config) -> None:
         if config["benchmark_filename"] is not None:
@@ -88,53 +86,6 @@ class AtomicDataset(SequentialDataset):
             self.set_field_property(name, kind, source, longest)
         if kind in (FeatureType.FLOAT, FeatureType.FLOAT_SEQ):
             self.field2bucketnum[name] = 2
-
-    def _filter_nan_user_or_item(self) -> None:
-        ids = {"user_feat": [self.uid_field], "item_feat": [self.iid_field]}
-        for name, fields in {**ids, "inter_feat": [self.uid_field, self.iid_field]}.items():
-            feat = getattr(self, name)
-            if feat is not None and (missing := feat[fields].isna().any(axis=1)).any():
-                self.logger.warning(f"{name}: {int(missing.sum())} rows without {' or '.join(fields)} left out")
-                setattr(self, name, feat[~missing].reset_index(drop=True))
-
-    def _remove_duplication(self) -> None:
-        """Keep one interaction per user and item: the first or the last in time; equal times keep file order."""
-        keep = self.config["rm_dup_inter"]
-        if keep is None:
-            return
-        if keep not in ("first", "last"):
-            raise UsageError(f"rm_dup_inter must be first or last, got {keep!r}")
-        if self.time_field in self.inter_feat:
-            self.inter_feat = self.inter_feat.sort_values(by=self.time_field, kind="stable")
-        self.inter_feat = self.inter_feat.drop_duplicates(subset=[self.uid_field, self.iid_field], keep=keep)
-
-    def _filter_by_field_value(self) -> None:
-        for field in self.config["val_interval"] or {}:
-            if field not in self.field2type:
-                hint = did_you_mean(field, self.field2type)
-                raise UsageError(f"val_interval names {field!r}, which is not a loaded column.{hint}")
-        super()._filter_by_field_value()
-
-    def _filter_inter_by_user_or_item(self) -> None:
-        if self.user_feat is not None or self.item_feat is not None:  # otherwise RecBole copies all rows for nothing
-            super()._filter_inter_by_user_or_item()
-
-    def _filter_by_inter_num(self) -> None:
-        """Filter users and items by their number of interactions until nothing changes (k-core)."""
-        keys = {self.uid_field: "user_inter_num_interval", self.iid_field: "item_inter_num_interval"}
-        intervals = {field: atomic.parse_intervals(key, self.config[key]) for field, key in keys.items()}
-        codes = [self.inter_feat[field].cat.codes.to_numpy() for field in intervals]
-        kept = atomic.core_rows(*codes, *intervals.values())
-        if not len(kept):
-            settings = ", ".join(f"{key}={self.config[key]!r}" for key in (*keys.values(), "val_interval"))
-            raise UsageError(f"no interaction of {self.dataset_name} passes the filters: {settings}")
-        if len(kept) < len(self.inter_feat):
-            self.inter_feat = self.inter_feat.iloc[kept].reset_index(drop=True)
-        for name, field in (("user_feat", self.uid_field), ("item_feat", self.iid_field)):
-            feat = getattr(self, name)
-            # Without interactions a user or item passes only an interval that begins at 0.
-            if feat is not None and intervals[field] and intervals[field][0].low > 0:
-                setattr(self, name, feat[feat[field].isin(self.inter_feat[field].unique())])
 
     def _reset_index(self) -> None:
         for name in self.feat_name_list:

@@ -74,6 +74,16 @@ def split_targets(eval_args: Mapping[str, Any], lengths: Index) -> tuple[Part, P
     )
 
 
+def wanted_parts(split: Mapping[str, Any]) -> dict[str, float]:
+    """Whether `eval_args.split`, which `split_targets` accepts, asks for a validation and a test part.
+
+    Returns:
+        `validation` and `test` -> a number above 0 if it does.
+    """
+    shares = LEAVE_ONE_OUT[split["LS"]] if "LS" in split else split["RS"][1:]
+    return dict(zip(("validation", "test"), shares, strict=True))
+
+
 def leave_one_out(lengths: Index, mode: str) -> tuple[Index, Index]:
     """Hold out the last target of each history for testing and the one before it for validation.
 

@@ -226,5 +226,5 @@ def test_unknown_supervision_is_refused_with_a_hint(make_config: MakeConfig) -> 
 
 def test_nothing_to_train_on_is_refused(make_config: MakeConfig) -> None:
     config = make_config([(f"u{n}", f"i{n}", n) for n in range(5)])
-    with pytest.raises(UsageError, match="no user has 2 interactions in the training part"):
+    with pytest.raises(UsageError, match="the training part of a history has at most 1 interactions, and 2 are needed"):
         train_loader(config)

@@ -231,3 +231,61 @@ def test_short_users_are_counted(make_config: MakeConfig, caplog: pytest.LogCapt
     assert train.skipped_users == 1
     assert "tiny: 6 users, 9 items, 28 interactions after filtering" in caplog.text
     assert "6 windows of at most 4 items (all_positions), 1 users skipped" in caplog.text
+
+
+def test_every_filter_tells_what_it_leaves(make_config: MakeConfig, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [*TINY, ("", "i", 1), ("u1", "i1", 99), ("rare", "i1", 5)]
+    config = make_config(
+        rows, rm_dup_inter="first", val_interval={"timestamp": "[0,98]"}, user_inter_num_interval="[2,inf)"
+    )
+    with caplog.at_level("INFO"):
+        create_dataset(config).build()
+    told = [record.message for record in caplog.records if record.message.startswith("tiny: ")]
+    counts = [int(line.split()[1]) for line in told]
+    assert counts[0] == len(rows)
+    assert counts == sorted(counts, reverse=True)
+    assert "tiny: 31 interactions of" in told[0] and told[0].endswith(" read")
+    assert told[1].endswith("left after rows without user or item are left out")
+    assert any("rm_dup_inter='first'" in line for line in told)
+    assert "user_inter_num_interval='[2,inf)', item_inter_num_interval=" in told[-2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        ([], {}, "tiny holds no interactions: its file has a header and no rows"),
+        (
+            [("", "i", 1)],
+            {},
+            "rows without user or item are left out leaves nothing of 1 interactions of 0 users with 1",
+        ),
+        (
+            [("u", "i", 1), ("u", "j", 2)],
+            {"val_interval": {"timestamp": "[5,9]"}},
+            r"val_interval=\{'timestamp': '\[5,9\]'\} leaves nothing of 2 interactions of 1 users with 2 items; loosen",
+        ),
+        (
+            [("u", "i", 1), ("u", "j", 2)],
+            {"user_inter_num_interval": "[5,inf)"},
+            r"user_inter_num_interval='\[5,inf\)', .* leaves nothing of 2 .* \(a user has at most 2, an item 1\); loo",
+        ),
+    ],
+)
+def test_a_filter_that_leaves_nothing_is_told_with_the_numbers(
+    make_config: MakeConfig, rows: list[Any], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        create_dataset(make_config(rows, **settings))
+
+
+def test_a_part_without_targets_and_equal_times_are_told(
+    make_config: MakeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = make_config([("u", "i", 1), ("u", "j", 1), ("v", "i", 1)])
+    with caplog.at_level("INFO"):
+        create_dataset(config).build()
+    assert "1 interactions are at the time of the user's one before: they keep file order" in caplog.text
+    assert "training: 1 targets of 1 users" in caplog.text
+    told = "the longest history has 2 interactions, too few for the split {'LS': 'valid_and_test'}"
+    assert f"no validation item: {told}" in caplog.text
+    assert f"no test item: {told}" in caplog.text
