@@ -222,8 +222,8 @@ def in_fresh_process(call: Callable[..., Any], *args: Any, seconds: float | None
     """
     methods = multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if "forkserver" in methods:  # torch is then imported once, not in every process
-        context.set_forkserver_preload(["recbole_lisa.benchmark.rows"])
+    if "forkserver" in methods:  # what the first function needs is then imported once, not in every process
+        context.set_forkserver_preload([call.__module__])
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(sender, call, args), daemon=True)
     process.start()
