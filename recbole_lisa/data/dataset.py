@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from logging import getLogger
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from recbole.config import Config
 
+from recbole_lisa.data.cache import DatasetCache, dataset_state, restore_dataset
 from recbole_lisa.data.histories import Gaps, Histories, Index
 from recbole_lisa.data.loading import AtomicDataset
 from recbole_lisa.data.split import Part, split_targets, wanted_parts
 from recbole_lisa.errors import UsageError
 
-_SAVED = ("save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path")
+_UNSAVED = ("save_dataloaders", "dataloaders_save_path")
 
 
 def create_dataset(config: Config) -> WindowDataset:
     """Load the data set that the configuration names.
+
+    With `save_dataset` or `dataset_save_path` it is kept after filtering, and read from there while the files and
+    the settings that shape it are the same; see `cache.py`.
 
     Args:
         config: The run's configuration.
@@ -31,10 +37,18 @@ def create_dataset(config: Config) -> WindowDataset:
     Raises:
         UsageError: Something in the configuration or in the files is wrong.
     """
-    for key in _SAVED:
+    for key in _UNSAVED:
         if config[key]:
-            raise UsageError(f"{key} is not supported: the atomic files load in seconds; leave it out")
-    return WindowDataset(config)
+            raise UsageError(f"{key} is not supported: loaders are made in seconds; leave it out, or set save_dataset")
+    cache = DatasetCache.of(config)
+    if cache is None:
+        return WindowDataset(config)
+    state = cache.read()
+    if state is not None:
+        return WindowDataset.restored(config, state)
+    dataset = WindowDataset(config)
+    cache.write(dataset_state(dataset))
+    return dataset
 
 
 class WindowDataset(AtomicDataset):
@@ -53,6 +67,24 @@ class WindowDataset(AtomicDataset):
     item_counts: Index
     time_unit: float
     data_fingerprint: str
+
+    @classmethod
+    def restored(cls, config: Config, state: dict[str, Any]) -> WindowDataset:
+        """The data set that `cache.dataset_state` described, under these settings.
+
+        Args:
+            config: The run's configuration.
+            state: What was saved under the same key.
+        """
+        dataset = cls.__new__(cls)
+        dataset.config, dataset.dataset_name, dataset.logger = config, config["dataset"], getLogger()
+        dataset.max_item_list_len = config["MAX_ITEM_LIST_LENGTH"]
+        dataset.item_list_length_field = config["ITEM_LIST_LENGTH_FIELD"]
+        dataset._get_preset()
+        dataset._get_field_from_config()
+        restore_dataset(dataset, state)
+        dataset._init_alias()
+        return dataset
 
     def build(self) -> list[WindowDataset]:
         """Split by `eval_args` into training, validation and test targets; nothing is augmented.

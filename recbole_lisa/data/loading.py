@@ -7,6 +7,7 @@ missing values that are filled under every version of pandas.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -96,16 +97,20 @@ class AtomicDataset(FilteredDataset):
         columns = [_tokens(frame[field]) for frame, field, _ in remap_list]
         alone = columns[0] if len(columns) == 1 else np.concatenate([np.asarray(part, object) for part in columns])
         ids, tokens = pd.factorize(alone)
-        names = np.array(["[PAD]", *tokens])
-        numbers = {token: number for number, token in enumerate(names)}
         parts = np.split(ids + 1, np.cumsum([len(column) for column in columns])[:-1])
         for (frame, field, kind), part in zip(remap_list, parts, strict=True):
-            self.field2id_token[field], self.field2token_id[field] = names, numbers
+            self.set_tokens(field, tokens)
             if kind == FeatureType.TOKEN_SEQ:
                 cells = np.split(part, np.cumsum([len(cell) for cell in frame[field]])[:-1])
                 frame[field] = pd.Series(cells, index=frame.index, dtype=object)
             else:
                 frame[field] = part.astype(np.int32 if frame is self.inter_feat else np.int64)
+
+    def set_tokens(self, field: str, tokens: Iterable[str]) -> None:
+        """Number the tokens of a column from 1 in the given order; one spelled like padding has its own number."""
+        names = np.array(["[PAD]", *tokens], dtype=object)  # fixed widths would be those of the longest token
+        self.field2id_token[field] = names
+        self.field2token_id[field] = {token: number for number, token in enumerate(names)}
 
     def _fill_nan(self) -> None:
         """Fill missing tokens with padding, numbers with the column's mean, sequences with nothing."""

@@ -197,7 +197,7 @@ def test_ml_100k_order_is_a_stable_sort_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"save_dataset": True}, "save_dataset is not supported"),
+        ({"save_dataloaders": True}, "save_dataloaders is not supported"),
         ({"benchmark_filename": ["train", "test"]}, "benchmark_filename is not supported"),
         ({"rm_dup_inter": "any"}, "unknown rm_dup_inter 'any' .* known are first, last"),
         ({"user_inter_num_interval": "5"}, "user_inter_num_interval must be intervals .* got '5'"),

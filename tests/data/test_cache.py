@@ -1,0 +1,125 @@
+"""A saved data set is used only for the same data and the same shaping settings, and is the same data set."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recbole_lisa.data import cache, dataset
+from recbole_lisa.data.dataset import WindowDataset, create_dataset
+from recbole_lisa.errors import UsageError
+from tests.data.conftest import MakeConfig
+
+ROWS = [(f"u{user}", f"i{(user * 3 + step) % 7}", 10.25 * step + user) for user in range(5) for step in range(6)]
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The data sets that were loaded from text."""
+    loaded: list[str] = []
+    original = WindowDataset.__init__
+
+    def load(self: WindowDataset, config: Any) -> None:
+        loaded.append(config["dataset"])
+        original(self, config)
+
+    monkeypatch.setattr(WindowDataset, "__init__", load)
+    return loaded
+
+
+def contents(data: WindowDataset) -> dict[str, Any]:
+    train, _, test = data.build()
+    return {
+        "fingerprint": data.data_fingerprint,
+        "tokens": {name: tokens.tolist() for name, tokens in data.field2id_token.items()},
+        "numbers": data.field2token_id,
+        "types": data.field2type,
+        "sources": {name: str(source) for name, source in data.field2source.items()},
+        "lengths": dict(data.field2seqlen),
+        "columns": data.inter_feat.dtypes.to_dict(),
+        "held out": test.inter_feat.to_dict(),
+        "counts": train.item_counts.tolist(),
+        "sizes": (data.user_num, data.item_num, data.inter_num, data.token_like_fields),
+    }
+
+
+def test_a_saved_data_set_is_the_same_and_no_text_is_read(
+    make_config: MakeConfig, tmp_path: Path, parsed: list[str]
+) -> None:
+    settings = {"save_dataset": True, "checkpoint_dir": str(tmp_path / "saved"), "item_inter_num_interval": "[3,inf)"}
+    first = create_dataset(make_config(ROWS, **settings))
+    second = create_dataset(make_config(ROWS, **settings))
+    assert parsed == ["tiny"]
+    assert contents(second) == contents(first)
+    assert [path.suffix for path in (tmp_path / "saved").iterdir()] == [".dataset"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "rebuilt"),
+    [
+        ({}, False),
+        ({"train_batch_size": 7, "eval_batch_size": 9, "seed": 4}, False),
+        ({"MAX_ITEM_LIST_LENGTH": 2, "eval_args": {"split": {"RS": [0.5, 0.2, 0.3]}}}, False),
+        ({"user_inter_num_interval": "[2,inf)"}, True),
+        ({"rm_dup_inter": "first"}, True),
+        ({"val_interval": {"timestamp": "[1,inf)"}}, True),
+        ({"encoding": "latin-1"}, True),
+    ],
+)
+def test_settings_that_shape_the_data_rebuild_it_and_others_are_honoured(
+    make_config: MakeConfig, tmp_path: Path, parsed: list[str], changed: dict[str, Any], rebuilt: bool
+) -> None:
+    saved = {"dataset_save_path": str(tmp_path / "kept")}
+    create_dataset(make_config(ROWS, **saved))
+    config = make_config(ROWS, **saved, **changed)
+    assert create_dataset(config).config is config
+    assert len(parsed) == 1 + rebuilt
+    create_dataset(make_config(ROWS, **saved, **changed))
+    assert len(parsed) == 1 + rebuilt
+
+
+def test_other_interactions_rebuild_and_the_same_elsewhere_do_not(
+    make_config: MakeConfig, tmp_path: Path, parsed: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = {"dataset_save_path": str(tmp_path / "kept")}
+    create_dataset(make_config(ROWS, **saved))
+    shutil.copytree(tmp_path / "tiny", tmp_path / "moved" / "tiny")
+    create_dataset(make_config(ROWS, **saved, data_path=str(tmp_path / "moved")))
+    assert len(parsed) == 1
+    with caplog.at_level("INFO"):
+        changed = create_dataset(make_config([*ROWS[:-1], ("u4", "new", 99)], **saved))
+    assert len(parsed) == 2
+    assert "new" in changed.field2token_id["item_id"]
+    assert f"'{tmp_path / 'kept'}' is of other data or settings and is written anew" in caplog.text
+
+
+def test_a_damaged_file_is_replaced_and_a_foreign_one_is_not(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "kept"
+    config = make_config(ROWS, dataset_save_path=str(path))
+    path.write_bytes(b"half")
+    create_dataset(config)
+    assert "cannot be read and is written anew" in caplog.text
+    assert torch.load(path, weights_only=True)["key"]
+    torch.save({"a": 1}, path)
+    with pytest.raises(UsageError, match="dataset_save_path '.*kept' is no saved data set"):
+        create_dataset(config)
+    assert torch.load(path, weights_only=True) == {"a": 1}
+
+
+def test_features_and_unwritable_places_are_told(make_config: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the data set cannot be saved to '/dev/null/kept'"):
+        create_dataset(make_config(ROWS, dataset_save_path="/dev/null/kept"))
+    (tmp_path / "tiny" / "tiny.user").write_text("user_id:token\tage:float\nu1\t5\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="tiny also has features of users or items"):
+        create_dataset(make_config(ROWS, load_col=None, dataset_save_path=str(tmp_path / "kept")))
+
+
+def test_the_key_reads_the_file_to_its_end(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_BLOCK_BYTES", 10)
+    keys = [cache._key(make_config([*ROWS, ("u", "i", last)])) for last in (1, 2, 1)]
+    assert keys[0] == keys[2] != keys[1]
+    assert dataset.DatasetCache.of(make_config(ROWS)) is None
