@@ -19,3 +19,4 @@ lint:
 
 bench:
 	recbole-lisa benchmark step
+	recbole-lisa benchmark attention

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, scaled_dot_product_attention
 
-from recbole_lisa.attention import MECHANISMS, FullAttention, LISAAttention, build_attention
+from recbole_lisa.attention import MECHANISMS, OPTIONAL_MECHANISMS, FullAttention, LISAAttention, build_attention
+from recbole_lisa.attention.gla import missing_requirement
 from recbole_lisa.benchmark.backends import fastest_backend
 from recbole_lisa.benchmark.problem import Case, Problem
 from recbole_lisa.ops import reference
@@ -33,8 +34,9 @@ MECHANISM_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "Routing-32": ("routing", {"window_size": 32}),
     "Clustered-100": ("clustered", {"n_clusters": 100}),
     "LinearTransformer": ("linear", {}),
+    "GLA": ("gla", {}),
 }
-"""Row -> mechanism and settings, those of the paper."""
+"""Row -> mechanism and settings, those of the paper where it has the row."""
 Row = Callable[[Problem], Case]
 Attend = Callable[..., Tensor]
 
@@ -209,11 +211,12 @@ def rows_of(part: str, *, backward: bool) -> dict[str, Row]:
         NAIVE: functools.partial(vanilla, naive=True),
         SDPA: functools.partial(vanilla, naive=False),
     }
+    served = [*MECHANISMS, *(OPTIONAL_MECHANISMS if missing_requirement() is None else ())]
     for row, (name, settings) in MECHANISM_SETTINGS.items():
-        if name in MECHANISMS:
+        if name in served:
             rows[row] = functools.partial(mechanism, name=name, settings=settings)
     known = {name for name, _ in MECHANISM_SETTINGS.values()} | {"full", "lisa"}
-    for name in MECHANISMS:
+    for name in served:
         if name not in known:
             rows[name] = functools.partial(mechanism, name=name, settings={})
     if part == "core" and not backward:
