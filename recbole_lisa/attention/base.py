@@ -29,6 +29,19 @@ def take_positions(x: Tensor, positions: Tensor) -> Tensor:
     return x.gather(1, positions.view(-1, 1, 1).expand(-1, 1, x.shape[-1])).squeeze(1)
 
 
+def take_valid(x: Tensor, valid: Tensor) -> Tensor:
+    """x at the real positions, without a copy where there are no others.
+
+    Args:
+        x: (N, L, D).
+        valid: (N, L) bool.
+
+    Returns:
+        (M, D).
+    """
+    return x.flatten(0, 1) if bool(valid.all()) else x[valid]
+
+
 def project_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
     """layer(x) in the type of its parameters, also under autocast: what is chosen by argmax must not hang on rounding.
 

@@ -11,13 +11,14 @@ from recbole.utils import InputType
 from torch import Tensor, nn
 
 from recbole_lisa.attention import Attention
-from recbole_lisa.attention.base import final_positions, take_positions
+from recbole_lisa.attention.base import final_positions, take_positions, take_valid
 from recbole_lisa.fields import field_names
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.layers.encoder import EncoderBlock
 from recbole_lisa.model import losses
 from recbole_lisa.model.item_cache import ItemCache
 from recbole_lisa.model.stock import fill_defaults, item_counts
+from recbole_lisa.ops.pair_scores import pair_scores
 from recbole_lisa.ops.quantize import Quantized
 
 
@@ -213,7 +214,7 @@ class AttentiveRecommender(SequentialRecommender):
         history = history._replace(index=rows[0])
         inputs = self.layer_inputs(history, view)
         if self.fields.target_list in interaction:
-            hidden = self.top(inputs[-1], history, view)[history.valid]  # (M, D)
+            hidden = take_valid(self.top(inputs[-1], history, view), history.valid)  # (M, D)
         else:
             hidden = self.top_last(inputs[-1], history, view)  # (M, D)
         if negative is None:
@@ -222,8 +223,8 @@ class AttentiveRecommender(SequentialRecommender):
             wide = torch.promote_types(hidden.dtype, torch.float32)
             loss = losses.sampled_loss(
                 self.loss_type,
-                losses.score_pairs(hidden, view.target, rows[1].unsqueeze(1)).squeeze(1).to(wide),  # (M,)
-                losses.score_pairs(hidden, view.target, rows[2]).to(wide),  # (M, R)
+                pair_scores(hidden, view.target, rows[1].unsqueeze(1)).squeeze(1).to(wide),  # (M,)
+                pair_scores(hidden, view.target, rows[2]).to(wide),  # (M, R)
                 n_items=self.n_items - 1,
                 gbce_t=self.gbce_t,
                 log_q=None if self.log_q is None else (self.log_q[target], self.log_q[negative]),
@@ -268,7 +269,7 @@ class AttentiveRecommender(SequentialRecommender):
         """Encode each history once and score its candidates: (N, K) ids -> (N, K)."""
         view = self.item_view()
         hidden = self.encode_last(self._history(interaction), view)  # (N, D)
-        return losses.score_pairs(hidden, view.target, candidates)
+        return pair_scores(hidden, view.target, candidates)
 
     def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Scores of all items, (N, V); column 0 is padding."""

@@ -5,14 +5,11 @@ import math
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
-from torch.utils.checkpoint import checkpoint
 
 from recbole_lisa.ops.cross_entropy import catalogue_cross_entropy
 
 SAMPLED_LOSSES = ("BCE", "BPR", "gBCE", "SSM")
 LOSSES = (*SAMPLED_LOSSES, "CE")
-BLOCK_ELEMENTS = 2**22
-"""Entries of the largest temporary, (rows, R, D) negatives: 16 MB in float32."""
 
 
 def binary_cross_entropy(positive: Tensor, negative: Tensor) -> Tensor:
@@ -117,32 +114,6 @@ def full_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
         Scalar; memory stays O(M D + V D), never (M, V).
     """
     return catalogue_cross_entropy(hidden, table[1:], target - 1) / hidden.shape[0]
-
-
-def score_pairs(hidden: Tensor, table: Tensor, index: Tensor) -> Tensor:
-    """Inner products of each position with its own few rows of a table.
-
-    Args:
-        hidden: (M, D).
-        table: (U, D).
-        index: (M, R) rows of the table.
-
-    Returns:
-        (M, R); the gathered (M, R, D) tensor exists one block at a time and is recomputed in the backward pass.
-    """
-    rows = max(BLOCK_ELEMENTS // (index.shape[1] * hidden.shape[1]), 1)
-    if index.shape[1] == 1:
-        return (hidden * table.index_select(0, index.flatten())).sum(dim=-1, keepdim=True)
-    blocks = [
-        checkpoint(_block_scores, part, table, wanted, use_reentrant=False)
-        for part, wanted in zip(hidden.split(rows), index.split(rows), strict=True)
-    ]
-    return torch.cat(blocks)
-
-
-def _block_scores(hidden: Tensor, table: Tensor, index: Tensor) -> Tensor:
-    gathered = table.index_select(0, index.flatten()).view(*index.shape, -1)  # (rows, R, D)
-    return (gathered @ hidden.unsqueeze(-1)).squeeze(-1)
 
 
 def log_sampling_probability(counts: Tensor, alpha: float) -> Tensor:

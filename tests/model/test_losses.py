@@ -90,23 +90,6 @@ def test_blockwise_cross_entropy_equals_the_plain_one(rows: int, monkeypatch: py
         assert_close(a, b)
 
 
-@pytest.mark.oracle
-@pytest.mark.parametrize("r", [1, 6])
-def test_blockwise_pair_scores_equal_the_plain_ones(r: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "BLOCK_ELEMENTS", 4 * r * 5)
-    hidden = torch.randn(17, 5, requires_grad=True)
-    table = torch.randn(12, 5, requires_grad=True)
-    index = torch.randint(12, (17, r))
-    fast, plain = losses.score_pairs(hidden, table, index), torch.einsum("md,mrd->mr", hidden, table[index])
-    assert_close(fast, plain)
-    for a, b in zip(
-        torch.autograd.grad(fast.sin().sum(), (hidden, table)),
-        torch.autograd.grad(plain.sin().sum(), (hidden, table)),
-        strict=True,
-    ):
-        assert_close(a, b)
-
-
 MEMORY_SCRIPT = """
 import psutil, torch
 from recbole_lisa.environment import peak_memory_mb

@@ -1,0 +1,43 @@
+import pytest
+import torch
+
+from recbole_lisa.ops import pair_scores as module
+from recbole_lisa.ops.pair_scores import pair_scores
+from tests.helpers import assert_close
+
+M, U, D = 17, 12, 5
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("r", [1, 6])
+def test_blockwise_scores_equal_the_plain_ones_in_values_and_gradients(r: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module.BLOCK_ELEMENTS, "cpu", 4 * r * D)
+    hidden = torch.randn(M, D, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(U, D, dtype=torch.float64, requires_grad=True)
+    index = torch.randint(U, (M, r))
+    fast, plain = pair_scores(hidden, table, index), torch.einsum("md,mrd->mr", hidden, table[index])
+    assert_close(fast, plain)
+    for a, b in zip(
+        torch.autograd.grad(fast.sin().sum(), (hidden, table)),
+        torch.autograd.grad(plain.sin().sum(), (hidden, table)),
+        strict=True,
+    ):
+        assert_close(a, b)
+
+
+def test_scores_are_exact_under_autocast_and_gradients_keep_their_types() -> None:
+    hidden = torch.randn(M, D).bfloat16().requires_grad_()
+    table = torch.randn(U, D, requires_grad=True)
+    index = torch.randint(U, (M, 3))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = pair_scores(hidden, table, index)
+    assert_close(scores, torch.einsum("md,mrd->mr", hidden.float(), table[index]))
+    scores.sum().backward()
+    assert hidden.grad is not None and hidden.grad.dtype == torch.bfloat16
+    assert_close(
+        table.grad, torch.autograd.grad(torch.einsum("md,mrd->mr", hidden.float(), table[index]).sum(), table)[0]
+    )
+
+
+def test_no_row_gives_no_score() -> None:
+    assert pair_scores(torch.zeros(0, D), torch.zeros(U, D), torch.zeros(0, 2, dtype=torch.long)).shape == (0, 2)
