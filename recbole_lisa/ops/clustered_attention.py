@@ -159,15 +159,15 @@ def _attend_densely(query: Tensor, key: Tensor, value: Tensor, keys: Tensor, vis
     for place in torch.split(groups.place, DENSE_QUERIES, dim=1):  # (N, m')
         position = groups.position.flatten(1).gather(1, place)
         chosen = take_rows(keys.squeeze(2), place // size)  # (N, m', K)
-        seen = take_rows(visible.expand(shape).flatten(1, 2), place)
-        allowed = seen.new_zeros(*place.shape, key.shape[1]).scatter_(2, chosen, seen)  # (N, m', L)
+        seen = take_rows(visible.expand(shape).flatten(1, 2), place)  # (N, m', K)
         q = take_rows(query, position)
-        out.append(checkpoint(_masked_attention, q, key, value, allowed, use_reentrant=False))
+        out.append(checkpoint(_masked_attention, q, key, value, chosen, seen, use_reentrant=False))
     return torch.cat(out, dim=1)
 
 
-def _masked_attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
+def _masked_attention(query: Tensor, key: Tensor, value: Tensor, chosen: Tensor, seen: Tensor) -> Tensor:
     logits = query @ key.transpose(1, 2)  # (N, m, L)
+    allowed = seen.new_zeros(logits.shape).scatter_(2, chosen, seen)
     logits = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
     weights = torch.softmax(logits, dim=-1) * allowed
     return weights.to(value.dtype) @ value
