@@ -6,7 +6,7 @@ from typing import Any
 
 from recbole_lisa.benchmark.plots import Figure, Panel
 from recbole_lisa.benchmark.report import Table, megabytes, milliseconds, ratio
-from recbole_lisa.benchmark.rows import FLOOR, LISA_NAIVE, LISA_ROWS, NAIVE, SDPA
+from recbole_lisa.benchmark.rows import FLOOR, LISA_NAIVE, LISA_PER_CODEBOOK, LISA_ROWS, NAIVE, SDPA
 
 Record = dict[str, Any]
 Value = Callable[[Record], float]
@@ -28,7 +28,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
         )
         for reference, compared in (
             *((reference, [r for r in group if r["row"] not in (reference, FLOOR)]) for reference in REFERENCES),
-            (LISA_NAIVE, [r for r in group if r["row"] in LISA_ROWS]),
+            *((naive, [r for r in group if r["row"] in LISA_ROWS]) for naive in (LISA_NAIVE, LISA_PER_CODEBOOK)),
         ):
             base = {r["length"]: r["median"] for r in group if r["row"] == reference and r["status"] == "ok"}
             if base and compared:

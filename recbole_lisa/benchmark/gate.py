@@ -7,7 +7,16 @@ from dataclasses import replace
 import torch
 
 from recbole_lisa.benchmark.problem import Problem
-from recbole_lisa.benchmark.rows import LISA_NAIVE, SDPA, Row, attend_quadratically, lisa, rows_of, vanilla
+from recbole_lisa.benchmark.rows import (
+    LISA_NAIVE,
+    LISA_PER_CODEBOOK,
+    SDPA,
+    Row,
+    attend_quadratically,
+    lisa,
+    rows_of,
+    vanilla,
+)
 
 LENGTH, SEQUENCES, ITEMS = 67, 2, 50
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -19,6 +28,7 @@ TWINS: dict[str, Row] = {
     "LISA-128 soft": functools.partial(lisa, n_codewords=16, hard=False, attend=attend_quadratically),
     "LISA-256": functools.partial(lisa, n_codewords=32, attend=attend_quadratically),
     LISA_NAIVE: functools.partial(lisa, n_codewords=16, attend=attend_quadratically),
+    LISA_PER_CODEBOOK: functools.partial(lisa, n_codewords=16, attend=attend_quadratically),
     SDPA: functools.partial(vanilla, naive=True),
 }
 """Row -> what it must equal. The other mechanisms have their twins in the tests, and the naive Transformer is one."""

@@ -22,7 +22,7 @@ from recbole_lisa.ops.lisa_attention import lisa_attention_items
 from recbole_lisa.ops.quantize import Quantized
 
 N_CODEBOOKS = 8
-LISA_NAIVE = "LISA-128 naive"
+LISA_NAIVE, LISA_PER_CODEBOOK = "LISA-128 naive", "LISA-128 naive, per codebook"
 LISA_ROWS = ("LISA-128", "LISA-128 soft", "LISA-256")
 NAIVE, SDPA = "Transformer naive", "Transformer SDPA"
 FLOOR = "one matmul (floor)"
@@ -49,7 +49,14 @@ def attend_fused(
 
 
 def attend_naively(
-    items: Tensor, codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor | None, decay: float
+    items: Tensor,
+    codes: Tensor,
+    table: Tensor,
+    values: Tensor,
+    *,
+    assignment: Tensor | None,
+    decay: float,
+    formulation: Attend = reference.lisa_attention_eager,
 ) -> Tensor:
     """Algorithm 1 written out, as attend_fused; keys of all positions are gathered first, as (N, L, B, W)."""
     query = codes[items].long()  # (N, L, B)
@@ -57,7 +64,11 @@ def attend_naively(
         keys = values.new_zeros(*query.shape, table.shape[-1]).scatter_(-1, query.unsqueeze(-1), 1.0)
     else:
         keys = assignment[items]
-    return reference.lisa_attention_eager(query, table, values, assignment=keys, decay=decay)
+    return formulation(query, table, values, assignment=keys, decay=decay)
+
+
+attend_per_codebook = functools.partial(attend_naively, formulation=reference.lisa_attention_per_codebook)
+"""As attend_naively, with one product a codebook."""
 
 
 def attend_quadratically(
@@ -208,6 +219,7 @@ def rows_of(part: str, *, backward: bool) -> dict[str, Row]:
         "LISA-128 soft": functools.partial(lisa, n_codewords=16, hard=False),
         "LISA-256": functools.partial(lisa, n_codewords=32),
         LISA_NAIVE: functools.partial(lisa, n_codewords=16, attend=attend_naively),
+        LISA_PER_CODEBOOK: functools.partial(lisa, n_codewords=16, attend=attend_per_codebook),
         NAIVE: functools.partial(vanilla, naive=True),
         SDPA: functools.partial(vanilla, naive=False),
     }

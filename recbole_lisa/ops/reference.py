@@ -74,7 +74,7 @@ def lisa_attention_eager(
     """The paper's Algorithm 1 written out, every intermediate an (N, L, B, W) tensor kept by autograd.
 
     This is the naive side of the benchmarks: a decayed cumulative sum over the whole length, one gather, one
-    multiplication, one normalisation and one einsum.
+    multiplication, one normalisation and one product over all codebooks at once.
 
     Args:
         codes: (N, L, B) query codes.
@@ -86,17 +86,30 @@ def lisa_attention_eager(
     Returns:
         (N, L, D).
     """
+    weights = _eager_weights(codes, table, assignment, decay)
+    return torch.einsum("nlbw,bwd->nld", weights, values)
+
+
+def lisa_attention_per_codebook(
+    codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor, decay: float = 0.0
+) -> Tensor:
+    """As lisa_attention_eager, but with one product a codebook, as the paper describes it: a (N, L, B, D) tensor."""
+    weights = _eager_weights(codes, table, assignment, decay)
+    return torch.einsum("nlbw,bwd->nlbd", weights, values).sum(dim=2)
+
+
+def _eager_weights(codes: Tensor, table: Tensor, assignment: Tensor, decay: float) -> Tensor:
+    """Attention over codewords, (N, L, B, W)."""
     length = codes.shape[1]
     if decay:
-        steps = torch.arange(length, dtype=values.dtype, device=values.device)
+        steps = torch.arange(length, dtype=assignment.dtype, device=assignment.device)
         grow = torch.exp(decay * steps).view(1, -1, 1, 1)
         histogram = (assignment * grow).cumsum(dim=1) / grow
     else:
         histogram = assignment.cumsum(dim=1)  # (N, L, B, W)
     books = torch.arange(codes.shape[-1], device=codes.device)
     weights = histogram * table.exp()[books, codes]  # (N, L, B, W)
-    weights = weights / weights.sum(dim=-1, keepdim=True)
-    return torch.einsum("nlbw,bwd->nld", weights, values)
+    return weights / weights.sum(dim=-1, keepdim=True)
 
 
 def causal_softmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ def test_the_gate_lets_the_rows_pass(part: str, dtype: torch.dtype, backward: bo
     problem = Problem(part, 1, 1, 16, dtype=dtype, backward=backward, decay=0.1)
     checked = [name for name in rows_of(part, backward=backward) if name in gate.TWINS]
     check_rows(checked, problem)
-    assert len(checked) == 5
+    assert len(checked) == 6
 
 
 @pytest.mark.parametrize("part", PARTS)
