@@ -152,19 +152,16 @@ def measure_rows(names: Sequence[str], problem: Problem, limits: Limits, earlier
 def is_too_slow(earlier: Sequence[Record], length: int, limits: Limits) -> bool:
     """Whether a row would run past its limit, from its records at shorter lengths.
 
-    The growth between the last two lengths is taken to go on. After one length only, the time is taken to grow as fast
-    as the length, which is what quadratic attention does at a fixed number of tokens.
+    The growth between the last two lengths is taken to go on. After fewer than two nobody knows how a row grows: it is
+    tried, and stopped if need be.
     """
     if any(record["status"] == limits.over_time for record in earlier):
         return True
     done = [(record["length"], record["median"]) for record in earlier if record["status"] == "ok"]
-    if not done:
+    if len(done) < 2:
         return False
-    last, seconds = done[-1]
-    power = 1.0
-    if len(done) > 1:
-        before, faster = done[-2]
-        power = min(max(math.log(seconds / faster) / math.log(last / before), 0.0), 1.2)
+    (before, faster), (last, seconds) = done[-2:]
+    power = min(max(math.log(seconds / faster) / math.log(last / before), 0.0), 1.2)
     return bool(seconds * (length / last) ** power > limits.seconds)
 
 

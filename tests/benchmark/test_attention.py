@@ -118,8 +118,7 @@ def test_a_probe_tells_memory_and_limits() -> None:
     ("times", "length", "slow"),
     [
         ([], 4096, False),
-        ([(128, 1.0)], 1024, False),  # as long as the length: 8 s
-        ([(128, 1.3)], 1024, True),
+        ([(128, 9.0)], 65536, False),  # how it grows is not known yet
         ([(128, 1.0), (1024, 1.0)], 65536, False),  # constant
         ([(128, 1.0), (1024, 8.0)], 8192, True),
         ([(1024, 1.0), (4096, 0.5)], 65536, False),  # noise is no promise of falling times
