@@ -1,0 +1,104 @@
+"""Codes as a stream of bits: log2(W) bits a code, the least significant bit first.
+
+Bit j of code i is bit i * bits + j of the stream, and bit p of the stream is bit p mod 8 of byte p // 8. So eight codes
+fill `bits` bytes exactly, whatever W is.
+"""
+
+import torch
+from torch import Tensor
+
+BLOCK_CODES = 2**18
+"""Codes worked on at once, a multiple of 8: their single bits take `bits` bytes a code."""
+
+
+def bits_per_code(n_codewords: int) -> int:
+    """The bits of a code: log2(W), rounded up where W is no power of two; 0 for a single codeword.
+
+    Args:
+        n_codewords: W, at least 1.
+
+    Raises:
+        ValueError: W is below 1.
+    """
+    if n_codewords < 1:
+        raise ValueError(f"n_codewords must be at least 1, got {n_codewords}")
+    return (n_codewords - 1).bit_length()
+
+
+def packed_size(n_codes: int, n_codewords: int) -> int:
+    """Bytes that `n_codes` packed codes take."""
+    return -(-n_codes * bits_per_code(n_codewords) // 8)
+
+
+def code_dtype(n_codewords: int) -> torch.dtype:
+    """The smallest integer type that holds 0..W-1 (and serves as an index once it is widened)."""
+    if n_codewords <= 2**8:
+        return torch.uint8
+    return torch.int16 if n_codewords <= 2**15 else torch.int32
+
+
+def pack_codes(codes: Tensor, n_codewords: int) -> Tensor:
+    """Write codes into as few bytes as they need.
+
+    Args:
+        codes: integers in 0..W-1, any shape; they are taken in row-major order.
+        n_codewords: W.
+
+    Returns:
+        (packed_size,) uint8. Unused bits of the last byte are 0.
+
+    Raises:
+        ValueError: the codes are no integers or do not lie in 0..W-1.
+    """
+    bits = bits_per_code(n_codewords)
+    if codes.dtype.is_floating_point or codes.dtype == torch.bool:
+        raise ValueError(f"codes must be integers, got {codes.dtype}")
+    flat = codes.reshape(-1)
+    if len(flat) and not 0 <= int(flat.min()) <= int(flat.max()) < n_codewords:
+        raise ValueError(f"codes must lie in 0..{n_codewords - 1} (W - 1), got {int(flat.min())}..{int(flat.max())}")
+    if not bits or not len(flat):
+        return torch.empty(0, dtype=torch.uint8)
+    places = torch.arange(bits, dtype=torch.int32)
+    weights = 2 ** torch.arange(8, dtype=torch.int32)
+    parts = []
+    for block in torch.split(flat, BLOCK_CODES):
+        stream = (block.to(torch.int32).unsqueeze(1) >> places & 1).flatten()  # (codes * bits,)
+        stream = torch.nn.functional.pad(stream, (0, -len(stream) % 8))
+        parts.append((stream.view(-1, 8) * weights).sum(dim=1).to(torch.uint8))
+    return torch.cat(parts)
+
+
+def unpack_codes(packed: Tensor, shape: tuple[int, ...], n_codewords: int) -> Tensor:
+    """Read what `pack_codes` wrote.
+
+    Args:
+        packed: (packed_size,) uint8.
+        shape: of the codes.
+        n_codewords: W.
+
+    Returns:
+        Codes of that shape in `code_dtype(n_codewords)`.
+
+    Raises:
+        ValueError: the number of bytes does not fit, or a code is W or more.
+    """
+    bits = bits_per_code(n_codewords)
+    n_codes = int(torch.Size(shape).numel())
+    if packed.dtype != torch.uint8 or packed.dim() != 1 or len(packed) != packed_size(n_codes, n_codewords):
+        raise ValueError(
+            f"{n_codes} codes of {bits} bits take {packed_size(n_codes, n_codewords)} bytes of uint8, "
+            f"got {tuple(packed.shape)} {packed.dtype}"
+        )
+    codes = torch.zeros(n_codes, dtype=code_dtype(n_codewords))
+    if not bits:
+        return codes.view(shape)
+    places = torch.arange(bits, dtype=torch.int32)
+    for number, block in enumerate(torch.split(packed, BLOCK_CODES // 8 * bits)):
+        part = codes[number * BLOCK_CODES : (number + 1) * BLOCK_CODES]
+        stream = (block.to(torch.int32).unsqueeze(1) >> torch.arange(8, dtype=torch.int32) & 1).flatten()
+        part.copy_((stream[: len(part) * bits].view(-1, bits) << places).sum(dim=1))
+    if n_codes and int(codes.max()) >= n_codewords:
+        raise ValueError(
+            f"codes must lie in 0..{n_codewords - 1} (W - 1), got {int(codes.max())}: the bytes are others"
+        )
+    return codes.view(shape)
