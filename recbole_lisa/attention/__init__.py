@@ -43,6 +43,7 @@ __all__ = [
     "RoutingAttention",
     "SinkhornAttention",
     "build_attention",
+    "describe_attention",
 ]
 
 
@@ -72,6 +73,25 @@ def build_attention(name: str, *, hidden_size: int, max_length: int, **settings:
     if "max_length" in parameters:
         settings["max_length"] = max_length
     return mechanism(hidden_size=hidden_size, **settings)
+
+
+def describe_attention(attention: Attention) -> tuple[str, dict[str, Any]]:
+    """The name and the settings that build a module of the same shape: the inverse of build_attention.
+
+    Args:
+        attention: any mechanism of MECHANISMS.
+
+    Returns:
+        The key of MECHANISMS, and the keywords of its constructor as plain values, hidden_size among them.
+
+    Raises:
+        ValueError: its class is not one of MECHANISMS.
+    """
+    for name, mechanism in MECHANISMS.items():
+        if type(attention) is mechanism:
+            return name, attention.settings()
+    known = ", ".join(mechanism.__name__ for mechanism in MECHANISMS.values())
+    raise ValueError(f"{type(attention).__name__} is no attention of MECHANISMS: name it there beside {known}")
 
 
 def _known(name: str, known: list[str]) -> str:

@@ -1,5 +1,7 @@
 """The one contract of all attention mechanisms."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -91,6 +93,17 @@ class Attention(nn.Module):
 
     is_causal: bool = True
     sees_future: bool = False
+    _keywords: dict[str, Any]
+
+    def __new__(cls, *_: Any, **keywords: Any) -> "Attention":
+        """Note the constructor's keywords, so that every mechanism can say how to build it again."""
+        module = super().__new__(cls)
+        object.__setattr__(module, "_keywords", keywords)
+        return module
+
+    def settings(self) -> dict[str, Any]:
+        """The keywords that build a module of the same shape, as plain values."""
+        return dict(self._keywords)
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""

@@ -64,8 +64,14 @@ class LinearAttention(Attention):
         query, key = positive_features(self.query(x)), positive_features(self.key(x))
         products = state.products + key.unsqueeze(-1) * self.value(x).unsqueeze(1)
         state = LinearState(products, state.mass + key)
+        query = query.to(products.dtype)
         attended = (query.unsqueeze(1) @ products).squeeze(1) / (query * state.mass).sum(dim=-1, keepdim=True)
         return self._project(attended, x.dtype), state
+
+    def state_of(self, x: Tensor, valid: Tensor) -> LinearState:
+        """The state after whole sequences x (N, L, D), valid (N, L): float64, as a sum over any length."""
+        key = (positive_features(self.key(x)) * valid.unsqueeze(-1)).double()  # (N, L, D)
+        return LinearState(key.transpose(1, 2) @ self.value(x).double(), key.sum(dim=1))
 
     def _project(self, attended: Tensor, dtype: torch.dtype) -> Tensor:
         out: Tensor = self.output(attended.to(dtype))

@@ -1,19 +1,21 @@
 """LISA: linear-time self attention with codeword histograms (WWW 2021)."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention.base import Attention
 from recbole_lisa.layers.codebook import Codebook
-from recbole_lisa.ops.histogram import histogram_step
+from recbole_lisa.ops.histogram import histogram_step, last_histogram
 from recbole_lisa.ops.lisa_attention import lisa_attention_items, lisa_attention_last, read_histogram
 from recbole_lisa.ops.quantize import Quantized
 
 PROJECTIONS = ("per_codebook", "shared")
 DEFAULT_DECAY = 0.1
+BLOCK_ROWS = 2**13
+"""Vectors that LISA quantises at once when nothing is to be differentiated and codes are all that stays of them."""
 
 
 class LISAState(NamedTuple):
@@ -91,6 +93,11 @@ class LISAAttention(Attention):
             for matrix in weight:
                 nn.init.xavier_normal_(matrix)
 
+    def settings(self) -> dict[str, Any]:
+        """The keywords that build a module of the same shape, with an own quantiser, as plain values."""
+        own = {name: value for name, value in self._keywords.items() if name != "codebook"}
+        return own | self.codebook.settings()
+
     def table_and_values(self) -> tuple[Tensor, Tensor]:
         """Inner-product table T (B, W, W) and projected codebooks (B, W, D)."""
         codewords = self.codebook.codewords  # (B, W, D)
@@ -117,15 +124,25 @@ class LISAAttention(Attention):
 
     def forward(self, x: Tensor, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """Quantise x itself, then attend: x (N, L, D), valid (N, L) -> (N, L, D)."""
-        n, length, _ = x.shape
-        items = torch.arange(n * length, device=x.device).view(n, length)
-        return self.attend(items, self.codebook(x.flatten(0, 1)), valid, time_gaps)
+        return self.attend(*self.quantized(x), valid, time_gaps)
 
     def last(self, x: Tensor, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """Quantise x, attend at the final real position: x (N, L, D), valid (N, L) -> (N, D)."""
+        return self.attend_last(*self.quantized(x), valid, time_gaps)
+
+    def quantized(self, x: Tensor) -> tuple[Tensor, Quantized]:
+        """Quantise every position: x (N, L, D) -> items (N, L) and the N L distinct rows that they index.
+
+        Where codes are all that is needed, (N L, B, W) assignments exist for a block of rows at a time only.
+        """
         n, length, _ = x.shape
         items = torch.arange(n * length, device=x.device).view(n, length)
-        return self.attend_last(items, self.codebook(x.flatten(0, 1)), valid, time_gaps)
+        rows = x.flatten(0, 1)
+        if torch.is_grad_enabled() or not self.codebook.hard:
+            return items, self.codebook(rows)
+        codes = torch.cat([self.codebook(block).codes for block in torch.split(rows, BLOCK_ROWS)])
+        nothing = rows.new_empty(len(rows), 0)
+        return items, Quantized(codes, nothing, nothing)
 
     def attend(self, items: Tensor, distinct: Quantized, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """Attend over items that are quantised already.
@@ -162,16 +179,34 @@ class LISAAttention(Attention):
 
         Args:
             state: of N users.
-            item: the new items, quantised: codes (N, B), assignment (N, B, W).
+            item: the new items, quantised: codes (N, B), assignment (N, B, W), of which hard codes need no gradient.
             time_gap: (N,), for decay="time".
 
         Returns:
             The attention output at the new position (N, D), and the new state.
         """
         table, values = self.table_and_values()
-        decay = torch.as_tensor(self.step_decay(time_gap), device=table.device)
-        state = LISAState(histogram_step(state.histogram, item.assignment, decay))
-        return read_histogram(state.histogram, item.codes, table, values), state
+        decay = torch.as_tensor(self.step_decay(time_gap), dtype=torch.float64, device=table.device)
+        codes, keys = item.codes.long(), self._soft(item)
+        if keys is None:
+            keys = torch.zeros_like(state.histogram).scatter_(2, codes.unsqueeze(2), 1.0)
+        state = LISAState(histogram_step(state.histogram, keys, decay))
+        return read_histogram(state.histogram, codes, table, values), state
+
+    def state_of(self, items: Tensor, distinct: Quantized, valid: Tensor, time_gaps: Tensor | None = None) -> LISAState:
+        """The state after whole sequences, arguments as in attend: float64, as a sum over any length."""
+        decay = torch.as_tensor(self.step_decay(time_gaps), dtype=torch.float64, device=items.device)
+        keys = self._soft(distinct)
+        return LISAState(
+            last_histogram(
+                items,
+                distinct.codes.long(),
+                self.codebook.n_codewords,
+                assignment=None if keys is None else keys.double(),
+                decay=decay,
+                valid=valid,
+            )
+        )
 
     def _soft(self, distinct: Quantized) -> Tensor | None:
         """Keys of the distinct items; None where codes alone say it: hard keys that need no gradient."""

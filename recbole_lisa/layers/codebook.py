@@ -1,5 +1,7 @@
 """B learnable codebooks that quantise any embedding (LISA, Section 3.1.2)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -71,6 +73,19 @@ class Codebook(nn.Module):
     def n_codewords(self) -> int:
         """W."""
         return self.codewords.shape[1]
+
+    def settings(self) -> dict[str, Any]:
+        """The keywords that build a quantiser of the same shape, as plain values."""
+        n_codebooks, n_codewords, hidden_size = self.codewords.shape
+        return {
+            "hidden_size": hidden_size,
+            "n_codebooks": n_codebooks,
+            "n_codewords": n_codewords,
+            "similarity": self.similarity,
+            "encoding": "residual" if self.residual else "parallel",
+            "temperature": self.temperature,
+            "hard": self.hard,
+        }
 
     def forward(self, x: Tensor) -> Quantized:
         """Quantise vectors.

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from recbole.data.interaction import Interaction
@@ -11,42 +12,16 @@ from recbole.utils import InputType
 from torch import Tensor, nn
 
 from recbole_lisa.attention import Attention
-from recbole_lisa.attention.base import final_positions, take_positions, take_valid
+from recbole_lisa.attention.base import take_valid
 from recbole_lisa.fields import field_names
-from recbole_lisa.layers.dropout import Dropout
-from recbole_lisa.layers.encoder import EncoderBlock
+from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 from recbole_lisa.model import losses
 from recbole_lisa.model.item_cache import ItemCache
 from recbole_lisa.model.stock import fill_defaults, item_counts
 from recbole_lisa.ops.pair_scores import pair_scores
-from recbole_lisa.ops.quantize import Quantized
 
 
-class ItemView(NamedTuple):
-    """U items as the model sees them.
-
-    stream (U, D) enters the residual stream; target (U, D) is what hidden states are scored against; quantized holds
-    the codes and assignments that LISA attends with, or None.
-    """
-
-    stream: Tensor
-    target: Tensor
-    quantized: Quantized | None
-
-
-class Sequences(NamedTuple):
-    """N right-padded histories.
-
-    index (N, L) rows of an ItemView; valid (N, L) bool; gaps (N, L) time since the previous item in the data set's time
-    unit, or None.
-    """
-
-    index: Tensor
-    valid: Tensor
-    gaps: Tensor | None = None
-
-
-class AttentiveRecommender(SequentialRecommender):
+class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
     """RecBole model around any attention mechanism.
 
     Subclasses say which attention stands in layer i (build_layer) and, where items are quantised, how items look to
@@ -72,18 +47,15 @@ class AttentiveRecommender(SequentialRecommender):
         if self.loss_type not in losses.LOSSES:
             raise ValueError(f"loss_type must be one of {', '.join(losses.LOSSES)}, got {self.loss_type!r}")
         self.item_embedding = nn.Embedding(self.n_items, self.hidden_size, padding_idx=0)
-        self.position_embedding = nn.Embedding(self.max_seq_length, self.hidden_size)
-        self.dropout = Dropout(config["hidden_dropout_prob"])
-        self.attentions = nn.ModuleList(self.build_layer(config, i) for i in range(config["n_layers"]))
-        self.blocks = nn.ModuleList(
-            EncoderBlock(
-                hidden_size=self.hidden_size,
-                inner_size=config["inner_size"],
-                dropout=config["hidden_dropout_prob"],
-                hidden_act=config["hidden_act"],
-                layer_norm_eps=config["layer_norm_eps"],
-            )
-            for _ in self.attentions
+        self.add_encoder(
+            partial(self.build_layer, config),
+            n_layers=config["n_layers"],
+            hidden_size=self.hidden_size,
+            max_length=self.max_seq_length,
+            inner_size=config["inner_size"],
+            dropout=config["hidden_dropout_prob"],
+            hidden_act=config["hidden_act"],
+            layer_norm_eps=config["layer_norm_eps"],
         )
         self.register_buffer("time_unit", torch.tensor(float(getattr(dataset, "time_unit", 1.0))))
         self.register_buffer("log_q", self._log_q(config, dataset), persistent=False)
@@ -126,61 +98,9 @@ class AttentiveRecommender(SequentialRecommender):
         """How items with scaled embeddings x (U, D) look to the model."""
         return ItemView(stream=x, target=x, quantized=None)
 
-    def attend(self, layer: int, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
-        """Attention of one layer at every position: residual stream h (N, L, D) -> (N, L, D)."""
-        return self.attentions[layer](h, history.valid)
-
-    def attend_last(self, layer: int, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
-        """As attend, at each row's final real position only: (N, D)."""
-        return self.attentions[layer].last(h, history.valid)
-
     def embed(self, items: Tensor) -> Tensor:
         """Scaled item embeddings, (...) -> (..., D)."""
         return self.item_embedding(items) * math.sqrt(self.hidden_size)
-
-    def _stream(self, index: Tensor, view: ItemView) -> Tensor:
-        length = index.shape[1]
-        if length > self.max_seq_length:
-            raise ValueError(
-                f"sequence of {length} items, but the model has {self.max_seq_length} positions: raise "
-                "MAX_ITEM_LIST_LENGTH or pass the last items only"
-            )
-        h = nn.functional.embedding(index, view.stream)  # (N, L, D)
-        return self.dropout(h + self.position_embedding.weight[:length])
-
-    def layer_inputs(self, history: Sequences, view: ItemView) -> list[Tensor]:
-        """The residual stream before each layer.
-
-        Args:
-            history: N sequences of rows of the view.
-            view: the distinct items.
-
-        Returns:
-            n_layers tensors (N, L, D).
-        """
-        inputs = [self._stream(history.index, view)]
-        for i, block in enumerate(self.blocks[:-1]):
-            inputs.append(block(inputs[i], self.attend(i, inputs[i], history, view)))
-        return inputs
-
-    def top(self, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
-        """The last layer at every position: its input h (N, L, D) -> (N, L, D)."""
-        layer = len(self.blocks) - 1
-        return self.blocks[layer](h, self.attend(layer, h, history, view))
-
-    def top_last(self, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
-        """The last layer at each row's final real position, all that it computes there: h (N, L, D) -> (N, D)."""
-        layer = len(self.blocks) - 1
-        attended = self.attend_last(layer, h, history, view)  # (N, D)
-        return self.blocks[layer](take_positions(h, final_positions(history.valid)), attended)
-
-    def encode(self, history: Sequences, view: ItemView) -> Tensor:
-        """Hidden state at every position, (N, L, D)."""
-        return self.top(self.layer_inputs(history, view)[-1], history, view)
-
-    def encode_last(self, history: Sequences, view: ItemView) -> Tensor:
-        """Hidden state at each row's final real position, (N, D)."""
-        return self.top_last(self.layer_inputs(history, view)[-1], history, view)
 
     def _history(self, interaction: Interaction) -> Sequences:
         """The input items of a batch, by id."""

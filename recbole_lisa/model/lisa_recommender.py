@@ -8,7 +8,8 @@ from torch.utils.checkpoint import checkpoint
 
 from recbole_lisa.attention import LISAAttention
 from recbole_lisa.layers.codebook import Codebook
-from recbole_lisa.model.attentive_recommender import AttentiveRecommender, ItemView, Sequences
+from recbole_lisa.layers.sequence_encoder import ItemView
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.ops.quantize import Quantized
 
 BLOCK_ITEMS = 2**13
@@ -62,18 +63,6 @@ class LISARecommender(AttentiveRecommender):
     def target(self, x: Tensor, quantized: Quantized) -> Tensor:
         """Vectors that hidden states are scored against, (U, D)."""
         raise NotImplementedError
-
-    def attend(self, layer: int, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
-        """Layer 0 attends with the items' codes; the others quantise h."""
-        if layer:
-            return self.attentions[layer](h, history.valid, history.gaps)
-        return self.attentions[0].attend(history.index, view.quantized, history.valid, history.gaps)
-
-    def attend_last(self, layer: int, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
-        """As attend, at each row's final real position only: (N, D)."""
-        if layer:
-            return self.attentions[layer].last(h, history.valid, history.gaps)
-        return self.attentions[0].attend_last(history.index, view.quantized, history.valid, history.gaps)
 
     def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
         """reconstruction_weight * mean |x - stopgrad(y)|^2 over the batch's distinct items."""

@@ -1,13 +1,14 @@
 """What every attention mechanism must do: subclass AttentionContract, name the mechanism, inherit every check."""
 
 import copy
+import json
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
-from recbole_lisa.attention import Attention, build_attention
+from recbole_lisa.attention import Attention, build_attention, describe_attention
 from tests.helpers import assert_close
 
 D = 16
@@ -108,6 +109,13 @@ class AttentionContract:
         other.load_state_dict(attention.state_dict())
         assert torch.equal(out, self.call(other, x, valid))
         assert torch.equal(out, self.call(copy.deepcopy(attention), x, valid))
+
+    def test_its_description_builds_it_again(self, attention: Attention) -> None:
+        name, settings = describe_attention(attention)
+        again = build_attention(name, **({"max_length": 128} | json.loads(json.dumps(settings)))).eval()
+        again.load_state_dict(attention.state_dict())
+        x, valid = torch.randn(2, 33, D), ragged(2, 33)
+        assert torch.equal(self.call(again, x, valid), self.call(attention, x, valid))
 
     def test_arguments_are_not_edited(self, attention: Attention) -> None:
         x, valid = torch.randn(2, 7, D), ragged(2, 7)

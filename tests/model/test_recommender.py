@@ -6,7 +6,7 @@ import pytest
 import torch
 from recbole.data.interaction import Interaction
 
-from recbole_lisa.model.attentive_recommender import Sequences
+from recbole_lisa.layers.sequence_encoder import Sequences
 from tests.helpers import assert_close
 from tests.model.build import MODEL_NAMES, build_model, last_position_batch, loss_value, random_batch
 

@@ -5,7 +5,8 @@ from typing import Any
 from torch import Tensor
 
 from recbole_lisa.attention import RoutingAttention
-from recbole_lisa.model.attentive_recommender import AttentiveRecommender, ItemView
+from recbole_lisa.layers.sequence_encoder import ItemView
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 
 
 class RoutingTransformer(AttentiveRecommender):

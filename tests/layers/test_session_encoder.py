@@ -1,0 +1,183 @@
+"""A kept state equals the encoder over the whole history, however long it is and however the state came about."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recbole_lisa.attention import Attention, build_attention
+from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
+from recbole_lisa.layers.session_encoder import EncoderState, SessionEncoder
+from recbole_lisa.ops.quantize import Quantized
+from tests.helpers import assert_close
+
+D, U, POSITIONS = 8, 13, 6
+LISA: dict[str, Any] = {"n_codebooks": 2, "n_codewords": 4}
+FORMS: dict[str, dict[str, Any]] = {
+    "hard": {"mechanism": "lisa"} | LISA,
+    "hard-no-decay": {"mechanism": "lisa", "decay": 0} | LISA,
+    "soft": {"mechanism": "lisa", "hard": False} | LISA,
+    "learnable": {"mechanism": "lisa", "decay": "learnable"} | LISA,
+    "time": {"mechanism": "lisa", "decay": "time"} | LISA,
+    "linear": {"mechanism": "linear"},
+}
+every_form = pytest.mark.parametrize("form", FORMS)
+
+
+class Encoder(SessionEncoder):
+    def __init__(self, form: str, n_layers: int = 1, max_length: int = POSITIONS, **more: Any) -> None:
+        super().__init__()
+        settings = FORMS[form] | more if form in FORMS else more
+        name = settings.pop("mechanism", form)
+
+        def build(_: int) -> Attention:
+            return build_attention(name, hidden_size=D, max_length=max_length, **settings)
+
+        self.add_encoder(
+            build, n_layers=n_layers, hidden_size=D, max_length=max_length, inner_size=D, dropout=0.1,
+            hidden_act="relu", layer_norm_eps=1e-5,
+        )  # fmt: skip
+        self.eval().requires_grad_(False)
+
+    def view(self, x: Tensor) -> ItemView:
+        """Items of the encoder's first codebook, or the vectors themselves; hard codes without assignments."""
+        codebook = getattr(self.attentions[0], "codebook", None)
+        if not isinstance(codebook, Codebook):
+            return ItemView(x, x, None)
+        codes, assignment, y = codebook(x)
+        return ItemView(y, y, Quantized(codes, assignment[:, :0] if codebook.hard else assignment, y))
+
+
+def unbounded(encoder: Encoder, form: str, n_layers: int, length: int) -> Encoder:
+    """The same encoder with `length` positions of its own, of which all beyond the table repeat its last row."""
+    longer = Encoder(form, n_layers, length)
+    weights = dict(encoder.state_dict())
+    table = weights["position_embedding.weight"]
+    weights["position_embedding.weight"] = torch.cat([table, table[-1:].expand(length, -1)])[:length]
+    longer.load_state_dict(weights)
+    return longer
+
+
+def row(view: ItemView, ids: Tensor) -> ItemView:
+    quantized = view.quantized and Quantized(*(column[ids] for column in view.quantized))
+    return ItemView(view.stream[ids], view.target[ids], quantized)
+
+
+@every_form
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_steps_equal_the_whole_history(form: str, n_layers: int) -> None:
+    encoder = Encoder(form, n_layers).double()
+    view = encoder.view(torch.randn(U, D, dtype=torch.float64))
+    items, gaps = torch.randint(U, (3, 17)), torch.rand(3, 17)
+    valid = torch.ones(3, 17, dtype=torch.bool)
+    whole = unbounded(encoder, form, n_layers, 17).double().encode(Sequences(items, valid, gaps), view)
+    state = encoder.init_state(3)
+    for t in range(17):
+        state = encoder.step(state, row(view, items[:, t]), gaps[:, t] if form == "time" else None)
+        assert_close(state.hidden, whole[:, t])
+    assert state.length.tolist() == [17] * 3
+
+
+@every_form
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_starting_from_a_history_equals_its_steps(form: str, n_layers: int) -> None:
+    encoder = Encoder(form, n_layers).double()
+    view = encoder.view(torch.randn(U, D, dtype=torch.float64))
+    lengths, items, gaps = torch.tensor([17, 1, 9]), torch.randint(U, (3, 17)), torch.rand(3, 17)
+    valid = torch.arange(17) < lengths.unsqueeze(1)
+    started = encoder.state_of(Sequences(items, valid, gaps), view)
+    assert started.length.tolist() == lengths.tolist()
+    for n, length in enumerate(lengths.tolist()):
+        state = encoder.init_state(1)
+        for t in range(length):
+            gap = gaps[n : n + 1, t] if form == "time" else None
+            state = encoder.step(state, row(view, items[n : n + 1, t]), gap)
+        assert_close(started.hidden[n : n + 1], state.hidden)
+        for one, other in zip(started.layers, state.layers, strict=True):
+            for x, y in zip(one, other, strict=True):
+                assert x.dtype == torch.float64
+                assert_close(x[n : n + 1], y)
+
+
+@pytest.mark.parametrize("stepped", [10, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("length", [1, 10, 1_000, 100_000])
+@pytest.mark.parametrize("form", ["hard", "hard-no-decay", "soft"])
+def test_float32_stays_exact_at_any_step(form: str, length: int, stepped: int) -> None:
+    encoder = Encoder(form)
+    view = encoder.view(torch.randn(U, D))
+    items = torch.randint(U, (1, length))
+    history = Sequences(items, torch.ones_like(items, dtype=torch.bool))
+    exact = unbounded(encoder, form, 1, length).double().encode_last(history, double(view))
+    at_once = max(length - stepped, 0)
+    state = (
+        encoder.state_of(history._replace(index=items[:, :at_once], valid=history.valid[:, :at_once]), view)
+        if at_once
+        else encoder.init_state(1)
+    )
+    state = advance(encoder, state, view, items[:, at_once:])
+    torch.testing.assert_close(state.hidden.double(), exact, rtol=0, atol=1e-5)
+    assert int(state.length) == length
+
+
+def double(view: ItemView) -> ItemView:
+    assert view.quantized is not None
+    codes, assignment, y = view.quantized
+    return ItemView(view.stream.double(), view.target.double(), Quantized(codes, assignment.double(), y.double()))
+
+
+def advance(encoder: Encoder, state: EncoderState, view: ItemView, items: Tensor) -> EncoderState:
+    for t in range(items.shape[1]):
+        state = encoder.step(state, row(view, items[:, t]))
+    return state
+
+
+def test_the_same_time_and_size_at_any_length() -> None:
+    encoder = Encoder("hard", 2)
+    view = encoder.view(torch.randn(U, D))
+    early, late = encoder.init_state(1), encoder.init_state(1)._replace(length=torch.tensor([10**6]))
+    for state in (early, late):
+        after = encoder.step(state, row(view, torch.tensor([3])))
+        assert [x.shape for layer in after.layers for x in layer] == [x.shape for layer in state.layers for x in layer]
+    assert int(after.length) == 10**6 + 1
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "n_layers", "more", "message"),
+    [
+        ("full", 1, {}, "FullAttention has no state of constant size"),
+        ("lisa", 2, LISA | {"decay": 0, "bidirectional": True}, "the bidirectional LISAAttention of layer 1"),
+    ],
+)
+def test_attention_without_a_state_is_named(mechanism: str, n_layers: int, more: dict[str, Any], message: str) -> None:
+    encoder = Encoder(mechanism, n_layers, **more)
+    with pytest.raises(ValueError, match=message):
+        encoder.init_state(1)
+
+
+def test_one_bidirectional_layer_keeps_its_state() -> None:
+    encoder = Encoder("lisa", 1, **LISA, decay=0, bidirectional=True).double()
+    view = encoder.view(torch.randn(U, D, dtype=torch.float64))
+    items = torch.randint(U, (1, POSITIONS))
+    history = Sequences(items, torch.ones_like(items, dtype=torch.bool))
+    assert_close(advance(encoder, encoder.init_state(1), view, items).hidden, encoder.encode_last(history, view))
+
+
+def test_windows_longer_than_the_positions_are_refused() -> None:
+    encoder = Encoder("hard")
+    history = Sequences(torch.zeros(1, 7, dtype=torch.int64), torch.ones(1, 7, dtype=torch.bool))
+    view = encoder.view(torch.randn(U, D))
+    for encode in (encoder.encode, encoder.encode_last):
+        with pytest.raises(ValueError, match="sequence of 7 items, but the model has 6 positions"):
+            encode(history, view)
+
+
+def test_the_settings_build_the_encoder_again() -> None:
+    encoder = Encoder("soft", 2)
+    settings = encoder.encoder_settings()
+    assert {k: settings[k] for k in ("hidden_size", "max_length", "inner_size")} == {
+        "hidden_size": D, "max_length": POSITIONS, "inner_size": D,
+    }  # fmt: skip
+    again = nn.ModuleList(build_attention(name, **{"max_length": 6} | rest) for name, rest in settings["layers"])
+    again.load_state_dict(encoder.attentions.state_dict())
