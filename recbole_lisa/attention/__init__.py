@@ -79,18 +79,19 @@ def describe_attention(attention: Attention) -> tuple[str, dict[str, Any]]:
     """The name and the settings that build a module of the same shape: the inverse of build_attention.
 
     Args:
-        attention: any mechanism of MECHANISMS.
+        attention: any mechanism of MECHANISMS or OPTIONAL_MECHANISMS.
 
     Returns:
-        The key of MECHANISMS, and the keywords of its constructor as plain values, hidden_size among them.
+        The key there, and the keywords of its constructor as plain values, hidden_size among them.
 
     Raises:
-        ValueError: its class is not one of MECHANISMS.
+        ValueError: its class is not one of them.
     """
-    for name, mechanism in MECHANISMS.items():
+    mechanisms = {**MECHANISMS, **OPTIONAL_MECHANISMS}
+    for name, mechanism in mechanisms.items():
         if type(attention) is mechanism:
             return name, attention.settings()
-    known = ", ".join(mechanism.__name__ for mechanism in MECHANISMS.values())
+    known = ", ".join(mechanism.__name__ for mechanism in mechanisms.values())
     raise ValueError(f"{type(attention).__name__} is no attention of MECHANISMS: name it there beside {known}")
 
 
