@@ -75,7 +75,8 @@ def test_the_conversion_of_the_readme_works(isolated_run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
-def test_python_of_the_readme_runs(isolated_run_dir: Path, code: str) -> None:
+def test_python_of_the_readme_runs(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    monkeypatch.setattr("sys.argv", ["readme.py"])  # RecBole's own Config reads settings from there
     names: dict[str, Any] = {"__name__": "readme"}
     exec(compile(code, "README.md", "exec"), names)
     if "result" in names:
