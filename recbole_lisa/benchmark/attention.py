@@ -145,7 +145,7 @@ def measure_rows(names: Sequence[str], problem: Problem, limits: Limits, earlier
     _add_timings({name: record for name, record in records.items() if record["status"] == "ok"}, problem, limits)
     for record in records.values():
         shown = f"{milliseconds(record['median'])} ms" if record["status"] == "ok" else record["status"]
-        print(f"{problem.part:8} D={problem.width:<5} L={problem.length:<6} {record['row']:20} {shown}")
+        print(f"{problem.part:8} D={problem.width:<5} L={problem.length:<6} {record['row']:28} {shown}")
     return list(records.values())
 
 

@@ -84,7 +84,7 @@ def measure_length(names: Sequence[str], problem: Problem, limits: Limits, *, bu
         fields = {**found._asdict(), "peak_mb": found.peak_mb} if found else {}
         records.append({"length": problem.length, "n": n, "row": name, "status": status, **fields})
         shown = f"{megabytes(found.peak_mb)} MB" if found and status == "ok" else status
-        print(f"L={problem.length:<6} N={n:<5} {name:20} {shown}")
+        print(f"L={problem.length:<6} N={n:<5} {name:28} {shown}")
     return records
 
 
