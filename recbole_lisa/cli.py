@@ -20,6 +20,8 @@ _COMMANDS = {
     "convert": "recbole_lisa.data.raw.convert_command:main",
     "benchmark": "recbole_lisa.benchmark:main",
     "reproduce": "recbole_lisa.reproduce:main",
+    "export": "recbole_lisa.deploy.export_command:main",
+    "recommend": "recbole_lisa.deploy.recommend_command:main",
 }
 _EPILOG = """\
 Every setting of RecBole, the model, the data set or the protocol is an option: --epochs=10 or --epochs 10.
@@ -31,6 +33,8 @@ commands:
   recbole-lisa convert FORMAT INPUT ...        write the file of a data set from a public archive or any table
   recbole-lisa benchmark NAME ...              time the models' own objects beside the naive formulation
   recbole-lisa reproduce ranking -d DATASET    train the rows of the paper's table, write its page
+  recbole-lisa export --checkpoint FILE ...    write what serving a model needs: packed codes, no RecBole, no data
+  recbole-lisa recommend --export DIR ...      write the best items for the users of a table or of the data set
 """
 
 

@@ -18,16 +18,17 @@ LEVELS: list[set[str]] = [
     {"arguments", "files", "schema", "validation"},
     {"ops"},
     {"attention", "layers"},
+    {"serving"},
     {"model"},
     {"registry", "config", "data"},
     {"checkpoint", "evaluation", "optimizer_step", "progress", "results", "resume", "run_log", "saved", "trainer"},
     {"benchmark", "quick_start", "registration"},
-    {"cli", "reproduce"},
+    {"cli", "deploy", "reproduce"},
     {"__main__"},
 ]
 LEVEL_OF = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 ALONE = LEVELS[0]
-WITHOUT_RECBOLE = ("ops", "attention", "layers")
+WITHOUT_RECBOLE = ("ops", "attention", "layers", "serving")
 
 
 def imported(file: Path) -> Iterator[str]:

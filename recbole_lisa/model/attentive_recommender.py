@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from recbole_lisa.attention import Attention
 from recbole_lisa.attention.base import take_valid
 from recbole_lisa.fields import field_names
+from recbole_lisa.layers.item_store import DenseItems, ItemStore
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 from recbole_lisa.model import losses
 from recbole_lisa.model.item_cache import ItemCache
@@ -173,6 +174,11 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
 
     def _build_item_view(self) -> ItemView:
         return self.view(self.embed(torch.arange(self.n_items, device=self.item_embedding.weight.device)))
+
+    @torch.no_grad()
+    def item_store(self) -> ItemStore:
+        """The real items, without padding, as serving keeps them: item i of the model is number i - 1."""
+        return DenseItems(self.embed(torch.arange(1, self.n_items, device=self.item_embedding.weight.device)))
 
     def train(self, mode: bool = True) -> "AttentiveRecommender":
         """Set the mode; training drops the cached item table."""

@@ -8,8 +8,10 @@ from torch.utils.checkpoint import checkpoint
 
 from recbole_lisa.attention import LISAAttention
 from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.layers.item_store import CodedItems, CodedTargets, ItemStore
 from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
+from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.ops.quantize import Quantized
 
 BLOCK_ITEMS = 2**13
@@ -77,6 +79,23 @@ class LISARecommender(AttentiveRecommender):
 
     def _target_block(self, ids: Tensor) -> Tensor:
         return self.view(self.embed(ids)).target
+
+    @torch.no_grad()
+    def item_store(self) -> ItemStore:
+        """Hard codes and their codewords; soft assignments need the vectors themselves."""
+        if not self.hard:
+            return super().item_store()
+        return CodedItems(self.item_codes(self.codebook), self.codebook.codewords.detach().clone(), self.target_store())
+
+    def target_store(self) -> CodedTargets | None:
+        """Codes and codewords that items are scored with; None for those of the history."""
+        return None
+
+    def item_codes(self, codebook: Codebook) -> Tensor:
+        """Codes of the real items in a quantiser, (V - 1, B), block by block."""
+        blocks = torch.arange(1, self.n_items, device=self.item_embedding.weight.device).split(BLOCK_ITEMS)
+        small = code_dtype(codebook.n_codewords)
+        return torch.cat([codebook(self.embed(ids)).codes.to(small) for ids in blocks])
 
     def _build_item_view(self) -> ItemView:
         """All items, block by block; hard codes are kept as small integers, soft assignments as they are."""

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from recbole_lisa.layers.item_store import CodedTargets
 from recbole_lisa.model.lisa_recommender import LISARecommender
 from recbole_lisa.ops.quantize import Quantized
 
@@ -18,3 +19,7 @@ class LISAMini(LISARecommender):
     def target(self, x: Tensor, quantized: Quantized) -> Tensor:
         """The reconstruction from the target codebooks."""
         return self.target_codebook(x).reconstruction
+
+    def target_store(self) -> CodedTargets:
+        """Codes in the target codebooks."""
+        return CodedTargets(self.item_codes(self.target_codebook), self.target_codebook.codewords.detach().clone())

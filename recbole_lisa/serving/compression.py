@@ -1,0 +1,33 @@
+"""The size of an item table as the paper counts it (LISA, Related Work, after LightRec)."""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class CodeTable(NamedTuple):
+    """One set of codebooks with the codes of all items: B and W."""
+
+    n_codebooks: int
+    n_codewords: int
+
+
+def dense_bytes(n_items: int, hidden_size: int) -> float:
+    """4 V D, the table in float32."""
+    return 4.0 * n_items * hidden_size
+
+
+def coded_bytes(n_items: int, hidden_size: int, tables: Iterable[CodeTable]) -> float:
+    """sum of V B log2(W) / 8 + 4 B W D over the sets of codebooks: codes in bits, codewords in float32.
+
+    Args:
+        n_items: V.
+        hidden_size: D.
+        tables: the sets: one for LISA-Base; for LISA-Mini one for the history and one for the targets.
+    """
+    return sum(n_items * b * math.log2(w) / 8 + 4.0 * b * w * hidden_size for b, w in tables)
+
+
+def compression_ratio(n_items: int, hidden_size: int, tables: Iterable[CodeTable]) -> float:
+    """How many times smaller codes and codebooks are than the float32 table."""
+    return dense_bytes(n_items, hidden_size) / coded_bytes(n_items, hidden_size, tables)

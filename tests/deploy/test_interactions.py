@@ -1,0 +1,93 @@
+from pathlib import Path
+
+import pytest
+
+from recbole_lisa.deploy.interactions import UserHistory, check_output, read_user_histories, write_recommendations
+from recbole_lisa.errors import UsageError
+
+NAMES = {"user": "user_id", "item": "item_id", "time": "timestamp"}
+ROWS = [("b", "i1", "3"), ("a", "i,2", "2"), ("b", 'i"3', "1"), ("b", "i4", "3")]
+EXPECTED = [UserHistory("b", ['i"3', "i1", "i4"], [1.0, 3.0, 3.0]), UserHistory("a", ["i,2"], [2.0])]
+
+
+def test_csv_is_grouped_by_user_and_ordered_by_time(tmp_path: Path) -> None:
+    file = tmp_path / "h.csv"
+    file.write_text('timestamp,user_id,item_id\n3,b,i1\n2,a,"i,2"\n1,b,"i""3"\n3,b,i4\n', encoding="utf-8-sig")
+    assert read_user_histories(file, **NAMES) == EXPECTED
+
+
+def test_an_atomic_file_has_types_and_no_quotes(tmp_path: Path) -> None:
+    file = tmp_path / "h.inter"
+    lines = ["\t".join(row) for row in [("user_id:token", "item_id:token", "timestamp:float"), *ROWS]]
+    file.write_text("\n".join(lines))
+    assert read_user_histories(file, **NAMES) == EXPECTED
+
+
+def test_parquet_is_read_with_its_own_types(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    users, items, times = (list(column) for column in zip(*ROWS, strict=True))
+    table = {"user_id": users, "item_id": items, "timestamp": [float(t) for t in times]}
+    parquet.write_table(pyarrow.table(table), tmp_path / "h.parquet")
+    assert read_user_histories(tmp_path / "h.parquet", **NAMES) == EXPECTED
+
+
+def test_without_times_the_order_of_the_rows_counts(tmp_path: Path) -> None:
+    file = tmp_path / "h.tsv"
+    file.write_text("who\twhat\n1\tx\n1\ty\n")
+    found = read_user_histories(file, user="who", item="what", time="timestamp")
+    assert found == [UserHistory("1", ["x", "y"], None)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("h.csv", "user_id,item\n", "has no column 'item_id', only user_id, item. Did you mean 'item'?"),
+        ("h.csv", "", "is empty: it needs a header"),
+        ("h.csv", "user_id,item_id\na,b,c\n", "row 1: 3 cells, but the header names 2 columns"),
+        ("h.csv", "user_id,item_id,timestamp\na,b,1\na,b,noon\n", "row 2: the time 'noon' is no number of seconds"),
+        ("h.xlsx", "", "must end in .csv, .tsv, .inter or .parquet"),
+    ],
+    ids=str,
+)
+def test_mistakes_in_the_input_are_named(name: str, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError) as error:
+        read_user_histories(tmp_path / name, **NAMES)
+    assert message in str(error.value)
+    with pytest.raises(UsageError, match="gone.csv': No such file"):
+        read_user_histories(tmp_path / "gone.csv", **NAMES)
+
+
+ANSWERS = [("b", ['i"3', "i,1"], [2.5, 1 / 3]), ("nobody", [], []), ("a\n", ["i4"], [-1.0])]
+
+
+def test_csv_output_can_be_read_again(tmp_path: Path) -> None:
+    assert write_recommendations(tmp_path / "top.csv", ANSWERS) == 3
+    text = (tmp_path / "top.csv").read_text(encoding="utf-8")
+    assert text == 'user_id,rank,item_id,score\nb,1,"i""3",2.5\nb,2,"i,1",0.333333333\n"a\n",1,i4,-1\n'
+
+
+def test_parquet_output_has_types(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert write_recommendations(tmp_path / "top.parquet", ANSWERS) == 3
+    assert parquet.read_table(tmp_path / "top.parquet").to_pydict() == {
+        "user_id": ["b", "b", "a\n"],
+        "rank": [1, 2, 1],
+        "item_id": ['i"3', "i,1", "i4"],
+        "score": [2.5, 1 / 3, -1.0],
+    }
+
+
+def test_an_output_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"top\.json' must end in \.csv, \.tsv or \.parquet"):
+        check_output(tmp_path / "top.json")
+
+
+def test_an_interrupted_output_leaves_no_file(tmp_path: Path) -> None:
+    def rows():  # type: ignore[no-untyped-def]
+        yield ANSWERS[0]
+        raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        write_recommendations(tmp_path / "top.csv", rows())
+    assert list(tmp_path.iterdir()) == []

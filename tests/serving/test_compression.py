@@ -1,0 +1,55 @@
+"""The ratios of the paper's table of settings, from the formula and from real files of the paper's sizes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.layers.item_store import CodedItems, CodedTargets
+from recbole_lisa.ops.packing import code_dtype
+from recbole_lisa.serving.archive import ITEMS, read_export, write_export
+from recbole_lisa.serving.bundle import Bundle
+from recbole_lisa.serving.compression import CodeTable, compression_ratio
+from recbole_lisa.serving.id_map import IdMap
+
+D, B, MINI_W = 128, 8, 32
+# Items and codewords of LISA-Base, and the ratios of LISA-Base and LISA-Mini that the paper prints.
+PAPER = {
+    "Alibaba": (80_000, 256, 24.26, 18.45),
+    "ML-1M": (3_416, 128, 3.19, 2.51),
+    "Video Games": (33_487, 256, 13.02, 10.62),
+    "ML-25M": (32_720, 256, 12.78, 10.44),
+}
+every_dataset = pytest.mark.parametrize("dataset", PAPER)
+
+
+@every_dataset
+def test_the_formula_gives_the_paper_s_ratios(dataset: str) -> None:
+    n_items, w, base, mini = PAPER[dataset]
+    assert round(compression_ratio(n_items, D, [CodeTable(B, w)]), 2) == base
+    assert round(compression_ratio(n_items, D, [CodeTable(B, MINI_W), CodeTable(B, w)]), 2) == mini
+
+
+@every_dataset
+@pytest.mark.parametrize("model", ["LISABase", "LISAMini"])
+def test_files_of_the_paper_s_sizes_have_these_ratios(dataset: str, model: str, tmp_path: Path) -> None:
+    n_items, w, base, mini = PAPER[dataset]
+
+    def coded(n_codewords: int) -> tuple[torch.Tensor, torch.Tensor]:
+        codes = torch.randint(n_codewords, (n_items, B)).to(code_dtype(n_codewords))
+        return codes, Codebook(hidden_size=D, n_codebooks=B, n_codewords=n_codewords).codewords.detach()
+
+    items = CodedItems(*coded(w)) if model == "LISABase" else CodedItems(*coded(MINI_W), CodedTargets(*coded(w)))
+    encoder = {"hidden_size": D, "layers": []}
+    bundle = Bundle(model, dataset, encoder, {}, items, IdMap.from_ids(map(str, range(n_items))), 1.0)
+    table = write_export(bundle, tmp_path)["item_table"]
+    assert round(table["compression_ratio"], 2) == (base if model == "LISABase" else mini)
+    on_disk = (tmp_path / ITEMS).stat().st_size
+    assert table["bytes_on_disk"] == on_disk
+    assert table["formula_bytes"] <= on_disk <= 1.02 * table["formula_bytes"] + 2**16
+    again, _ = read_export(tmp_path)
+    for (codes, codewords), (same_codes, same_codewords) in zip(items.tables(), again.items.tables(), strict=True):
+        assert torch.equal(codes, same_codes)
+        assert np.array_equal(codewords, same_codewords)

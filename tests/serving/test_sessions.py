@@ -1,0 +1,189 @@
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recbole_lisa.errors import UsageError
+from recbole_lisa.serving import Recommender, SessionBatch
+from tests.helpers import assert_close
+from tests.serving.build import N_ITEMS, raw, small_bundle, small_recommender
+
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "LISABase": ("LISABase", {}),
+    "no decay": ("LISABase", {"histogram_decay": 0}),
+    "two layers": ("LISABase", {"n_layers": 2}),
+    "LISASoft": ("LISASoft", {}),
+    "LISAMini": ("LISAMini", {}),
+    "LinearTransformer": ("LinearTransformer", {}),
+}
+every_form = pytest.mark.parametrize("form", FORMS)
+
+
+def form_of(form: str) -> Recommender:
+    name, settings = FORMS[form]
+    return small_recommender(name, **settings)
+
+
+def walk(length: int) -> list[str]:
+    return raw(np.random.default_rng(3).integers(1, N_ITEMS, length).tolist())
+
+
+@every_form
+@pytest.mark.parametrize("length", [1, 10, 24])
+def test_a_session_within_the_window_recommends_as_its_history(form: str, length: int) -> None:
+    recommender, history = form_of(form), walk(length)
+    session = recommender.start()
+    for item in history:
+        session.update(item)
+    found, expected = session.recommend(5), recommender.recommend([history], 5)[0]
+    assert found.items == expected.items
+    assert_close(torch.tensor(found.scores, dtype=torch.float64), torch.tensor(expected.scores, dtype=torch.float64))
+    assert len(session) == length
+
+
+@every_form
+@pytest.mark.parametrize("length", [30, 1000])
+def test_starting_with_a_history_equals_going_through_it(form: str, length: int) -> None:
+    recommender, history = form_of(form), walk(length)
+    stepped, started = recommender.start(history[:7]), recommender.start(history)
+    for item in history[7:]:
+        stepped.update(item)
+    assert len(stepped) == len(started) == length
+    for left, right in zip(stepped.batch.kept.state.layers, started.batch.kept.state.layers, strict=True):
+        for x, y in zip(left, right, strict=True):
+            assert_close(x, y)
+    assert_close(stepped.batch.hidden, started.batch.hidden)
+    assert torch.equal(stepped.batch.kept.recent, started.batch.kept.recent)
+    assert stepped.recommend(5).items == started.recommend(5).items
+
+
+def test_one_layer_differs_from_the_window_only_by_what_has_left_it() -> None:
+    recommender, history = small_recommender(histogram_decay=5.0), walk(200)
+    found = recommender.start(history).recommend(5, filter_seen=False)
+    expected = recommender.recommend([history], 5, filter_seen=False)[0]
+    assert_close(torch.tensor(found.scores, dtype=torch.float64), torch.tensor(expected.scores, dtype=torch.float64))
+
+
+@every_form
+def test_bytes_continue_to_the_bit_and_keep_their_size(form: str) -> None:
+    recommender, history = form_of(form), walk(60)
+    sizes = {len(recommender.start().to_bytes())}
+    session = recommender.start(history[:30])
+    data = session.to_bytes()
+    again = recommender.from_bytes(data)
+    assert again.to_bytes() == data
+    for item in history[30:]:
+        session.update(item)
+        again.update(item)
+        sizes.add(len(again.to_bytes()))
+    assert again.to_bytes() == session.to_bytes()
+    assert again.recommend(6) == session.recommend(6)
+    assert sizes == {len(data)}
+
+
+def test_batches_equal_single_sessions() -> None:
+    recommender = small_recommender(n_layers=2)
+    histories = [walk(n)[:n] for n in (3, 40, 1)]
+    batch = recommender.start_many([*histories, []])
+    singles = [recommender.start(history) for history in [*histories, []]]
+    for step in range(3):
+        items = [walk(50)[10 * n + step] for n in range(4)]
+        batch.update(items)
+        for session, item in zip(singles, items, strict=True):
+            session.update(item)
+    assert batch.lengths == [6, 43, 4, 3]
+    answers = batch.recommend(4)
+    assert [answer.items for answer in answers] == [session.recommend(4).items for session in singles]
+    for one, session in zip(batch, singles, strict=True):
+        assert_close(one.batch.hidden, session.batch.hidden)
+    joined = SessionBatch.join(list(batch))
+    assert joined.to_bytes() == batch.to_bytes()
+    assert SessionBatch.from_bytes(recommender, batch.to_bytes()).recommend(4) == answers
+
+
+def test_a_session_taken_out_of_a_batch_goes_on_alone() -> None:
+    batch = small_recommender().start_many([raw([1]), raw([2])])
+    alone = batch[0]
+    alone.update("item 5")
+    assert (batch.lengths, len(alone)) == ([1, 1], 2)
+    with pytest.raises(IndexError, match="session 2 of 2"):
+        batch[2]
+
+
+def test_seen_items_are_the_newest_of_the_window() -> None:
+    recommender = small_recommender(max_length=4)
+    session = recommender.start(raw([1, 2, 3, 4, 5, 6]))
+    assert set(raw([3, 4, 5, 6])) & set(session.recommend(29).items) == set()
+    assert set(raw([1, 2])) <= set(session.recommend(29).items)
+    session.update("item 7")
+    assert set(session.recommend(29).items) == set(raw(list(range(1, N_ITEMS)))) - set(raw([4, 5, 6, 7]))
+    assert len(session.recommend(29, filter_seen=False).items) == 29
+    assert set(session.recommend(9, candidates=raw([7, 8, 9])).items) == set(raw([8, 9]))
+
+
+def test_unknown_items_change_nothing() -> None:
+    batch = small_recommender().start_many([raw([1]), raw([2]), raw([3])])
+    before = batch.to_bytes()
+    with pytest.raises(UsageError, match="update: 1 unknown item: 'new'"):
+        batch.update(["item 5", "new", "item 6"])
+    assert batch.to_bytes() == before
+    batch.update(["item 5", "new", "item 6"], on_unknown="skip")
+    assert batch.lengths == [2, 1, 2]
+    after = batch.to_bytes()
+    assert after[1] == before[1]
+    for n, item in ((0, "item 5"), (2, "item 6")):
+        session = batch.recommender.from_bytes(before[n])
+        session.update(item)
+        assert_close(session.batch.hidden[0], batch.hidden[n])
+    batch.update(["new"] * 3, on_unknown="skip")
+    assert batch.to_bytes() == after
+
+
+def test_time_gaps_count_between_updates() -> None:
+    _, bundle = small_bundle("LISABase", histogram_decay="time")
+    recommender = Recommender(bundle)
+    times = [100.0, 103.0, 110.0]
+    session = recommender.start(raw([3]), [100.0])
+    session.update("item 1", 103.0)
+    session = recommender.from_bytes(session.to_bytes())
+    session.update("item 4", 110.0)
+    expected = recommender.recommend([raw([3, 1, 4])], 5, times=[times])[0]
+    assert session.recommend(5).items == expected.items
+    assert_close(
+        torch.tensor(session.recommend(5).scores, dtype=torch.float64),
+        torch.tensor(expected.scores, dtype=torch.float64),
+    )
+    with pytest.raises(UsageError, match="give the times"):
+        session.update("item 1")
+    with pytest.raises(UsageError, match="times must be finite and never go back"):
+        session.update("item 1", 109.0)
+
+
+def test_mistakes_are_named() -> None:
+    recommender = small_recommender()
+    with pytest.raises(UsageError, match="session 0 has no item yet"):
+        recommender.start().recommend(3)
+    with pytest.raises(UsageError, match="one item, and one time where times are given, for each of 1 sessions"):
+        recommender.start().batch.update(["item 1", "item 2"])
+    with pytest.raises(UsageError, match="Transformer has no sessions: FullAttention has no state of constant size"):
+        small_recommender("Transformer").start()
+    with pytest.raises(UsageError, match="got those of 2"):
+        SessionBatch.join([recommender.start(), small_recommender().start()])
+
+
+def test_bytes_that_do_not_fit_are_named() -> None:
+    recommender = small_recommender()
+    data = recommender.start(raw([1, 2])).to_bytes()
+    with pytest.raises(UsageError, match="these 3 bytes are no session"):
+        recommender.from_bytes(b"abc")
+    with pytest.raises(UsageError, match="these .* bytes are no session"):
+        recommender.from_bytes(b"X" + data[1:])
+    with pytest.raises(UsageError, match="the session has version 9, this program reads version 1"):
+        recommender.from_bytes(data[:5] + struct.pack("B", 9) + data[6:])
+    for damaged in (data[:-1], data + b"0", data[:100] + bytes([data[100] ^ 1]) + data[101:]):
+        with pytest.raises(UsageError, match="the session is damaged"):
+            recommender.from_bytes(damaged)
+    with pytest.raises(UsageError, match="the session belongs to another model"):
+        small_recommender(n_layers=2).from_bytes(data)
