@@ -39,6 +39,8 @@ _BUNDLED_DATASET = "ml-100k"
 _DERIVED = {
     *("model", "dataset", "protocol", "data_path", "MODEL_TYPE", "MODEL_INPUT_TYPE", "eval_type"),
     *("valid_neg_sample_args", "test_neg_sample_args", "device", "gpu_id", "local_rank", "single_spec"),
+    # Of knowledge graphs; None, which is no value of theirs, where RecBole's file of a data set leaves them out.
+    *("entity_kg_num_interval", "relation_kg_num_interval"),
 }
 
 
