@@ -1,13 +1,16 @@
 """Ranking metrics: each held-out history is encoded once, RecBole's evaluator computes the metrics.
 
-Full ranking hands the collector an (N, V) score matrix, sampled ranking an (N, 1 + K) matrix over the
-candidates of each history. RecBole's stock sampled evaluation runs the model on 1 + K copies of every history
-instead and spreads the scores over an (N, V) matrix; the metrics are the same.
+Full ranking counts, a block of items at a time, which items score higher than the held-out one (`ranking.py`).
+Models that only offer all scores at once hand RecBole's collector an (N, V) matrix, and sampled ranking hands it an
+(N, 1 + K) matrix over the candidates of each history. RecBole's stock sampled evaluation runs the model on 1 + K
+copies of every history instead and spreads the scores over an (N, V) matrix; the metrics are the same.
 
 Equal scores are common here (items with equal codes), and the collector keeps whichever comes first. So no column
 order may tell the held-out item or its popularity: candidates come in a drawn order, and the items of a full
 ranking, numbered by first appearance in the file, are put into one.
 """
+
+from typing import Any
 
 import torch
 from recbole.config import Config
@@ -16,6 +19,7 @@ from recbole.evaluator import Collector, Evaluator
 from recbole_lisa.data.dataloader import EvalBatch, EvalLoader
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.progress import progress_bar
+from recbole_lisa.ranking import collect, rank_all_items
 
 
 @torch.no_grad()
@@ -25,7 +29,7 @@ def evaluate(
     """Rank the held-out item of every history in `loader` and average the metrics of `config`.
 
     Args:
-        model: Offers `full_sort_predict(interaction) -> (N, V)` and
+        model: Offers `item_scorer(interaction) -> Scorer` or `full_sort_predict(interaction) -> (N, V)`, and
             `score_candidates(interaction, candidates (N, 1 + K)) -> (N, 1 + K)`; put into evaluation mode.
         loader: The histories of one phase, each once.
         config: Metrics, topk, device, field names.
@@ -44,6 +48,9 @@ def evaluate(
     item_order = torch.randperm(loader.dataset.item_num, generator=generator).to(config["device"])
     for batch in progress_bar(loader, "Evaluate   ", show_progress):
         check_ranking(batch, config, loader.dataset.item_num)
+        if batch.candidates is None and hasattr(model, "item_scorer"):
+            _rank_in_blocks(model, batch, config, item_order, collector)
+            continue
         scores, positive = score_batch(model, batch, config, item_order)
         rows = torch.arange(len(scores), device=scores.device)
         collector.eval_batch_collect(scores, batch.interaction, rows, positive)
@@ -78,13 +85,31 @@ def score_batch(
     else:
         scores = model.score_candidates(interaction, batch.candidates.to(device))
         positive = batch.positive_column.to(device)
-    if not scores.amax().isfinite():
-        wrong = int((~scores.amax(dim=1).isfinite()).sum())
+    _check_finite(scores.amax(dim=1).isfinite(), config)
+    return scores, positive
+
+
+def _rank_in_blocks(
+    model: Any, batch: EvalBatch, config: Config, item_order: torch.Tensor, collector: Collector
+) -> None:
+    """Rank all items for a batch and collect what the metrics need; the arguments are those of `evaluate`."""
+    interaction = batch.interaction.to(config["device"])
+    max_k = max(config["topk"])
+    n_top = max_k if collector.register.need("rec.items") else 0
+    target = interaction[config["ITEM_ID_FIELD"]]
+    ranks = rank_all_items(model.item_scorer(interaction), target, item_order, n_top)
+    _check_finite(ranks.higher >= 0, config)
+    collect(collector, ranks, len(item_order), max_k)
+
+
+def _check_finite(finite: torch.Tensor, config: Config) -> None:
+    """Refuse scores that a sort would put on top and that would look like hits; `finite` (N,) has a row a history."""
+    wrong = int((~finite).sum())
+    if wrong:
         raise TrainingDivergedError(
-            f"the model's scores are NaN or infinite for {wrong} of {len(scores)} histories, trained at learning "
+            f"the model's scores are NaN or infinite for {wrong} of {len(finite)} histories, trained at learning "
             f"rate {config['learning_rate']:g}: lower learning_rate or set clip_grad_norm"
         )
-    return scores, positive
 
 
 def check_ranking(batch: EvalBatch, config: Config, n_items: int) -> None:

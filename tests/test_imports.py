@@ -21,7 +21,7 @@ LEVELS: list[set[str]] = [
     {"serving"},
     {"model"},
     {"registry", "config", "data"},
-    {"checkpoint", "evaluation", "optimizer_step", "progress", "results", "resume", "run_log", "saved", "trainer"},
+    {"checkpoint", "evaluation", "optimizer_step", "progress", "ranking", "results", "resume", "run_log", "saved", "trainer"},
     {"benchmark", "quick_start", "registration"},
     {"cli", "deploy", "reproduce"},
     {"__main__"},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import math
+import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def read_columns(
     dtypes = {f"{name}:{kind}": "float64" if kind == "float" else "str" for name, kind in fields.items()}
     missing = {f"{name}:{kind}": _NOT_A_NUMBER if kind == "float" else [""] for name, kind in fields.items()}
     reader: dict[str, Any] = {
-        **{"sep": separator, "encoding": _markless(encoding), "dtype": dtypes, "index_col": False},
+        **{"encoding": _markless(encoding), "dtype": dtypes, "index_col": False},
         **{"keep_default_na": False, "na_values": missing, "chunksize": _CHUNK_ROWS},
     }
     try:
@@ -112,8 +113,8 @@ def _markless(encoding: str) -> str:
 
 def _parser_options(separator: str) -> dict[str, Any]:
     if len(separator) > 1:
-        return {"engine": "python"}
-    options: dict[str, Any] = {"engine": "c", "low_memory": False}
+        return {"engine": "python", "sep": re.escape(separator)}  # the slower engine takes a pattern
+    options: dict[str, Any] = {"engine": "c", "low_memory": False, "sep": separator}
     if tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1):
         # Before 3.1 the default parser may be one unit off, which can reorder two times.
         options["float_precision"] = "round_trip"

@@ -215,7 +215,7 @@ class EvalLoader(_Loader):
         windows = preceding(offsets[:-1], *dataset.part.targets(offsets), config["MAX_ITEM_LIST_LENGTH"])
         distribution, sample_num = _eval_mode(config["eval_args"]["mode"], phase)
         batch_size = config["eval_batch_size"]
-        if not sample_num:
+        if not sample_num and not hasattr(config.model_class, "item_scorer"):  # it would score all items at once
             batch_size = max(1, min(batch_size, _MAX_SCORES // dataset.item_num))
         super().__init__(config, dataset, windows, batch_size)
         getLogger().info(f"{phase}: {len(windows)} targets, ranked among {sample_num or 'all'} items each")

@@ -60,7 +60,8 @@ class Histories:
         first = np.ones(len(users), dtype=bool)
         first[1:] = users[1:] != users[:-1]
         gaps = np.zeros(len(times), dtype=np.float32)
-        gaps[1:] = np.diff(times)
+        with np.errstate(over="ignore"):  # times at the ends of what a float holds
+            gaps[1:] = np.minimum(np.diff(times), np.finfo(np.float32).max)
         gaps[first] = 0.0
         starts = np.flatnonzero(first)
         return cls(

@@ -47,7 +47,8 @@ class AtomicDataset(FilteredDataset):
     def _load_feat(self, filepath: str, source: FeatureSource | str) -> pd.DataFrame | None:
         """Read the columns that `load_col` and `unload_col` leave, and note their types."""
         wanted, unwanted = self._get_load_and_unload_col(source)
-        path, separator = Path(filepath), self.config["field_separator"]
+        path = Path(filepath)
+        separator = self.config["field_separator"].replace("\\t", "\t")  # as it comes from a command line
         encoding = self.config["encoding"] or "utf-8"  # RecBole itself has no default
         fields = {
             name: kind

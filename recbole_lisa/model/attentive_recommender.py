@@ -1,7 +1,7 @@
 """One recommender for all attention mechanisms: embed -> attend -> FFN -> score -> loss (SASRec's architecture)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -201,3 +201,9 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
         """Scores of all items, (N, V); column 0 is padding."""
         view = self.item_view()
         return self.encode_last(self._history(interaction), view) @ view.target.t()
+
+    def item_scorer(self, interaction: Interaction) -> Callable[[Tensor], Tensor]:
+        """Encode each history once; the result scores any items, ids (K,) -> (N, K)."""
+        view = self.item_view()
+        hidden = self.encode_last(self._history(interaction), view)  # (N, D)
+        return lambda ids: hidden @ view.target.index_select(0, ids).t()

@@ -1,0 +1,95 @@
+"""The rank of one held-out item among all items, a block of items at a time: no (N, V) matrix exists.
+
+RecBole's collector wants all scores of all histories at once, sorts them, and makes matrices of the same size beside
+them. With one held-out item a history, every metric follows from how many items score higher, how many score the
+same, and (for the metrics that look at the list) which items are on top.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from recbole.evaluator import Collector
+from torch import Tensor
+
+BLOCK_SCORES = 2**22
+"""Scores that exist at once: 16 MB in float32."""
+
+Scorer = Callable[[Tensor], Tensor]
+"""Item ids (K,) -> scores (N, K) of the N histories of a batch, a new tensor each time."""
+
+
+class Ranks(NamedTuple):
+    """Where N held-out items stand.
+
+    Attributes:
+        higher: (N,) items that score higher; -1 where a score is NaN or infinite.
+        before: (N,) items of the same score that come before it in the drawn order.
+        tied: (N,) items of the same score, itself left out.
+        top: (N, K) ids of the K best items, best first; K is 0 when they were not asked for.
+    """
+
+    higher: Tensor
+    before: Tensor
+    tied: Tensor
+    top: Tensor
+
+
+def rank_all_items(score: Scorer, target: Tensor, item_order: Tensor, n_top: int) -> Ranks:
+    """Rank every real item for each history of a batch.
+
+    Args:
+        score: Scores any items; see `Scorer`.
+        target: (N,) ids of the held-out items.
+        item_order: (V,) a permutation of all ids, padding included; equal scores rank in this order.
+        n_top: K, how many of the best items to name; 0 for none.
+    """
+    n = len(target)
+    place = item_order.argsort()[target]  # (N,) of the held-out items in the order
+    own = score(target).diagonal().unsqueeze(1).clone()  # (N, 1)
+    finite = own[:, 0].isfinite()
+    higher, before, tied = torch.zeros(3, n, dtype=torch.long, device=target.device)
+    best, names = own.new_full((n, n_top), -torch.inf), target.new_zeros(n, n_top)
+    width = max(BLOCK_SCORES // max(n, 1), 1)
+    for start in range(0, len(item_order), width):
+        ids = item_order[start : start + width]
+        scores = score(ids)  # (N, width)
+        scores[:, ids == 0] = -torch.inf
+        finite &= scores.amax(dim=1) < torch.inf  # not of NaN either
+        if n_top:
+            best, at = torch.cat([best, scores], dim=1).topk(n_top, dim=1)
+            names = torch.cat([names, ids.expand(n, -1)], dim=1).gather(1, at)
+        column = place - start
+        inside = (column >= 0) & (column < len(ids))
+        # Rounded in another way than `own`, the held-out item could come before itself.
+        scores[inside, column[inside]] = -torch.inf
+        higher += (scores > own).sum(dim=1)
+        same = scores == own
+        n_same = same.sum(dim=1)
+        if n_same.any():
+            earlier = torch.arange(len(ids), device=ids.device) < column.unsqueeze(1)
+            before += (same & earlier).sum(dim=1)
+            tied += n_same
+    return Ranks(torch.where(finite, higher, -1), before, tied, names)
+
+
+def collect(collector: Collector, ranks: Ranks, n_items: int, max_k: int) -> None:
+    """Put ranks where RecBole's evaluator looks for what its collector makes of scores.
+
+    Args:
+        collector: Gathers over batches.
+        ranks: The ranks of a batch.
+        n_items: V, padding included.
+        max_k: The longest list that a metric looks at.
+    """
+    needs, data = collector.register, collector.data_struct
+    rank = (ranks.higher + ranks.before).unsqueeze(1)  # (N, 1), from 0
+    one = torch.ones_like(rank)
+    if needs.need("rec.topk"):
+        hits = torch.arange(max_k, device=rank.device) == rank
+        data.update_tensor("rec.topk", torch.cat([hits.int(), one.int()], dim=1))
+    if needs.need("rec.items"):
+        data.update_tensor("rec.items", ranks.top)
+    if needs.need("rec.meanrank"):
+        mean = ranks.higher.unsqueeze(1).double() + 1 + ranks.tied.unsqueeze(1) / 2
+        data.update_tensor("rec.meanrank", torch.cat([mean, one * (n_items - 1), one], dim=1))

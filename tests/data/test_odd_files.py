@@ -1,0 +1,215 @@
+"""Whatever an atomic file holds, a run ends in the right result or in one line with exit status 2."""
+
+import contextlib
+import csv
+import functools
+import io
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recbole_lisa.cli import main
+from recbole_lisa.config import LISAConfig
+from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.errors import UsageError
+
+hypothesis = pytest.importorskip("hypothesis", reason="comes with the extra `test`")
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+COLUMNS = {"user": "user_id:token", "item": "item_id:token", "time": "timestamp:float", "more": "more:token"}
+ODD_TEXTS = [
+    *("NA", "null", "[PAD]", "", " ", '"', '""', 'a"b', "'", "\\", "#", "nan", "0", "00", "-1", "1e3", "😀", "a:token"),
+]
+ODD_TIMES = ["", "nan", "NA", "inf", "-inf", "1e400", "abc", "2020-01-01", "0x10", "1e-320", "9" * 30, "1,5", " 7 "]
+
+letters = st.characters(blacklist_categories=["Cs"])
+texts = st.one_of(
+    st.sampled_from(["a", "b", "c", "d"]),
+    st.sampled_from(ODD_TEXTS),
+    st.text(letters, max_size=6),
+    st.text(st.sampled_from("\t,;|:\n\r\0\"' a\ufeff\x1a\x85\u2028"), max_size=4),
+    st.just("x" * 5000),
+)
+numbers = st.one_of(
+    st.integers(0, 9),
+    st.integers(-(2**40), 2**60),
+    st.floats(-1e12, 1e12),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+times = st.one_of(numbers.map(repr), numbers.map(repr), st.sampled_from(ODD_TIMES))
+
+
+@dataclass(frozen=True)
+class OddFile:
+    """An atomic file, and what was meant by it.
+
+    Attributes:
+        rows: User, item, time and another cell.
+        columns: Order of the columns.
+        separator: Between columns.
+        line_end: Between lines.
+        encoding: Of the file; `utf-8-sig` writes a byte-order mark.
+        quoted: Whether cells are quoted where they must be; otherwise they are written as they are.
+        ends: Whether the last line has an end.
+    """
+
+    rows: list[tuple[str, str, str, str]]
+    columns: list[str]
+    separator: str
+    line_end: str
+    encoding: str
+    quoted: bool
+    ends: bool
+
+    @property
+    def can_quote(self) -> bool:
+        return self.quoted and len(self.separator) == 1
+
+    def content(self) -> bytes:
+        cells = [[COLUMNS[name] for name in self.columns]]
+        cells += [[dict(zip(COLUMNS, row, strict=True))[name] for name in self.columns] for row in self.rows]
+        if self.can_quote:
+            text = io.StringIO(newline="")
+            csv.writer(text, delimiter=self.separator, lineterminator=self.line_end).writerows(cells)
+            content = text.getvalue()
+        else:
+            content = "".join(self.separator.join(row) + self.line_end for row in cells)
+        return (content if self.ends else content.removesuffix(self.line_end)).encode(self.encoding)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each cell can be told from its neighbours, so that there is no doubt about what the file says."""
+        marks = ["\n", "\r", "\0"] if self.can_quote else ["\n", "\r", "\0", '"', self.separator]
+        cells = [cell for row in self.rows for cell in row]
+        return not any(mark in cell for cell in cells for mark in marks)
+
+
+files = st.builds(
+    OddFile,
+    rows=st.lists(st.tuples(texts, texts, times, texts), max_size=25),
+    columns=st.one_of(st.just(list(COLUMNS)), st.permutations(list(COLUMNS)), st.just(["user", "item", "time"])),
+    separator=st.sampled_from(["\t", "\t", "\t", ",", ";", "|", " ", "::", "||", "\x1f"]),
+    line_end=st.sampled_from(["\n", "\n", "\r\n"]),
+    encoding=st.sampled_from(["utf-8", "utf-8", "utf-8-sig"]),
+    quoted=st.booleans(),
+    ends=st.booleans(),
+)
+"""Files with odd cells, separators, line ends and sizes."""
+
+plain_texts = st.sampled_from([*"abcd", "NA", "[PAD]", "007", "7", "😀", " b", "x" * 300])
+working_files = st.builds(
+    OddFile,
+    rows=st.lists(st.tuples(plain_texts, plain_texts, st.integers(-5, 2**40).map(str), plain_texts), max_size=60),
+    columns=st.permutations(list(COLUMNS)),
+    separator=st.sampled_from(["\t", ",", "|", "::", "||"]),
+    line_end=st.sampled_from(["\n", "\r\n"]),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig"]),
+    quoted=st.booleans(),
+    ends=st.booleans(),
+)
+"""Files that mean what they say; most of them can be trained on."""
+
+TINY = {
+    **{"use_gpu": False, "epochs": 1, "hidden_size": 8, "inner_size": 8, "MAX_ITEM_LIST_LENGTH": 5, "topk": [1]},
+    **{"valid_metric": "NDCG@1", "metrics": ["NDCG"], "show_progress": False, "state": "ERROR"},
+}
+
+
+def meant_histories(file: OddFile) -> dict[str, list[str]]:
+    """What the rows say: each user's items by time, equal times in file order; rows without an id are left out."""
+    rows = sorted((row for row in file.rows if row[0] and row[1]), key=lambda row: float(row[2]))
+    found: dict[str, list[str]] = {}
+    for user, item, _, _ in rows:
+        found.setdefault(user, []).append(item)
+    return found
+
+
+def read_histories(config: LISAConfig) -> dict[str, list[str]]:
+    data = create_dataset(config)
+    train, _, _ = data.build()
+    store = train.histories
+    return {
+        data.id2token("user_id", int(user)): data.id2token("item_id", store.items[start:stop]).tolist()
+        for user, start, stop in zip(store.users, store.offsets, store.offsets[1:], strict=False)
+    }
+
+
+def can_be_trained(file: OddFile) -> bool:
+    histories = meant_histories(file).values()
+    return len({item for history in histories for item in history}) >= 2 and max(map(len, histories), default=0) >= 2
+
+
+def has_numbers_as_times(file: OddFile) -> bool:
+    try:
+        return all(math.isfinite(float(row[2])) for row in file.rows)
+    except ValueError:
+        return False
+
+
+def check(file: OddFile, folder: Path) -> None:
+    """Run the command on a file, in a folder that is empty again afterwards."""
+    (folder / "dataset" / "odd").mkdir(parents=True)
+    (folder / "dataset" / "odd" / "odd.inter").write_bytes(file.content())
+    options = {**TINY, "field_separator": file.separator}
+    words = [f"--{key}={value}" for key, value in options.items()]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            status = main(["-m", "Transformer", "-d", "odd", *words])
+        assert status in (0, 2)
+        if status == 2:
+            assert said.getvalue().splitlines()[-1].startswith("error: ")
+        if file.is_plain and has_numbers_as_times(file):
+            assert (status == 0) == can_be_trained(file), said.getvalue()
+            if status == 0:
+                assert read_histories(LISAConfig("Transformer", "odd", config_dict=options)) == meant_histories(file)
+    finally:
+        for path in folder.iterdir():
+            shutil.rmtree(path)
+
+
+@functools.cache
+def config_of_odd() -> LISAConfig:
+    """Settings for `odd/odd.inter` below the working folder, read once."""
+    return LISAConfig("Transformer", "odd", config_dict={**TINY, "data_path": "."})
+
+
+def examples(count: int) -> Any:
+    ignored = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(max_examples=count, deadline=None, suppress_health_check=ignored, derandomize=True, database=None)
+
+
+@examples(25)
+@given(file=files)
+def test_odd_files_end_right_or_in_one_line(isolated_run_dir: Path, file: OddFile) -> None:
+    check(file, isolated_run_dir)
+
+
+@examples(15)
+@given(file=working_files)
+def test_files_that_mean_what_they_say_are_read_so(isolated_run_dir: Path, file: OddFile) -> None:
+    assert file.is_plain
+    check(file, isolated_run_dir)
+
+
+@pytest.mark.slow
+@examples(600)
+@given(file=st.one_of(files, files, working_files))
+def test_hundreds_of_odd_files_end_right_or_in_one_line(isolated_run_dir: Path, file: OddFile) -> None:
+    check(file, isolated_run_dir)
+
+
+@pytest.mark.slow
+@examples(1000)
+@given(content=st.one_of(st.binary(max_size=200), st.text(letters, max_size=200).map(str.encode)), head=st.booleans())
+def test_arbitrary_bytes_are_refused_in_one_line(isolated_run_dir: Path, content: bytes, head: bool) -> None:
+    (isolated_run_dir / "odd").mkdir(exist_ok=True)
+    start = b"user_id:token\titem_id:token\ttimestamp:float\n" if head else b""
+    (isolated_run_dir / "odd" / "odd.inter").write_bytes(start + content)
+    with contextlib.suppress(UsageError):
+        create_dataset(config_of_odd()).build()
