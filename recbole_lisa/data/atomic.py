@@ -6,10 +6,7 @@ rows take a few hundred megabytes and not the ten gigabytes of one Python string
 
 from __future__ import annotations
 
-import codecs
 import math
-import re
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,11 +16,10 @@ import numpy.typing as npt
 import pandas as pd
 from pandas.api.types import union_categoricals
 
+from recbole_lisa.data.chunks import markless, read_chunks
 from recbole_lisa.errors import UsageError
 
 _CHUNK_ROWS = 2**20
-# What may stand for a number that is missing; of a token only nothing does, NA and null are names like others.
-_NOT_A_NUMBER = ["", "#N/A", "<NA>", "N/A", "n/a", "NA", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"]
 FIELD_TYPES = ("token", "float", "token_seq", "float_seq")
 
 
@@ -42,7 +38,7 @@ def read_header(path: Path, separator: str, encoding: str) -> dict[str, str]:
         UsageError: the first line is not such a header, or not in this encoding.
     """
     try:
-        with path.open(encoding=_markless(encoding)) as stream:
+        with path.open(encoding=markless(encoding)) as stream:
             cells = stream.readline().rstrip("\r\n").split(separator)
     except UnicodeError as error:
         raise UsageError(f"{path} is not text in the encoding {encoding}: {error}") from error
@@ -84,41 +80,16 @@ def read_columns(
         UsageError: a cell cannot be read, or a line has more cells than the header.
     """
     headed = {f"{name}:{kind}": name for name, kind in fields.items()}
-    dtypes = {f"{name}:{kind}": "float64" if kind == "float" else "str" for name, kind in fields.items()}
-    missing = {f"{name}:{kind}": _NOT_A_NUMBER if kind == "float" else [""] for name, kind in fields.items()}
-    reader: dict[str, Any] = {
-        **{"encoding": _markless(encoding), "dtype": dtypes, "index_col": False},
-        **{"keep_default_na": False, "na_values": missing, "chunksize": _CHUNK_ROWS},
-    }
+    numbers = {label: fields[name] == "float" for label, name in headed.items()}
     try:
-        # All columns are read: told to skip some, pandas would not notice a line with too many cells.
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # a first line longer than the header
-            with pd.read_csv(path, **reader, **_parser_options(separator)) as chunks:
-                frame = _joined(
-                    [_compact(chunk[list(headed)].rename(columns=headed), fields, tokens) for chunk in chunks]
-                )
+        chunks = read_chunks(path, numbers, separator=separator, encoding=encoding, rows=_CHUNK_ROWS)
+        frame = _joined([_compact(chunk.rename(columns=headed), fields, tokens) for chunk in chunks])
     except (ValueError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
         raise UsageError(f"{path} cannot be read: {str(error).strip()}") from error
     for name, kind in fields.items():
         if kind.endswith("_seq"):
             frame[name] = pd.Series(_split_cells(frame[name], kind, seq_separator), dtype=object)
     return frame
-
-
-def _markless(encoding: str) -> str:
-    """The encoding, with a byte-order mark skipped where Windows programs write one."""
-    return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
-
-
-def _parser_options(separator: str) -> dict[str, Any]:
-    if len(separator) > 1:
-        return {"engine": "python", "sep": re.escape(separator)}  # the slower engine takes a pattern
-    options: dict[str, Any] = {"engine": "c", "low_memory": False, "sep": separator}
-    if tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1):
-        # Before 3.1 the default parser may be one unit off, which can reorder two times.
-        options["float_precision"] = "round_trip"
-    return options
 
 
 def _compact(chunk: pd.DataFrame, fields: dict[str, str], tokens: str) -> pd.DataFrame:

@@ -70,6 +70,26 @@ def test_separator_of_several_characters_is_read(tmp_path: Path) -> None:
     assert frame.to_dict("list") == {"user": ["7"], "time": [5.0]}
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 100])
+def test_a_long_separator_is_no_pattern_and_blanks_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int
+) -> None:
+    monkeypatch.setattr("recbole_lisa.data.atomic._CHUNK_ROWS", chunk_rows)
+    path = write(tmp_path, 'user:token||x:token||time:float\n b||"||5\n||NA||NA\n\nc\n')
+    fields = {"user": "token", "time": "float"}
+    frame = read_columns(path, fields, separator="||", encoding="utf-8", seq_separator=" ", tokens="object")
+    assert frame["user"].fillna("-").tolist() == [" b", "-", "c"]
+    assert frame["time"].fillna(-1).tolist() == [5, -1, -1]
+
+
+@pytest.mark.parametrize(("separator", "text"), [("\t", "u\0\t5"), ("::", "u\0::5"), ("::", "u::5::6"), ("::", "u::x")])
+def test_damaged_lines_are_refused(tmp_path: Path, separator: str, text: str) -> None:
+    path = write(tmp_path, f"user:token{separator}time:float\n{text}\n")
+    fields = {"user": "token", "time": "float"}
+    with pytest.raises(UsageError, match="x.inter cannot be read: "):
+        read_columns(path, fields, separator=separator, encoding="utf-8", seq_separator=" ", tokens="category")
+
+
 def test_header_without_types_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, "user_id\titem_id\n1\t2\n")
     with pytest.raises(UsageError, match="name:type.*got 'user_id'"):

@@ -1,5 +1,6 @@
 """Downloads from a server on this machine that breaks off, lies, refuses or says nothing."""
 
+import functools
 import hashlib
 import io
 import socket
@@ -43,6 +44,7 @@ def md5(content: bytes) -> str:
     return f"md5:{hashlib.md5(content).hexdigest()}"
 
 
+@functools.cache
 def archive() -> bytes:
     """A small ml-1m.zip: 12 users walk around a circle of 12 items."""
     lines = [f"{user}::{(user + step) % 12}::5::{step}" for user in range(12) for step in range(9)]
