@@ -130,7 +130,7 @@ def device_name(device: torch.device) -> str:
 
 def commit() -> str:
     """The commit of the checkout that this file lies in, with a + when tracked files were changed; or "unknown"."""
-    words = ["git", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=10"]
+    words = ["git", "--no-optional-locks", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=10"]
     try:
         done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
