@@ -1,5 +1,6 @@
 """Every test starts from the same seeds and the same number of threads."""
 
+import os
 import random
 from pathlib import Path
 
@@ -9,6 +10,11 @@ import torch
 
 # The tensors of the tests are small: a second thread gains nothing, and on a busy machine it spins.
 torch.set_num_threads(1)
+
+
+# Triton reads this when it is imported: without a GPU its kernels run in its interpreter.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(autouse=True)

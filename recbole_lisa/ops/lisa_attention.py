@@ -6,15 +6,52 @@ r"""LISA, linear-time self attention over codeword histograms (Algorithm 1 of th
 
 Deviation from the paper: the decay (0 there). The work runs in blocks that stay in cache; the backward pass keeps
 only one histogram a block and recomputes the rest, so no (N, L, B, W) tensor exists when the keys come as a table
-of distinct items.
+of distinct items. On a GPU Triton kernels do the same (lisa_triton), without Triton the torch code does.
 """
+
+import logging
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import ParamSpec
 
 import torch
 from torch import Tensor, nn
 
 from recbole_lisa.ops.histogram import last_histogram
 from recbole_lisa.ops.lisa_blocks import BlockedLISA
+from recbole_lisa.ops.lisa_triton import TritonLISA, triton_is_there
 from recbole_lisa.ops.readout import SAFE_SPAN, row_span
+
+logger = logging.getLogger(__name__)
+Arguments = ParamSpec("Arguments")
+
+
+def _uncompiled(function: Callable[Arguments, Tensor]) -> Callable[Arguments, Tensor]:
+    """Let torch.compile break its graph at the call: it would unroll the loop over blocks."""
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
+        if torch.compiler.is_compiling():
+            eager: Callable[Arguments, Tensor] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]  # torch's
+            return eager(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+@cache
+def _log_fallback() -> None:
+    logger.warning("Triton is not installed: LISA runs on the GPU as plain PyTorch, several times slower")
+
+
+def _kernels_serve(device: torch.device, dtype: torch.dtype, *, causal: bool) -> bool:
+    """Whether the Triton kernels do the work: on a GPU, for causal attention in float32 or narrower."""
+    if device.type != "cuda" or dtype == torch.float64 or not causal:
+        return False
+    if not triton_is_there():
+        _log_fallback()
+        return False
+    return True
 
 
 def _check(
@@ -57,6 +94,13 @@ def _check_sequences(items: Tensor, decay: Tensor, valid: Tensor | None) -> None
         raise ValueError(f"valid must be bool (N, L) = {tuple(items.shape)}, got {valid.dtype} {tuple(valid.shape)}")
 
 
+def _steps(decay: float | Tensor, device: torch.device) -> Tensor:
+    """The decay as float64, 0-d or (N, L); a number is filled in on the device, which need not wait for a copy."""
+    if isinstance(decay, Tensor):
+        return decay.to(device, torch.float64)
+    return torch.full((), float(decay), dtype=torch.float64, device=device)
+
+
 def _working_dtype(table: Tensor, values: Tensor, span: float) -> torch.dtype:
     """float32, unless an operand is float64 or the scores span so much that a faded codeword could still win.
 
@@ -66,6 +110,7 @@ def _working_dtype(table: Tensor, values: Tensor, span: float) -> torch.dtype:
     return torch.float64 if wide else torch.float32
 
 
+@_uncompiled
 def lisa_attention(
     codes: Tensor,
     table: Tensor,
@@ -106,6 +151,7 @@ def lisa_attention(
     )
 
 
+@_uncompiled
 def lisa_attention_items(
     items: Tensor,
     codes: Tensor,
@@ -136,14 +182,18 @@ def lisa_attention_items(
         ValueError: as lisa_attention.
     """
     _check(codes, table, values, assignment, decay, n_dims=2)
-    steps = torch.as_tensor(decay, dtype=torch.float64, device=table.device)
+    steps = _steps(decay, table.device)
     _check_sequences(items, steps, valid)
     if not causal and (isinstance(decay, Tensor) or decay != 0):
         raise ValueError(f"bidirectional attention has no decay: pass decay=0.0, got {decay}")
     if not items.numel():
         return values.new_zeros(*items.shape, values.shape[-1])
-    span = row_span(table.float())
+    span = row_span(table)
     dtype = _working_dtype(table, values, span)
+    if _kernels_serve(table.device, dtype, causal=causal):
+        rows = None if assignment is None else assignment.flatten(1)
+        kernels: Tensor = TritonLISA.apply(items, codes, rows, table, values, steps, valid)  # type: ignore[no-untyped-call]  # torch's Function carries no types
+        return kernels
     flat_codes = codes + torch.arange(codes.shape[1], device=codes.device) * table.shape[1]  # (U, B) int64, b * W + q
     soft = None if assignment is None else nn.functional.pad(assignment.flatten(1).to(dtype), (0, 0, 0, 1))
     with torch.autocast(items.device.type, enabled=False):
@@ -153,6 +203,7 @@ def lisa_attention_items(
     return out.to(values.dtype)
 
 
+@_uncompiled
 def lisa_attention_last(
     items: Tensor,
     codes: Tensor,
@@ -175,11 +226,11 @@ def lisa_attention_last(
     """
     _check(codes, table, values, assignment, decay, n_dims=2)
     n_codewords = table.shape[1]
-    steps = torch.as_tensor(decay, dtype=torch.float64, device=table.device)
+    steps = _steps(decay, table.device)
     _check_sequences(items, steps, valid)
     codes = codes.long()
     if assignment is not None:
-        assignment = assignment.to(_working_dtype(table, values, row_span(table.float())))
+        assignment = assignment.to(_working_dtype(table, values, row_span(table)))
     with torch.autocast(items.device.type, enabled=False):
         histogram = last_histogram(items, codes, n_codewords, assignment=assignment, decay=steps, valid=valid)
         final = (valid.sum(dim=1) - 1).clamp_min(0)  # (N,)

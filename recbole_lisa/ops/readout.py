@@ -5,10 +5,12 @@ for the whole table, as in the paper. Otherwise a codeword that is present could
 with a larger score, and the product is formed as softmax(log F + T[q]).
 """
 
+from collections.abc import MutableMapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 SAFE_SPAN = {torch.float32: 50.0, torch.float64: 500.0}
 """Largest spread of a row of T for which exp(T - row maximum) * F keeps full precision."""
@@ -23,10 +25,20 @@ class ScoreTable(NamedTuple):
     log_domain: bool
 
 
+_SPANS: MutableMapping[Tensor, tuple[int, float]] = WeakIdKeyDictionary()
+"""(version, span) of tables on a GPU, so that calls with the same table wait for the GPU only once."""
+
+
 def row_span(table: Tensor) -> float:
     """Largest difference between two scores of one query, over all rows of a table (B, W, W)."""
+    remembered = table.is_cuda and not table.is_inference()
+    if remembered and (known := _SPANS.get(table)) is not None and known[0] == table._version:
+        return known[1]
     low, high = table.detach().aminmax(dim=-1)
-    return float((high - low).amax())
+    span = float((high.float() - low.float()).amax())
+    if remembered:
+        _SPANS[table] = (table._version, span)
+    return span
 
 
 def score_table(table: Tensor, span: float) -> ScoreTable:

@@ -1,11 +1,15 @@
+import importlib
 import math
 
 import pytest
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, reference
+from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, lisa_blocks, reference
 from tests.helpers import assert_close
+
+# The package exports a function of the same name.
+module = importlib.import_module("recbole_lisa.ops.lisa_attention")
 
 SHAPES = [(2, 63, 4, 16), (3, 37, 1, 7), (2, 150, 3, 5), (4, 1, 2, 3), (2, 9, 3, 1)]
 IDS = [f"N{n}-L{length}-B{b}-W{w}" for n, length, b, w in SHAPES]
@@ -78,6 +82,19 @@ def test_bidirectional_equals_the_quadratic_twin(kind: str) -> None:
     )
     for a, b in grads:
         assert_close(a, b)
+
+
+@pytest.mark.parametrize("decay_kind", ["0.1", "scalar", "per_step"])
+def test_gradcheck_of_table_values_and_decay_with_hard_keys(decay_kind: str) -> None:
+    codes, table, values, valid = operands(2, 5, 2, 3)
+    decay = make_decay(decay_kind, 2, 5)
+    leaves = [x for x in (table, values, decay) if isinstance(x, Tensor)]
+
+    def op(*leaves: Tensor) -> Tensor:
+        table, values, *rest = leaves
+        return lisa_attention(codes, table, values, decay=rest[0] if rest else decay, valid=valid)
+
+    assert torch.autograd.gradcheck(op, leaves)
 
 
 @pytest.mark.parametrize("kind", ["soft", "straight_through"])
@@ -258,6 +275,108 @@ def test_bfloat16_operands_keep_float32_histograms() -> None:
 def test_empty_batches_and_sequences_give_empty_outputs(n: int, length: int, causal: bool) -> None:
     codes = torch.zeros(n, length, 2, dtype=torch.long)
     assert lisa_attention(codes, torch.zeros(2, 3, 3), torch.zeros(2, 3, D), causal=causal).shape == (n, length, D)
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("last", [False, True], ids=["everywhere", "last"])
+def test_autocast_keeps_histograms_and_normalisers_in_float32(kind: str, last: bool) -> None:
+    # 300 equal items: a bfloat16 histogram would stop counting at 256.
+    length, w = 300, 4
+    codes = torch.zeros(1, length, 1, dtype=torch.long)
+    codes[0, 0] = 1
+    keys = None if kind == "hard" else torch.nn.functional.one_hot(codes, w).float().requires_grad_()
+    table = torch.zeros(1, w, w, requires_grad=True)
+    values = torch.eye(w).unsqueeze(0).requires_grad_()
+    leaves = [x for x in (table, values, keys) if x is not None]
+    results = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            if last:
+                items, flat = torch.arange(length).view(1, -1), None if keys is None else keys[0]
+                valid = torch.ones(1, length, dtype=torch.bool)
+                out = lisa_attention_last(items, codes[0], table, values, assignment=flat, valid=valid)[0]
+            else:
+                out = lisa_attention(codes, table, values, assignment=keys)[0, -1]
+        results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
+    plain, cast = results
+    assert_close(plain[0][1], torch.tensor(1 / length))
+    for a, b in zip(cast, plain, strict=True):
+        assert a.dtype == torch.float32
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_a_compiled_caller_gets_the_same_outputs_and_gradients(kind: str) -> None:
+    codes, table, values, valid = operands(2, 70, 2, 4)
+    keys, _ = make_keys(kind, codes, 4)
+    leaves = [x for x in (table, values, keys) if x is not None]
+
+    def caller(table: Tensor, values: Tensor, keys: Tensor | None) -> Tensor:
+        keys = None if keys is None else keys * 2
+        return lisa_attention(codes, table * 1.5, values + 1, assignment=keys, decay=0.1, valid=valid).sin()
+
+    results = []
+    for function in (caller, torch.compile(caller, backend="aot_eager")):
+        out = function(table, values, keys)
+        results.append((out, *torch.autograd.grad(out.sum(), leaves)))
+    for plain, compiled in zip(*results, strict=True):
+        assert_close(compiled, plain)
+
+
+def test_the_gpu_runs_torch_code_with_one_log_line_where_triton_is_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "triton_is_there", lambda: False)
+    module._log_fallback.cache_clear()
+    gpu = torch.device("cuda")
+    assert [module._kernels_serve(gpu, torch.float32, causal=True) for _ in range(3)] == [False] * 3
+    assert [record.message for record in caplog.records] == [
+        "Triton is not installed: LISA runs on the GPU as plain PyTorch, several times slower"
+    ]
+
+
+def test_kernels_serve_causal_float32_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "triton_is_there", lambda: True)
+    gpu = torch.device("cuda")
+    assert module._kernels_serve(gpu, torch.float32, causal=True)
+    assert not module._kernels_serve(gpu, torch.float64, causal=True)
+    assert not module._kernels_serve(gpu, torch.float32, causal=False)
+    assert not module._kernels_serve(torch.device("cpu"), torch.float32, causal=True)
+
+
+@pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize(("n", "length"), [(1, 700), (3, 333), (70, 35)])
+def test_blocks_of_any_shape_equal_the_twin(
+    n: int, length: int, kind: str, decay_kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 16 lanes of 16 steps: one sequence in chunks, a few sequences in chunks, more sequences than lanes.
+    monkeypatch.setattr(lisa_blocks, "BLOCK_ELEMENTS", 1)
+    codes, table, values, valid = operands(n, length, 1, 3)
+    assignment, _ = make_keys(kind, codes, 3)
+    decay = make_decay(decay_kind, n, length)
+    leaves = [x for x in (assignment, table, values, decay) if isinstance(x, Tensor)]
+    outs = [
+        op(codes, table, values, assignment=assignment, decay=decay, valid=valid)
+        for op in (lisa_attention, reference_scan)
+    ]
+    assert_close(*outs)
+    grads = [torch.autograd.grad(out.sin().sum(), leaves) for out in outs]
+    for fast, slow in zip(*grads, strict=True):
+        assert_close(fast, slow)
+
+
+def reference_scan(
+    codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor | None, decay: float | Tensor, valid: Tensor
+) -> Tensor:
+    """The step-by-step histogram and Algorithm 1, linear in the length, unlike the quadratic twin."""
+    n, length, n_codebooks = codes.shape
+    keys = torch.nn.functional.one_hot(codes, table.shape[1]).double() if assignment is None else assignment
+    steps = torch.as_tensor(decay, dtype=torch.float64).expand(n, length)
+    histogram = reference.decayed_histogram(keys * valid[:, :, None, None], steps)
+    weights = histogram * table.exp()[torch.arange(n_codebooks), codes]
+    weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-300)
+    return torch.einsum("nlbw,bwd->nld", weights, values) * valid.unsqueeze(-1)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
