@@ -1,6 +1,6 @@
 """One run from the files to the metrics."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from logging import getLogger
 from os import PathLike
@@ -51,7 +51,6 @@ def run(
         UsageError: A setting or a file is wrong; the message says which and what would be right.
         TrainingDivergedError: The training loss is NaN or infinite.
     """
-    started = perf_counter()
     build = partial(
         LISAConfig,
         model,
@@ -61,11 +60,31 @@ def run(
         config_dict=config_dict,
         command_line=command_line,
     )
-    config, obtained = with_data(build)
+    return run_configured(*with_data(build))
+
+
+def run_configured(
+    config: LISAConfig, notes: Iterable[str] = (), *, prepare: Callable[[Any], None] | None = None
+) -> dict[str, Any]:
+    """As `run`, from a configuration.
+
+    Args:
+        config: Of the run.
+        notes: Lines for the log, before the configuration.
+        prepare: Called with the new model before training, for instance to give it parameters.
+
+    Returns:
+        The result, see `run`.
+
+    Raises:
+        UsageError: See `run`.
+        TrainingDivergedError: See `run`.
+    """
+    started = perf_counter()
     check_result_file(config["result_file"])
     check_checkpoint_dir(config["checkpoint_dir"])
     with run_log(config) as log:
-        for line in (*obtained, config):
+        for line in (*notes, config):
             getLogger().info(line)
         init_seed(config["seed"], config["reproducibility"])
         train, valid, test = create_loaders(config, create_dataset(config))
@@ -74,6 +93,8 @@ def run(
 
         init_seed(config["seed"], config["reproducibility"])
         network = config.model_class(config, train.dataset).to(config["device"])
+        if prepare is not None:
+            prepare(network)
         getLogger().info(network)
 
         trainer = LISATrainer(config, network, run_name=log.name, data_fingerprint=train.dataset.data_fingerprint)

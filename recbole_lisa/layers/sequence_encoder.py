@@ -194,7 +194,8 @@ class SequenceEncoder(nn.Module):
 
     def reads_codes_only(self, view: ItemView) -> bool:
         """Whether the last position needs no (N, L, D) stream: a single layer that attends with the items' codes."""
-        return len(self.attentions) == 1 and view.quantized is not None
+        only = len(self.attentions) == 1 and isinstance(self.attention(0), LISAAttention)
+        return only and view.quantized is not None
 
     def encode_codes(self, history: Sequences, view: ItemView) -> Tensor:
         """encode_last where reads_codes_only, for sequences of any length; positions beyond the last are the last."""

@@ -1,46 +1,21 @@
-"""What the three LISA models share: one quantiser over the item table that the first layer attends with."""
+"""What the three LISA models share: the first layer attends with the codes of the items."""
 
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from recbole_lisa.attention import LISAAttention
 from recbole_lisa.layers.codebook import Codebook
-from recbole_lisa.layers.item_store import CodedItems, CodedTargets, ItemStore
 from recbole_lisa.layers.sequence_encoder import ItemView
-from recbole_lisa.model.attentive_recommender import AttentiveRecommender
-from recbole_lisa.ops.packing import code_dtype
-from recbole_lisa.ops.quantize import Quantized
-
-BLOCK_ITEMS = 2**13
-"""Items quantised at once when the whole catalogue is needed, so that (V, B, W) never exists for hard codes."""
+from recbole_lisa.model.quantized_recommender import QuantizedRecommender
 
 
-class LISARecommender(AttentiveRecommender):
-    """AttentiveRecommender whose items are quantised: the residual stream carries reconstructions y, not x.
-
-    Each distinct item of a batch is quantised once. Layers above the first quantise their own input.
-    """
-
-    hard = True
+class LISARecommender(QuantizedRecommender):
+    """QuantizedRecommender with LISA in every layer; layers above the first quantise their own input."""
 
     def __init__(self, config: Any, dataset: Any) -> None:
         super().__init__(config, dataset)
         self.reconstruction_weight: float = config["reconstruction_weight"]
-
-    def build_codebook(self, config: Any, n_codewords: int, *, hard: bool) -> Codebook:
-        """A quantiser with the model's settings and W = n_codewords."""
-        return Codebook(
-            hidden_size=config["hidden_size"],
-            n_codebooks=config["n_codebooks"],
-            n_codewords=n_codewords,
-            similarity=config["codebook_similarity"],
-            encoding=config["codebook_encoding"],
-            temperature=config["codebook_temperature"],
-            hard=hard,
-        )
 
     def build_layer(self, config: Any, index: int) -> LISAAttention:
         """LISA with an own quantiser; layer 0's quantises the item table."""
@@ -57,55 +32,8 @@ class LISARecommender(AttentiveRecommender):
         """The quantiser of the item table."""
         return self.attentions[0].codebook
 
-    def view(self, x: Tensor) -> ItemView:
-        """Quantise the items: stream y, target as the model says."""
-        quantized = self.codebook(x)
-        return ItemView(quantized.reconstruction, self.target(x, quantized), quantized)
-
-    def target(self, x: Tensor, quantized: Quantized) -> Tensor:
-        """Vectors that hidden states are scored against, (U, D)."""
-        raise NotImplementedError
-
     def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
         """reconstruction_weight * mean |x - stopgrad(y)|^2 over the batch's distinct items."""
         if not self.reconstruction_weight:
             return None
         return self.reconstruction_weight * (x - view.stream.detach()).square().sum(dim=-1).mean()
-
-    def all_targets(self) -> Tensor:
-        """Target vectors of all items, in blocks whose assignments are recomputed in the backward pass."""
-        blocks = torch.arange(self.n_items, device=self.item_embedding.weight.device).split(BLOCK_ITEMS)
-        return torch.cat([checkpoint(self._target_block, block, use_reentrant=False) for block in blocks])
-
-    def _target_block(self, ids: Tensor) -> Tensor:
-        return self.view(self.embed(ids)).target
-
-    @torch.no_grad()
-    def item_store(self) -> ItemStore:
-        """Hard codes and their codewords; soft assignments need the vectors themselves."""
-        if not self.hard:
-            return super().item_store()
-        return CodedItems(self.item_codes(self.codebook), self.codebook.codewords.detach().clone(), self.target_store())
-
-    def target_store(self) -> CodedTargets | None:
-        """Codes and codewords that items are scored with; None for those of the history."""
-        return None
-
-    def item_codes(self, codebook: Codebook) -> Tensor:
-        """Codes of the real items in a quantiser, (V - 1, B), block by block."""
-        blocks = torch.arange(1, self.n_items, device=self.item_embedding.weight.device).split(BLOCK_ITEMS)
-        small = code_dtype(codebook.n_codewords)
-        return torch.cat([codebook(self.embed(ids)).codes.to(small) for ids in blocks])
-
-    def _build_item_view(self) -> ItemView:
-        """All items, block by block; hard codes are kept as small integers, soft assignments as they are."""
-        small = torch.uint8 if self.codebook.n_codewords <= 256 else torch.int32
-        parts: list[ItemView] = []
-        for ids in torch.arange(self.n_items, device=self.item_embedding.weight.device).split(BLOCK_ITEMS):
-            view = self.view(self.embed(ids))
-            quantized = view.quantized
-            assert quantized is not None
-            keys = quantized.assignment[:, :0] if self.hard else quantized.assignment
-            parts.append(view._replace(quantized=Quantized(quantized.codes.to(small), keys, view.stream[:0])))
-        columns = [torch.cat(column) for column in zip(*(p.quantized for p in parts if p.quantized), strict=True)]
-        return ItemView(torch.cat([p.stream for p in parts]), torch.cat([p.target for p in parts]), Quantized(*columns))

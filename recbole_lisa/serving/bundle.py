@@ -85,10 +85,9 @@ class Network(SessionEncoder):
         else:
             self.items = bundle.items
 
-    @staticmethod
-    def _with_item_codebook(bundle: Bundle) -> dict[str, Tensor]:
-        """The weights, with the codewords that stand beside the items' codes."""
-        if isinstance(bundle.items, DenseItems):
+    def _with_item_codebook(self, bundle: Bundle) -> dict[str, Tensor]:
+        """The weights, with the codewords that stand beside the items' codes where LISA attends with them."""
+        if isinstance(bundle.items, DenseItems) or not isinstance(self.attentions[0], LISAAttention):
             return bundle.weights
         return bundle.weights | {ITEM_CODEWORDS: bundle.items.codewords}
 

@@ -20,12 +20,14 @@ FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "hidden_act": ("tanh", {}),
     "layer_norm_eps": (0.1, {}),
     "bidirectional": (True, {"histogram_decay": 0}),
-    "n_codebooks": (2, {}),
-    "n_codewords": (5, {}),
+    "n_codebooks": (2, {"quantize_items": True}),
+    "n_codewords": (5, {"quantize_items": True}),
     "n_target_codewords": (7, {}),
-    "codebook_similarity": ("euclidean", {}),
-    "codebook_encoding": ("parallel", {}),
-    "codebook_temperature": (3.0, {}),
+    "codebook_similarity": ("euclidean", {"quantize_items": True}),
+    "codebook_encoding": ("parallel", {"quantize_items": True}),
+    "codebook_temperature": (3.0, {"quantize_items": True}),
+    "quantize_items": (True, {}),
+    "freeze_codebooks": (True, {}),
     "codebook_projection": ("shared", {}),
     "histogram_decay": (0.7, {}),
     "reconstruction_weight": (0.5, {}),
@@ -53,7 +55,7 @@ CASES = [(name, key) for name in MODEL_NAMES for key in default_settings(name) i
 
 
 def fingerprint(name: str, settings: dict[str, Any]) -> tuple[Any, ...]:
-    """Parameter shapes, the loss of a batch, the gradient of the items, and scores, all from one seed.
+    """Parameter shapes, the loss of a batch, the gradients, and scores, all from one seed.
 
     The scores come after a second batch, which is the first that moves what training averages.
     """
@@ -63,10 +65,10 @@ def fingerprint(name: str, settings: dict[str, Any]) -> tuple[Any, ...]:
     torch.manual_seed(12)
     loss = loss_value(model.calculate_loss(batch))
     loss.backward()
-    gradient = model.item_embedding.weight.grad.abs().sum().item()
+    gradients = [p.grad.abs().sum().item() for p in model.parameters() if p.grad is not None]
     model.calculate_loss(batch)
     scores = model.eval().full_sort_predict(batch).sum().item()
-    return [tuple(p.shape) for p in model.parameters()], loss.item(), gradient, scores
+    return [tuple(p.shape) for p in model.parameters()], loss.item(), gradients, scores
 
 
 @pytest.mark.parametrize(("name", "key"), CASES)

@@ -1,14 +1,18 @@
 """LISA-Base (WWW 2021)."""
 
-from torch import Tensor
+from typing import Any
 
 from recbole_lisa.model.lisa_recommender import LISARecommender
-from recbole_lisa.ops.quantize import Quantized
 
 
 class LISABase(LISARecommender):
-    """LISA-Base: hard codes; targets are scored by their reconstruction from the same codebooks (Section 3.3)."""
+    """LISA-Base: hard codes; targets are scored by their reconstruction from the same codebooks (Section 3.3).
 
-    def target(self, x: Tensor, quantized: Quantized) -> Tensor:
-        """The reconstruction y."""
-        return quantized.reconstruction
+    With freeze_codebooks item embeddings and item codebooks stay as they are: they come from another model.
+    """
+
+    def __init__(self, config: Any, dataset: Any) -> None:
+        super().__init__(config, dataset)
+        if config["freeze_codebooks"]:
+            self.item_embedding.requires_grad_(False)
+            self.codebook.requires_grad_(False)

@@ -3,11 +3,21 @@
 from typing import Any
 
 from recbole_lisa.attention import FullAttention
-from recbole_lisa.model.attentive_recommender import AttentiveRecommender
+from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.model.quantized_recommender import QuantizedRecommender
 
 
-class Transformer(AttentiveRecommender):
-    """Exact softmax attention on torch's fused kernels in the same encoder (SASRec, post-norm)."""
+class Transformer(QuantizedRecommender):
+    """Exact softmax attention on torch's fused kernels in the same encoder (SASRec, post-norm).
+
+    With quantize_items the items are codewords of hard codes, as in LISA-Base, whose codebooks can then be taken from
+    here (Migrating Codebooks from Vanilla Self-Attention, in the paper).
+    """
+
+    def __init__(self, config: Any, dataset: Any) -> None:
+        super().__init__(config, dataset)
+        wanted = config["quantize_items"]
+        self.item_codebook = self.build_codebook(config, config["n_codewords"], hard=True) if wanted else None
 
     def build_layer(self, config: Any, index: int) -> FullAttention:
         """Full attention."""
@@ -17,3 +27,8 @@ class Transformer(AttentiveRecommender):
             dropout=config["attn_dropout_prob"],
             bidirectional=config["bidirectional"],
         )
+
+    @property
+    def codebook(self) -> Codebook | None:
+        """The quantiser of the items, None without quantize_items."""
+        return self.item_codebook
