@@ -10,6 +10,7 @@ from typing import Any
 from recbole.utils import init_seed
 
 from recbole_lisa.checkpoint import check_checkpoint_dir
+from recbole_lisa.codebook_watch import check_codebook_plot, draw_codebooks
 from recbole_lisa.config import LISAConfig
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
@@ -83,6 +84,7 @@ def run_configured(
     started = perf_counter()
     check_result_file(config["result_file"])
     check_checkpoint_dir(config["checkpoint_dir"])
+    check_codebook_plot(config["codebook_plot"])
     with run_log(config) as log:
         for line in (*notes, config):
             getLogger().info(line)
@@ -101,6 +103,8 @@ def run_configured(
         resume_if_asked(trainer)
         bars = bool(config["show_progress"])
         trainer.fit(train, valid, show_progress=bars, test_data=test)
+        if config["codebook_plot"] and not draw_codebooks(trainer.history, config["codebook_plot"]):
+            getLogger().warning(f"codebook_plot: {config['model']} has no codebooks, nothing is drawn")
         metrics = trainer.evaluate(test, show_progress=bars)
 
         seconds = perf_counter() - started

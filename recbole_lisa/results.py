@@ -27,8 +27,9 @@ def collect_result(
         Plain values. `valid` holds the metrics of the best epoch (None without validation), `test` those of the
         test phase (None without test targets, null in the file); `best_epoch` counts from 1 and is the last one
         without validation; `loss` holds the mean training loss of each epoch; `seconds_per_epoch` is the mean over
-        all epochs, training alone; `curve` holds the test metrics every `test_step` epochs. A resumed run counts
-        the epochs before the interruption too.
+        all epochs, training alone; `codebooks` holds used codewords and perplexity of every codebook by epoch;
+        `curve` holds the test metrics every `test_step` epochs. A resumed run counts the epochs before the
+        interruption too.
     """
     config, history = trainer.config, trainer.history
     times = [epoch["seconds"] for epoch in history]
@@ -50,6 +51,7 @@ def collect_result(
         "log": str(log_file),
         "versions": versions(),
         "loss": [epoch["loss"] for epoch in history],
+        "codebooks": [{"epoch": e["epoch"], **e["codebooks"]} for e in history if e.get("codebooks")],
         "curve": trainer.curve,
         "config": config.plain(),
     }

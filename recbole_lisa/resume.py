@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 # Settings that do not decide what the next epochs learn; a run may be continued under other values.
 _FREE_SETTINGS = {
-    *("epochs", "stopping_step", "test_step", "resume", "result_file", "checkpoint_dir", "data_path"),
+    *("epochs", "stopping_step", "test_step", "resume", "result_file", "codebook_plot", "checkpoint_dir"),
+    "data_path",
     *("show_progress", "state", "loss_decimal_place", "log_wandb", "wandb_project", "config_files"),
     *("worker", "gpu_id", "use_gpu", "device", "eval_batch_size"),
     *("nproc", "world_size", "local_rank", "offset", "ip", "port"),

@@ -19,6 +19,7 @@ from recbole.utils import calculate_valid_score, dict2str, early_stopping, set_c
 
 from recbole_lisa import evaluation
 from recbole_lisa.checkpoint import check_checkpoint_dir, last_file, save_checkpoint
+from recbole_lisa.codebook_watch import watch_codebooks
 from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import unique_run_name
@@ -121,6 +122,8 @@ class LISATrainer(Trainer):
             if validates and self.cur_step > self.stopping_step:
                 break
             log(self._train_and_record(train_data, epoch, show_progress))
+            for line in watch_codebooks(self, epoch):
+                log(line)
             score = None
             if validates and (epoch + 1) % self.eval_step == 0:
                 score, message = self._validate_and_record(valid_data, epoch, show_progress)

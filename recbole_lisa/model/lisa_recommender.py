@@ -11,11 +11,21 @@ from recbole_lisa.model.quantized_recommender import QuantizedRecommender
 
 
 class LISARecommender(QuantizedRecommender):
-    """QuantizedRecommender with LISA in every layer; layers above the first quantise their own input."""
+    """QuantizedRecommender with LISA in every layer; layers above the first quantise their own input.
+
+    With freeze_codebooks item embeddings and the items' codebooks stay as they are: they come from another model.
+    """
 
     def __init__(self, config: Any, dataset: Any) -> None:
         super().__init__(config, dataset)
         self.reconstruction_weight: float = config["reconstruction_weight"]
+        self.build_targets(config)
+        if config["freeze_codebooks"]:
+            for module in (self.item_embedding, *self.codebooks().values()):
+                module.requires_grad_(False)
+
+    def build_targets(self, config: Any) -> None:
+        """Build what only targets need: nothing, unless they have codebooks of their own."""
 
     def build_layer(self, config: Any, index: int) -> LISAAttention:
         """LISA with an own quantiser; layer 0's quantises the item table."""

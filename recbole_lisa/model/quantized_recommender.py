@@ -10,11 +10,15 @@ from recbole_lisa.layers.codebook import Codebook
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, ItemStore
 from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
+from recbole_lisa.ops.codeword_usage import CodewordUsage, codeword_usage
 from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.ops.quantize import Quantized
 
 BLOCK_ITEMS = 2**13
 """Items quantised at once when the whole catalogue is needed, so that (V, B, W) never exists for hard codes."""
+
+MAX_WATCHED = 2**16
+"""Items whose codes tell how codebooks are used; larger catalogues are sampled evenly."""
 
 
 class QuantizedRecommender(AttentiveRecommender):
@@ -74,9 +78,22 @@ class QuantizedRecommender(AttentiveRecommender):
         """Codes and codewords that items are scored with; None for those of the history."""
         return None
 
-    def item_codes(self, codebook: Codebook) -> Tensor:
-        """Codes of the real items in a quantiser, (V - 1, B), block by block."""
-        blocks = torch.arange(1, self.n_items, device=self.item_embedding.weight.device).split(BLOCK_ITEMS)
+    def codebooks(self) -> dict[str, Codebook]:
+        """The quantisers of the item table by what they serve."""
+        return {} if self.codebook is None else {"history": self.codebook}
+
+    @torch.no_grad()
+    def codebook_usage(self) -> dict[str, tuple[int, CodewordUsage]]:
+        """W and how items use the codewords, of every quantiser of the item table; of MAX_WATCHED items at most."""
+        step = -(-self.n_items // MAX_WATCHED)
+        return {
+            name: (book.n_codewords, codeword_usage(self.item_codes(book, step=step), book.n_codewords))
+            for name, book in self.codebooks().items()
+        }
+
+    def item_codes(self, codebook: Codebook, *, step: int = 1) -> Tensor:
+        """Codes of the real items, or of every step-th, in a quantiser, (V - 1, B), block by block."""
+        blocks = torch.arange(1, self.n_items, step, device=self.item_embedding.weight.device).split(BLOCK_ITEMS)
         small = code_dtype(codebook.n_codewords)
         return torch.cat([codebook(self.embed(ids)).codes.to(small) for ids in blocks])
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from recbole_lisa.layers.codebook import Codebook
 from recbole_lisa.layers.item_store import CodedTargets
 from recbole_lisa.model.lisa_recommender import LISARecommender
 from recbole_lisa.ops.quantize import Quantized
@@ -12,8 +13,8 @@ from recbole_lisa.ops.quantize import Quantized
 class LISAMini(LISARecommender):
     """LISA-Mini: small codebooks for the sequence, a second, larger set for the targets (Section 3.4)."""
 
-    def __init__(self, config: Any, dataset: Any) -> None:
-        super().__init__(config, dataset)
+    def build_targets(self, config: Any) -> None:
+        """The larger set of codebooks."""
         self.target_codebook = self.build_codebook(config, config["n_target_codewords"], hard=True)
 
     def target(self, x: Tensor, quantized: Quantized) -> Tensor:
@@ -23,3 +24,7 @@ class LISAMini(LISARecommender):
     def target_store(self) -> CodedTargets:
         """Codes in the target codebooks."""
         return CodedTargets(self.item_codes(self.target_codebook), self.target_codebook.codewords.detach().clone())
+
+    def codebooks(self) -> dict[str, Codebook]:
+        """The quantisers of the history and of the targets."""
+        return {**super().codebooks(), "target": self.target_codebook}

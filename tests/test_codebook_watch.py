@@ -1,0 +1,120 @@
+"""Used codewords and perplexity in the log, the result, TensorBoard's file and a plot; a warning on collapse."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recbole_lisa.codebook_watch import codebook_usage, collapsed, draw_codebooks, log_line
+from recbole_lisa.errors import UsageError
+from recbole_lisa.quick_start import run
+from tests.model.build import build_model
+from tests.tiny import TinyModel, tiny_config, tiny_settings, tiny_trainer
+
+SMALL = {"epochs": 2, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8, "show_progress": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "sets"),
+    [
+        ("LISABase", {}, {"history": 4}),
+        ("LISASoft", {}, {"history": 4}),
+        ("LISAMini", {}, {"history": 4, "target": 6}),
+        ("Transformer", {"quantize_items": True}, {"history": 4}),
+        ("Transformer", {}, {}),
+        ("LinearTransformer", {}, {}),
+    ],
+)
+def test_every_quantiser_of_items_is_watched(name: str, settings: dict[str, Any], sets: dict[str, int]) -> None:
+    model = build_model(name, **settings).eval()
+    usage = codebook_usage(model)
+    assert {name: found["n_codewords"] for name, found in usage.items()} == sets
+    if sets:
+        codes = model.item_view().quantized.codes[1:]
+        assert usage["history"]["used"] == [len(codes[:, b].unique()) for b in range(3)]
+
+
+def test_large_catalogues_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recbole_lisa.model.quantized_recommender.MAX_WATCHED", 10)
+    model = build_model("LISABase", n_items=30)
+    monkeypatch.setattr(model, "embed", counted := Counted(model.embed))
+    codebook_usage(model)
+    assert counted.rows == 10
+
+
+class Counted:
+    """Counts the items that are embedded."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.rows = function, 0
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        self.rows += len(ids)
+        found: torch.Tensor = self.function(ids)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("n_codewords", "n_items", "perplexity", "expected"),
+    [
+        (128, 1000, [1.0, 12.8, 12.9, 128.0], [0, 1]),
+        (128, 20, [2.0, 2.1], [0]),
+        (2, 1000, [1.0, 1.04, 1.2], [0, 1]),
+        (1, 1000, [1.0], []),
+        (8, 1, [1.0], []),
+    ],
+)
+def test_few_codewords_for_most_items_is_a_collapse(
+    n_codewords: int, n_items: int, perplexity: list[float], expected: list[int]
+) -> None:
+    assert collapsed({"n_codewords": n_codewords, "perplexity": perplexity}, n_items) == expected
+
+
+def test_a_run_logs_records_and_draws(isolated_run_dir: Path) -> None:
+    plot = isolated_run_dir / "plots" / "codebooks.png"
+    settings = tiny_settings(isolated_run_dir, **SMALL, result_file="r.json", codebook_plot=str(plot))
+    result = run("LISABase", "tiny", config_dict=settings)
+    found = json.loads(Path("r.json").read_text())["codebooks"]
+    assert found == result["codebooks"]
+    assert [entry["epoch"] for entry in found] == [1, 2]
+    assert found[1]["history"]["n_codewords"] == 8
+    log = Path(result["log"]).read_text()
+    assert log_line(1, "history", found[1]["history"]) in log
+    assert "epoch 2 history codebooks: used codewords " in log
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert b"Codebooks/history_2_perplexity" in b"".join(
+        f.read_bytes() for f in Path("log_tensorboard").rglob("*tfevents*")
+    )
+
+
+def test_a_collapse_is_warned_of_once(isolated_run_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from recbole_lisa.model.sequential_recommender.lisabase import LISABase
+
+    config = tiny_config(isolated_run_dir, model=LISABase, **SMALL | {"epochs": 3, "learning_rate": 1e-9})
+    trainer, (train, _, _) = tiny_trainer(config)
+    with torch.no_grad():
+        trainer.model.item_embedding.weight[1:] = trainer.model.item_embedding.weight[1].clone()
+    with caplog.at_level(logging.WARNING):
+        trainer.fit(train)
+    warnings = [r.message for r in caplog.records if "collapsed" in r.message]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("epoch 1: codebook history 1, history 2 has collapsed")
+
+
+def test_models_without_codebooks_have_no_lines_and_no_plot(
+    isolated_run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, (train, _, _) = tiny_trainer(tiny_config(isolated_run_dir, model=TinyModel, epochs=1))
+    trainer.fit(train)
+    assert "codebooks" not in trainer.history[0]
+    assert not draw_codebooks(trainer.history, str(isolated_run_dir / "x.png"))
+    assert not (isolated_run_dir / "x.png").exists()
+
+
+def test_a_plot_that_is_no_png_is_refused(isolated_run_dir: Path) -> None:
+    settings = tiny_settings(isolated_run_dir, **SMALL, codebook_plot="codebooks.pdf")
+    with pytest.raises(UsageError, match=r"codebook_plot is 'codebooks\.pdf', it must end in \.png"):
+        run("LISABase", "tiny", config_dict=settings)
