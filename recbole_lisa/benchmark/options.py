@@ -143,6 +143,24 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
 
 
+def add_serving(parser: argparse.ArgumentParser) -> None:
+    """Options of `benchmark serving`."""
+    parser.add_argument("--items", type=positive, default=10**6, help="items V (default 1000000)")
+    parser.add_argument("--width", type=positive, default=128, help="D (default 128)")
+    parser.add_argument("--codebooks", type=positive, default=8, help="B (default 8)")
+    parser.add_argument("--codewords", type=positive, default=256, help="W (default 256)")
+    parser.add_argument("--k", type=positive, default=10, help="items of a list (default 10)")
+    parser.add_argument("--history", type=positive, default=50, help="items of a history that is read (default 50)")
+    parser.add_argument("--batches", type=positive, nargs="+", default=[1, 64], help="histories at once (1 64)")
+    parser.add_argument(
+        "--lengths", type=positive, nargs="+", default=[10, 65536, 10**6], help="items of a session (10 65536 1000000)"
+    )
+    parser.add_argument("--sessions", type=positive, default=1000, help="sessions in a batch (default 1000)")
+    parser.add_argument("--threads", type=positive, help="torch threads (default: all cores)")
+    parser.add_argument("--repeats", type=positive, default=9, help="timed samples (default 9)")
+    parser.add_argument("--output", help="a folder or the beginning of file names; x.json: JSON alone")
+
+
 def add_gpu(parser: argparse.ArgumentParser) -> None:
     """Options of `benchmark gpu`."""
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="default cuda; cpu tries the script")
@@ -177,6 +195,11 @@ VERBS = {
         "One step of a user's session at growing histories: LISA's state, kept keys and values, nothing kept.",
         add_online,
         "recbole_lisa.benchmark.online:run",
+    ),
+    "serving": Verb(
+        "Recommendations from packed codes beside a dense table, sessions beside kept keys and values, on the CPU.",
+        add_serving,
+        "recbole_lisa.benchmark.serving:run",
     ),
     "data": Verb(
         "Time and memory of preparing a data set at growing MAX_ITEM_LIST_LENGTH.",

@@ -11,10 +11,10 @@ from recbole_lisa.ops.codeword_scores import (
     lookup_tables,
     pair_columns,
     pair_tables,
-    scores_of_many,
     scores_of_one,
+    sum_of_rows,
 )
-from recbole_lisa.ops.quantize import Quantized, reconstruct
+from recbole_lisa.ops.quantize import Quantized
 
 MIN_PAIRED_ITEMS = 2**16
 """Catalogues from this size on look up pairs of codes for a single query: the table of pairs has as many entries."""
@@ -91,11 +91,11 @@ class CodedTargets(nn.Module):
         """Scores of items start..stop-1, (N, stop - start)."""
         if self.pairs is not None and query.dim() == 2:
             return scores_of_one(self.pairs[:, start:stop], query).unsqueeze(0)
-        return scores_of_many(self.codes[start:stop], query).t()
+        return sum_of_rows(self.codes[start:stop], query).t()
 
     def rows(self, ids: Tensor) -> Tensor:
         """Vectors of items, (U, D)."""
-        return reconstruct(self.codes[ids].long(), self.codewords)
+        return sum_of_rows(self.codes[ids], self.codewords)
 
 
 Targets = DenseTargets | CodedTargets
@@ -143,9 +143,10 @@ class CodedItems(nn.Module):
 
     def view(self, ids: Tensor) -> ItemView:
         """Items (U,) as the encoder sees them; their keys are their codes."""
-        codes = self.codes[ids].long()
-        y = reconstruct(codes, self.codewords)
-        return ItemView(y, self.targets.rows(ids) if self.has_own_targets else y, Quantized(codes, y[:, :0], y[:, :0]))
+        codes = self.codes[ids]
+        y = sum_of_rows(codes, self.codewords)
+        target = self.targets.rows(ids) if self.has_own_targets else y
+        return ItemView(y, target, Quantized(codes.long(), y[:, :0], y[:, :0]))
 
     def tables(self) -> Sequence[tuple[Tensor, Tensor]]:
         """Codes (V, B) and codewords (B, W, D): of the history, and of the targets where these have their own."""

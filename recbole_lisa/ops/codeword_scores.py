@@ -28,20 +28,19 @@ def lookup_tables(hidden: Tensor, codewords: Tensor) -> Tensor:
     return codewords @ hidden.t()
 
 
-def scores_of_many(codes: Tensor, tables: Tensor) -> Tensor:
-    """Scores of items for N queries.
+def sum_of_rows(codes: Tensor, tables: Tensor) -> Tensor:
+    """sum_b tables[b, code^b] for many items: their scores for N queries, or their vectors from codewords.
 
     Args:
         codes: (m, B) integers of any type.
-        tables: (B, W, N) from lookup_tables.
+        tables: (B, W, N) from lookup_tables, or codewords (B, W, D).
 
     Returns:
-        (m, N).
+        (m, N), or (m, D).
     """
     n_codebooks, n_codewords, _ = tables.shape
     first_rows = torch.arange(n_codebooks, dtype=torch.int32, device=codes.device) * n_codewords
-    rows = codes.to(torch.int32).add_(first_rows) if codes.dtype != torch.int32 else codes + first_rows
-    return torch.nn.functional.embedding_bag(rows, tables.flatten(0, 1), mode="sum")
+    return torch.nn.functional.embedding_bag(codes + first_rows, tables.flatten(0, 1), mode="sum")
 
 
 def pair_columns(codes: Tensor) -> Tensor:

@@ -57,6 +57,23 @@ def score_table(table: Tensor, span: float) -> ScoreTable:
     return ScoreTable((rows - rows.amax(dim=-1, keepdim=True)).exp(), log_domain=False)
 
 
+def read_scored(histogram: Tensor, query: Tensor, scores: ScoreTable, values: Tensor) -> Tensor:
+    """Attention of one query a row over its histogram, with exp(T - row maximum) at hand; for inference.
+
+    Args:
+        histogram: (N, B, W), float32 or float64.
+        query: (N, B) flat query codes b * W + q.
+        scores: prepared table, not in the log domain.
+        values: (B * W, D).
+
+    Returns:
+        (N, D) in the dtype of values; zeros where the histogram is empty.
+    """
+    weights = scores.rows.index_select(0, query.flatten()).view(histogram.shape) * histogram
+    weights /= weights.sum(dim=-1, keepdim=True).clamp_min_(torch.finfo(weights.dtype).tiny)
+    return weights.flatten(1).to(values.dtype) @ values
+
+
 def attention_weights(
     histogram: Tensor, query: Tensor, scores: ScoreTable, *, weights: Tensor, gathered: Tensor
 ) -> Tensor:

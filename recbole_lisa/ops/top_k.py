@@ -33,19 +33,39 @@ def add_block(best: Best, scores: Tensor, first_id: int) -> Best:
     Returns:
         Best of all blocks so far.
     """
-    n, k = best.scores.shape
-    better = (scores.amax(dim=1) > best.scores[:, -1]).nonzero().squeeze(1)  # (n,) rows that change
+    least = best.scores[:, -1]
+    better = (scores.amax(dim=1) > least).nonzero().squeeze(1)  # (n,) rows that change
     if not len(better):
         return best
-    old_scores, old_ids = (best.scores, best.ids) if len(better) == n else (best.scores[better], best.ids[better])
-    new_scores, columns = best_of_row(scores if len(better) == n else scores[better], min(k, scores.shape[1]))
-    new_ids = (columns + first_id).where(new_scores > float("-inf"), columns.new_tensor(-1))
-    merged = torch.cat([old_scores, new_scores], dim=1)
-    order = merged.argsort(dim=1, descending=True, stable=True)[:, :k]
-    merged, ids = merged.gather(1, order), torch.cat([old_ids, new_ids], dim=1).gather(1, order)
-    if len(better) == n:
-        return Best(merged, ids)
-    return Best(best.scores.index_copy(0, better, merged), best.ids.index_copy(0, better, ids))
+    own, old = scores[better], Best(best.scores[better], best.ids[better])
+    if bool((old.scores[:, -1] == float("-inf")).any()):
+        new = best_of_row(own, min(best.scores.shape[1], scores.shape[1]))
+        ids = (new.ids + first_id).where(new.scores > float("-inf"), new.ids.new_tensor(-1))
+        merged = _merge_columns(old, Best(new.scores, ids))
+    else:
+        merged = _merge_few(old, own, first_id)
+    return Best(best.scores.index_copy(0, better, merged.scores), best.ids.index_copy(0, better, merged.ids))
+
+
+def _merge_columns(old: Best, new: Best) -> Best:
+    """The best of both; of equal scores those of `old` come first."""
+    scores = torch.cat([old.scores, new.scores], dim=1)
+    order = scores.argsort(dim=1, descending=True, stable=True)[:, : old.scores.shape[1]]
+    return Best(scores.gather(1, order), torch.cat([old.ids, new.ids], dim=1).gather(1, order))
+
+
+def _merge_few(old: Best, scores: Tensor, first_id: int) -> Best:
+    """The best of full lists (n, k) and a block (n, m), of which few exceed the end of their list."""
+    n, k = old.scores.shape
+    rows, columns = (scores > old.scores[:, -1:]).nonzero(as_tuple=True)
+    all_rows = torch.cat([torch.arange(n, device=rows.device).repeat_interleave(k), rows])
+    all_scores = torch.cat([old.scores.flatten(), scores[rows, columns]])
+    all_ids = torch.cat([old.ids.flatten(), columns + first_id])
+    order = all_scores.argsort(descending=True, stable=True)
+    order = order[all_rows[order].argsort(stable=True)]  # by row, then by score, then by id
+    first = torch.searchsorted(all_rows[order], torch.arange(n, device=rows.device))
+    kept = order[first.unsqueeze(1) + torch.arange(k, device=rows.device)]  # (n, k)
+    return Best(all_scores[kept], all_ids[kept])
 
 
 def best_of_row(scores: Tensor, k: int) -> Best:
@@ -58,13 +78,14 @@ def best_of_row(scores: Tensor, k: int) -> Best:
     Returns:
         Scores (N, k) and columns (N, k).
     """
-    least = scores.topk(k, dim=1).values[:, -1:]  # (N, 1)
-    reached = scores >= least
-    if int(reached.sum()) != k * len(scores):  # equal scores on the border: keep the first of them
-        above = scores > least
-        room = k - above.sum(dim=1, keepdim=True)
-        level = reached & ~above
-        reached = above | (level & (level.cumsum(dim=1) <= room))
-    columns = reached.nonzero()[:, 1].view(len(scores), k)
-    values, order = scores.gather(1, columns).sort(dim=1, descending=True, stable=True)
-    return Best(values, columns.gather(1, order))
+    values, columns = scores.topk(k, dim=1)
+    columns, order = columns.sort(dim=1)
+    values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
+    columns = columns.gather(1, order)
+    least = values[:, -1:]
+    # Where more columns reach the least score than there is room for, topk keeps any of them.
+    tied = ((scores == least).sum(dim=1) > (values == least).sum(dim=1)).nonzero().squeeze(1)
+    for row in tied.tolist():
+        found = (scores[row] >= least[row]).nonzero().squeeze(1)
+        columns[row] = found[scores[row, found].argsort(descending=True, stable=True)[:k]]
+    return Best(values, columns)

@@ -48,7 +48,7 @@ def numbers_of(ids: IdMap, raw: Iterable[Any], on_unknown: str, where: str) -> t
     if isinstance(raw, str | bytes):
         raise UsageError(f"{where} must be a list of ids, got {raw!r}; write [{raw!r}]")
     given = list(raw)
-    numbers = np.fromiter((ids.number(one) for one in given), dtype=np.int64, count=len(given))
+    numbers = ids.numbers(given)
     known = numbers >= 0
     if not known.all():
         _unknown([one for one, is_known in zip(given, known.tolist(), strict=True) if not is_known], on_unknown, where)

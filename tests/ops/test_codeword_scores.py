@@ -5,8 +5,8 @@ from recbole_lisa.ops.codeword_scores import (
     lookup_tables,
     pair_columns,
     pair_tables,
-    scores_of_many,
     scores_of_one,
+    sum_of_rows,
 )
 from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.ops.quantize import reconstruct
@@ -21,11 +21,12 @@ def test_look_ups_equal_products_with_the_reconstruction(n: int, n_codebooks: in
     codewords = torch.randn(n_codebooks, n_codewords, 16, dtype=torch.float64)
     hidden = torch.randn(n, 16, dtype=torch.float64)
     before = codes.clone()
+    assert_close(sum_of_rows(codes, codewords), reconstruct(codes.long(), codewords))
     expected = reconstruct(codes.long(), codewords) @ hidden.t()
-    assert_close(scores_of_many(codes, lookup_tables(hidden, codewords)), expected)
+    assert_close(sum_of_rows(codes, lookup_tables(hidden, codewords)), expected)
     assert torch.equal(codes, before)
     wide = codes.to(torch.int32)
-    assert_close(scores_of_many(wide, lookup_tables(hidden, codewords)), expected)
+    assert_close(sum_of_rows(wide, lookup_tables(hidden, codewords)), expected)
     assert torch.equal(wide, before.int())
 
 
@@ -36,4 +37,4 @@ def test_pairs_equal_single_look_ups(n_codebooks: int, n_codewords: int) -> None
     tables = torch.randn(n_codebooks, n_codewords, dtype=torch.float64)
     columns = pair_columns(codes)
     assert columns.shape == (-(-n_codebooks // 2), 37)
-    assert_close(scores_of_one(columns, pair_tables(tables)), scores_of_many(codes, tables.unsqueeze(2)).squeeze(1))
+    assert_close(scores_of_one(columns, pair_tables(tables)), sum_of_rows(codes, tables.unsqueeze(2)).squeeze(1))
