@@ -87,13 +87,13 @@ def unique_run_name(model: str, dataset: str) -> str:
         dataset: Data set name, for example `ml-100k`.
 
     Returns:
-        For example `LISASoft-ml-100k-2025-11-28_00-31-02-4711-3fa2c1`.
+        For example `LISASoft-ml-100k-2025-11-28_00-31-02-4711-3fa2c19be04d7a65`.
     """
     moment = time.strftime("%Y-%m-%d_%H-%M-%S")
-    name = f"{model}-{dataset}-{moment}-{os.getpid()}-{secrets.token_hex(3)}"
+    name = f"{model}-{dataset}-{moment}-{os.getpid()}-{secrets.token_hex(8)}"
     return name.replace(".", "_").replace(os.sep, "_")
 
 
 def _temporary(target: Path) -> Path:
     """A hidden name beside `target` that no other process uses."""
-    return target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    return target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(8)}.tmp")

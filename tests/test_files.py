@@ -34,8 +34,8 @@ def test_atomic_writer_gives_the_file_the_usual_permissions(tmp_path: Path) -> N
 
 
 def test_unique_run_name_differs_within_one_second() -> None:
-    names = {unique_run_name("LISASoft", "ml-100k") for _ in range(200)}
-    assert len(names) == 200
+    names = {unique_run_name("LISASoft", "ml-100k") for _ in range(10_000)}
+    assert len(names) == 10_000
     assert all(name.startswith("LISASoft-ml-100k-") for name in names)
 
 
