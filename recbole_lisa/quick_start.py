@@ -65,7 +65,11 @@ def run(
 
 
 def run_configured(
-    config: LISAConfig, notes: Iterable[str] = (), *, prepare: Callable[[Any], None] | None = None
+    config: LISAConfig,
+    notes: Iterable[str] = (),
+    *,
+    prepare: Callable[[Any], None] | None = None,
+    observe: Callable[[LISATrainer], None] | None = None,
 ) -> dict[str, Any]:
     """As `run`, from a configuration.
 
@@ -73,6 +77,8 @@ def run_configured(
         config: Of the run.
         notes: Lines for the log, before the configuration.
         prepare: Called with the new model before training, for instance to give it parameters.
+        observe: Called with the trainer after each validation, once its checkpoints are written: the metrics are
+            `trainer.history[-1]["valid"]`. May raise to stop.
 
     Returns:
         The result, see `run`.
@@ -102,7 +108,8 @@ def run_configured(
         trainer = LISATrainer(config, network, run_name=log.name, data_fingerprint=train.dataset.data_fingerprint)
         resume_if_asked(trainer)
         bars = bool(config["show_progress"])
-        trainer.fit(train, valid, show_progress=bars, test_data=test)
+        told = None if observe is None else lambda _epoch, _score: observe(trainer)
+        trainer.fit(train, valid, show_progress=bars, callback_fn=told, test_data=test)
         if config["codebook_plot"] and not draw_codebooks(trainer.history, config["codebook_plot"]):
             getLogger().warning(f"codebook_plot: {config['model']} has no codebooks, nothing is drawn")
         metrics = trainer.evaluate(test, show_progress=bars)

@@ -244,6 +244,7 @@ class LISATrainer(Trainer):
         )
         if improved:
             self.best_epoch, self.best_valid_result = epoch, metrics
+        self.history[-1]["valid"] = metrics
         # RecBole's spelling of the tag, so that its curves and ours share one plot.
         self.tensorboard.add_scalar("Vaild_score", score, epoch)
         self.wandblogger.log_metrics({**metrics, "valid_step": epoch}, head="valid")

@@ -14,10 +14,10 @@ import torch
 import recbole_lisa
 from recbole_lisa.checkpoint import last_file, load_checkpoint
 from recbole_lisa.errors import TrainingDivergedError, UsageError
-from recbole_lisa.quick_start import run
+from recbole_lisa.quick_start import run, run_configured
 from tests.helpers import write_interactions
 from tests.test_results import KEYS
-from tests.tiny import TinyModel, tiny_settings
+from tests.tiny import TinyModel, tiny_config, tiny_settings
 
 pytestmark = pytest.mark.usefixtures("isolated_run_dir")
 
@@ -159,3 +159,15 @@ def test_a_whole_run_needs_moderate_memory_and_neither_ray_nor_arguments() -> No
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert "hit@10" in done.stdout
+
+
+def test_an_observer_sees_the_metrics_and_the_checkpoints_of_every_validation(tmp_path: Path) -> None:
+    seen: list[tuple[int, dict[str, float], int]] = []
+
+    def observe(trainer: Any) -> None:
+        saved = load_checkpoint(last_file(trainer.saved_model_file))["epoch"]
+        seen.append((len(trainer.history), trainer.history[-1]["valid"], saved))
+
+    result = run_configured(tiny_config(tmp_path, epochs=4, eval_step=2), observe=observe)
+    assert [(epochs, saved) for epochs, _, saved in seen] == [(2, 1), (4, 3)]
+    assert result["valid"] == max((metrics for _, metrics, _ in seen), key=lambda metrics: metrics["ndcg@10"])
