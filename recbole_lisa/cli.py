@@ -22,6 +22,7 @@ _COMMANDS = {
     "reproduce": "recbole_lisa.reproduce:main",
     "export": "recbole_lisa.deploy.export_command:main",
     "recommend": "recbole_lisa.deploy.recommend_command:main",
+    "serve": "recbole_lisa.deploy.serve_command:main",
     "migrate": "recbole_lisa.deploy.migrate_command:main",
 }
 _EPILOG = """\
@@ -36,6 +37,7 @@ commands:
   recbole-lisa reproduce ranking -d DATASET    train the rows of the paper's table, write its page
   recbole-lisa export --checkpoint FILE ...    write what serving a model needs: packed codes, no RecBole, no data
   recbole-lisa recommend --export DIR ...      write the best items for the users of a table or of the data set
+  recbole-lisa serve --export DIR ...          answer requests for recommendations over HTTP
   recbole-lisa migrate --checkpoint FILE ...   make a LISABase from the codebooks of a Transformer
 """
 

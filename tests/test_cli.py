@@ -123,7 +123,7 @@ def test_an_argument_may_be_repeated_with_the_same_value(calls: list[dict[str, A
         ),
         (
             ["benchmark"],
-            "error: which benchmark? Known are attention, step, memory, online, serving, data, gpu: "
+            "error: which benchmark? Known are attention, step, memory, online, serving, service, data, gpu: "
             "recbole-lisa benchmark step [--help]\n",
         ),
     ],

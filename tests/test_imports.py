@@ -20,6 +20,7 @@ LEVELS: list[set[str]] = [
     {"ops"},
     {"attention", "layers"},
     {"serving"},
+    {"service"},
     {"model"},
     {"registry", "config", "data"},
     {
@@ -41,7 +42,8 @@ LEVELS: list[set[str]] = [
 ]
 LEVEL_OF = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 ALONE = LEVELS[0]
-WITHOUT_RECBOLE = ("ops", "attention", "layers", "serving")
+OF_EXTRA_SERVE = [f"recbole_lisa.service.{name}" for name in ("app", "measures", "server")]
+WITHOUT_RECBOLE = ("ops", "attention", "layers", "serving", "service")
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -129,6 +131,8 @@ def test_everything_works_without_ray() -> None:
     modules = [module.removesuffix(".__init__") for module in modules if not module.endswith("__main__")]
     if find_spec("triton") is None:
         modules.remove("recbole_lisa.ops.lisa_kernels")
+    if find_spec("starlette") is None:
+        modules = [module for module in modules if module not in OF_EXTRA_SERVE]
     code = (
         "import sys, importlib; sys.modules['ray'] = None\n"
         f"for module in {modules!r}: importlib.import_module(module)\n"

@@ -161,6 +161,19 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", help="a folder or the beginning of file names; x.json: JSON alone")
 
 
+def add_service(parser: argparse.ArgumentParser) -> None:
+    """Options of `benchmark service`."""
+    parser.add_argument("--minutes", type=not_negative, default=10.0, help="of load (default 10)")
+    parser.add_argument("--clients", type=positive, default=8, help="callers at once (default 8)")
+    parser.add_argument("--redis", metavar="URL", help="keep sessions in Redis, not in memory")
+    parser.add_argument("--items", type=positive, default=10**5, help="items V (default 100000)")
+    parser.add_argument("--width", type=positive, default=128, help="D (default 128)")
+    parser.add_argument("--codebooks", type=positive, default=8, help="B (default 8)")
+    parser.add_argument("--codewords", type=positive, default=256, help="W (default 256)")
+    parser.add_argument("--threads", type=positive, help="torch threads of the service (default 1)")
+    parser.add_argument("--output", help="a folder or the beginning of file names; x.json: JSON alone")
+
+
 def add_gpu(parser: argparse.ArgumentParser) -> None:
     """Options of `benchmark gpu`."""
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="default cuda; cpu tries the script")
@@ -200,6 +213,11 @@ VERBS = {
         "Recommendations from packed codes beside a dense table, sessions beside kept keys and values, on the CPU.",
         add_serving,
         "recbole_lisa.benchmark.serving:run",
+    ),
+    "service": Verb(
+        "The HTTP service under mixed load, hostile requests among it: wrong answers, times, memory over time.",
+        add_service,
+        "recbole_lisa.benchmark.service:run",
     ),
     "data": Verb(
         "Time and memory of preparing a data set at growing MAX_ITEM_LIST_LENGTH.",

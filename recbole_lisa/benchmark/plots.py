@@ -11,19 +11,21 @@ EMPHASISED = "LISA"
 
 
 class Panel(NamedTuple):
-    """Lines over a logarithmic x axis.
+    """Lines.
 
     Attributes:
         title: Above the axes.
         x_label: Name and unit.
         y_label: Name and unit.
-        series: Name of a line -> its points (x, y), y above 0.
+        series: Name of a line -> its points (x, y), above 0 where the scale is log.
+        scale: Of both axes, log (a tick and a mark at every x) or linear (from 0).
     """
 
     title: str
     x_label: str
     y_label: str
     series: Series
+    scale: str = "log"
 
 
 class Figure(NamedTuple):
@@ -55,9 +57,14 @@ def draw(figure: Figure, path: Path) -> None:
             index = names.index(name)
             x, y = zip(*points, strict=True) if points else ((), ())
             style, width = LINE_STYLES[index // 10 % len(LINE_STYLES)], 2.5 if name.startswith(EMPHASISED) else 1.2
-            ax.plot(x, y, style, color=f"C{index % 10}", linewidth=width, marker="o", markersize=3, label=name)
-        ax.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label, xscale="log", yscale="log")
+            marker = "o" if panel.scale == "log" else ""
+            ax.plot(x, y, style, color=f"C{index % 10}", linewidth=width, marker=marker, markersize=3, label=name)
+        scales = {"xscale": panel.scale, "yscale": panel.scale}
+        ax.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label, **scales)
         ax.grid(True, which="major", alpha=0.3)
+        if panel.scale == "linear":
+            ax.set_ylim(bottom=0)
+            continue
         ticks = sorted({x for points in panel.series.values() for x, _ in points})
         ax.set_xticks(ticks, labels=[f"{x:,.0f}" for x in ticks], rotation=30)
         ax.minorticks_off()

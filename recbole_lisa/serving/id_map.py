@@ -1,5 +1,6 @@
 """Raw item ids and their numbers: any text, a few bytes an id beyond the text itself."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -8,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 _ENCODING, _ERRORS = "utf-8", "surrogatepass"
+MAX_TRIES = 100_000
+"""Places that a search looks at."""
 
 
 class IdMap:
@@ -100,6 +103,25 @@ class IdMap:
     def raw(self, number: int) -> str:
         """The raw id of a number."""
         return self._bytes(number).decode(_ENCODING, _ERRORS)
+
+    def search(self, text: str, most: int) -> list[str]:
+        """Up to `most` ids that contain a text, in the order of their numbers, but the id that is the text first.
+
+        A text that often stands across two ids may find fewer: it is looked for in MAX_TRIES places.
+        """
+        wanted = text.encode(_ENCODING, _ERRORS)
+        found: list[int] = []
+        exact = self.number(text)
+        at, tries = self._text.find(wanted), 0
+        while at >= 0 and len(found) < most and tries < MAX_TRIES:
+            number = bisect_right(self._ends, at)
+            if number >= len(self):
+                break
+            # Further places in an id that the first one leaves would leave it, too.
+            if at + len(wanted) <= self._ends[number] and number != exact:
+                found.append(number)
+            at, tries = self._text.find(wanted, self._ends[number]), tries + 1
+        return [self.raw(number) for number in ([exact] if exact >= 0 else []) + found][:most]
 
     def _bytes(self, number: int) -> bytes:
         return self._text[self._ends[number - 1] if number else 0 : self._ends[number]]

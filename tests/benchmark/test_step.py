@@ -43,7 +43,8 @@ def test_the_command_prints_and_writes_a_row_a_model(tmp_path: Path, capsys: pyt
     [
         (
             "benchmark stop",
-            "unknown benchmark 'stop': known are attention, step, memory, online, serving, data, gpu. Did you mean 'step'?",
+            "unknown benchmark 'stop': known are attention, step, memory, online, serving, service, data, gpu. "
+            "Did you mean 'step'?",
         ),
         ("benchmark", "which benchmark? Known are attention, step,"),
         ("benchmark step --models Transformer", "no naive twin of 'Transformer'"),
