@@ -42,7 +42,7 @@ LEVELS: list[set[str]] = [
 ]
 LEVEL_OF = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 ALONE = LEVELS[0]
-OF_EXTRA_SERVE = [f"recbole_lisa.service.{name}" for name in ("app", "measures", "server")]
+OF_EXTRA_SERVE = [f"recbole_lisa.service.{name}" for name in ("app", "guard", "measures", "server")]
 WITHOUT_RECBOLE = ("ops", "attention", "layers", "serving", "service")
 
 
