@@ -67,10 +67,12 @@ def convert(
             result cannot be written.
     """
     name = output.resolve().name
+    if not name:
+        raise UsageError(f"the output is '{output}', whose name names no data set: give a folder such as dataset/mine")
     target = output / f"{name}.inter"
-    if target.exists() and not overwrite:
-        raise UsageError(f"{target} exists: add --overwrite to replace it, or name another folder")
     try:
+        if target.exists() and not overwrite:
+            raise UsageError(f"{target} exists: add --overwrite to replace it, or name another folder")
         with new_folder(output), atomic_writer(target) as stream:
             return _convert(source, target, stream, reading, show_progress)
     except OSError as error:

@@ -31,6 +31,8 @@ What becomes of what, each counted and told at the end:
   equal times     keep the order of the file
   line ends, byte-order marks   Windows line ends and marks of utf-8, utf-16 and utf-32 are recognised
   longer lines    a line with more cells than the first stops the conversion, which names it
+  same names      of two columns of one name the first counts
+  JSON            numbers stay as they are written; NaN counts as empty, a list or an object stops the conversion
 """
 
 
@@ -83,7 +85,7 @@ def _parser() -> UsageParser:
     for role, default in (("user", "user_id"), ("item", "item_id"), ("time", "timestamp"), ("rating", None)):
         table.add_argument(f"--{role}", metavar="COLUMN", help=f"column of the {role} (default: {default})")
     table.add_argument("--no_header", action="store_true", help="columns are numbers from 0")
-    table.add_argument("--separator", help="default: the one of , tab ; | that finds the columns")
+    table.add_argument("--separator", help="default: the one of , tab ; | :: that finds the columns")
     table.add_argument(
         "--time_unit", choices=[AUTO_UNIT, *TIME_UNITS], help="of times that are numbers (default: auto)"
     )
@@ -109,8 +111,9 @@ def _reading(options: argparse.Namespace) -> Reading:
 
 def _any_table(options: argparse.Namespace) -> Layout:
     separator = options.separator and options.separator.replace("\\t", "\t")
-    if separator is not None and separator != "::" and len(separator) != 1:
-        raise UsageError(f"--separator is '{separator}', it must be one character or ::")
+    is_one = separator is None or (len(separator) == 1 and separator.isascii() and separator not in '"\r\n')
+    if not is_one and separator != "::":
+        raise UsageError(f"--separator is '{separator}', it must be one ASCII character other than a quote, or ::")
     names = {"user": "user_id", "item": "item_id", "time": "timestamp", "rating": None}
     columns: dict[str, Column | None] = {role: getattr(options, role) or name for role, name in names.items()}
     if options.no_header:

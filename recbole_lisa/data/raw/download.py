@@ -13,6 +13,7 @@ import re
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,11 @@ def download(url: str, target: Path, checksum: str | None, *, show_progress: boo
             differs; then the file is not kept.
         UsageError: The address, the checksum or the folder is of no use.
     """
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"'{url}' is no address to download from: it must begin with https:// or http://")
+    if not url.startswith(("http://", "https://")) or not url.isascii() or not _has_host(url):
+        raise UsageError(
+            f"'{url}' is no address to download from: it must begin with https:// or http:// and a host, and be "
+            "written in ASCII (other characters as %xx)"
+        )
     split_checksum(checksum)
     part = target.with_name(target.name + ".part")
     try:
@@ -70,6 +74,13 @@ def download(url: str, target: Path, checksum: str | None, *, show_progress: boo
             os.replace(part, target)
     except OSError as error:
         raise UsageError(f"cannot write '{part}': {error.strerror or error}") from error
+
+
+def _has_host(url: str) -> bool:
+    try:
+        return bool(urllib.parse.urlsplit(url).hostname)
+    except ValueError:  # half a bracket
+        return False
 
 
 def split_checksum(checksum: str | None) -> tuple[str, str] | None:

@@ -45,7 +45,8 @@ class Layout:
     time_unit: str = "s"
 
 
-ANY_TABLE = ("*.csv", "*.tsv", "*.parquet", "*.pq", "*.jsonl", "*.ndjson", "*.csv.gz", "*.tsv.gz", "*.jsonl.gz")
+_TEXTS = ("*.csv", "*.tsv", "*.json", "*.jsonl", "*.ndjson")
+ANY_TABLE = (*_TEXTS, *(f"{pattern}.gz" for pattern in _TEXTS), "*.parquet", "*.pq")
 _AMAZON = ("*.csv", "*.json", "*.jsonl", "*.csv.gz", "*.json.gz", "*.jsonl.gz")
 
 LAYOUTS = {

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from recbole_lisa.errors import UsageError
 
@@ -24,6 +24,17 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+# What files of other kinds begin with, and what to do about it.
+_KINDS = {
+    b"\x1f\x8b": "a gzip file: its name must end in .gz",
+    b"PK\x03\x04": "a zip archive: its name must end in .zip",
+    b"PAR1\x15": "a parquet file: its name must end in .parquet",
+    b"BZh91AY&SY": "a bzip2 file: unpack it first",
+    b"\xfd7zXZ": "an xz file: unpack it first",
+    b"\x28\xb5\x2f\xfd": "a zstd file: unpack it first",
+    b"7z\xbc\xaf": "a 7z archive: unpack it first",
+}
+_TAR_MARK, _TAR_PLACE = b"ustar", 257
 _DAMAGED = (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error, NotImplementedError)
 
 
@@ -40,7 +51,7 @@ class RawFile(io.RawIOBase):
 
     def __init__(
         self,
-        stream: BinaryIO,
+        stream: IO[bytes] | gzip.GzipFile,
         name: str,
         total: int,
         *,
@@ -68,7 +79,7 @@ class RawFile(io.RawIOBase):
         """Read the next bytes.
 
         Raises:
-            UsageError: The archive is damaged, or the file is no text.
+            UsageError: The archive is damaged, or the file is no text but of another kind.
         """
         try:
             chunk = self._stream.read(len(buffer))
@@ -92,6 +103,11 @@ class RawFile(io.RawIOBase):
         self._allows_nul = True
 
     def _look_at_start(self, chunk: bytes) -> None:
+        kind = next((kind for mark, kind in _KINDS.items() if chunk.startswith(mark)), None)
+        if chunk[_TAR_PLACE:].startswith(_TAR_MARK):
+            kind = "a tar archive: unpack it first"
+        if kind is not None:
+            raise UsageError(f"{self.name} is {kind}")
         encoding = marked_encoding(chunk)
         self.has_bom = encoding is not None
         self._allows_nul = self._allows_nul or encoding in ("utf-16", "utf-32")
@@ -119,6 +135,7 @@ def text_start(raw: RawFile, stream: io.BufferedReader, encoding: str) -> tuple[
     try:
         if b"\0" in "a".encode(encoding):
             raw.allow_nul()
+        b"a".decode(encoding, "ignore")  # which some that are no encodings of files refuse
     except (LookupError, ValueError) as error:
         raise UsageError(f"--encoding is '{encoding}', it must be a text encoding, such as utf-8 or latin-1") from error
     start = stream.peek(1)
@@ -160,13 +177,17 @@ def _open(path: Path, members: tuple[str, ...], stack: contextlib.ExitStack) -> 
         archive = stack.enter_context(zipfile.ZipFile(path))
         member = archive.getinfo(_only_match(path, archive.namelist(), members))
         unpacked = stack.enter_context(archive.open(member))
-        return RawFile(unpacked, Path(member.filename).name, member.file_size)  # type: ignore[arg-type]
+        return _plain(unpacked, Path(member.filename), member.file_size, stack)
     stream = stack.enter_context(path.open("rb"))
-    size = path.stat().st_size
-    if path.suffix.lower() == ".gz":
-        unpacked_stream = stack.enter_context(gzip.GzipFile(fileobj=stream))
-        return RawFile(unpacked_stream, path.stem, size, position=stream.tell)  # type: ignore[arg-type]
-    return RawFile(stream, path.name, size, path=path)
+    return _plain(stream, path, path.stat().st_size, stack, path=path)
+
+
+def _plain(stream: IO[bytes], name: Path, size: int, stack: contextlib.ExitStack, path: Path | None = None) -> RawFile:
+    """A file of `size` bytes, seen through its .gz where it has one."""
+    if name.suffix.lower() != ".gz":
+        return RawFile(stream, name.name, size, path=path)
+    unpacked = stack.enter_context(gzip.GzipFile(fileobj=stream))
+    return RawFile(unpacked, name.stem, size, position=stream.tell)
 
 
 def _only_match(place: Path, names: list[str], members: tuple[str, ...]) -> str:

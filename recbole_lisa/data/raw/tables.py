@@ -23,7 +23,7 @@ Piece = dict[str, npt.NDArray[np.object_]]
 PIECE_ROWS = 2**18
 LINE_SUFFIXES = (".jsonl", ".json", ".ndjson")
 PARQUET_SUFFIXES = (".parquet", ".pq")
-_SEPARATORS = (",", "\t", ";", "|")
+_SEPARATORS = (",", "\t", ";", "|", "::")
 
 
 def find_separator(head: str, columns: Columns) -> str:
@@ -78,9 +78,13 @@ def read_table(
                     yield {role: piece[label].fillna("").to_numpy(object) for role, label in chosen.items()}
     except pd.errors.EmptyDataError as error:
         raise UsageError(f"{name} is empty") from error
-    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
+    except pd.errors.ParserError as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
         raise UsageError(f"{name} is no table separated by {separator!r}: {reason}") from error
+    except pd.errors.ParserWarning as error:
+        raise UsageError(
+            f"{name} is no table separated by {separator!r}: its first line has fewer cells than the lines below it"
+        ) from error
     except UnicodeError as error:
         raise UsageError(f"{name} is not text in the encoding {encoding} ({error}): name it with --encoding") from error
 
@@ -123,23 +127,36 @@ def read_lines(stream: io.BufferedReader, name: str, columns: Columns, *, encodi
             for role, column in roles.items():
                 if not any(column in row for row in rows):
                     _known(name, role, column, dict.fromkeys(map(str, rows[0])))
-            yield {role: np.array([_text(row.get(key)) for row in rows], dtype=object) for role, key in roles.items()}
+            yield {role: _texts(name, key, [row.get(key) for row in rows]) for role, key in roles.items()}
     except UnicodeError as error:
         raise UsageError(f"{name} is not text in the encoding {encoding} ({error}): name it with --encoding") from error
 
 
+# Numbers stay as they are written: an id such as 1.10 or of many digits is a text like any other.
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=lambda _: None)
+
+
 def _parsed(line: str, number: int, name: str) -> dict[Column, Any]:
     try:
-        row = json.loads(line)
-    except ValueError as error:
+        row = _DECODER.decode(line)
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"line {number} of {name} is no JSON: {error}") from error
     if not isinstance(row, dict):
-        raise UsageError(f"line {number} of {name} is no JSON object, it is {line.strip()[:40]!r}")
+        raise UsageError(
+            f"line {number} of {name} is no JSON object, it is {line.strip()[:40]!r}: write one object a line"
+        )
     return row
 
 
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
+def _texts(name: str, key: Column, values: list[Any]) -> npt.NDArray[np.object_]:
+    """Values of JSON as texts, empty where there is none."""
+    odd = next((value for value in values if isinstance(value, dict | list)), None)
+    if odd is not None:
+        raise UsageError(f"{name} has {str(odd)[:40]} as its '{key}', which must be a text or a number")
+    return np.array([_JSON_WORDS.get(value, value) for value in values], dtype=object)
+
+
+_JSON_WORDS = {None: "", True: "true", False: "false"}
 
 
 def read_parquet(path: Path, columns: Columns) -> Iterator[Piece]:
@@ -160,7 +177,8 @@ def read_parquet(path: Path, columns: Columns) -> Iterator[Piece]:
             known = dict.fromkeys(file.schema_arrow.names)
             names = {role: _known(path.name, role, column, known) for role, column in columns.by_role().items()}
             for batch in file.iter_batches(PIECE_ROWS, columns=list(dict.fromkeys(names.values()))):
-                yield {role: _arrow_text(batch.column(name)) for role, name in names.items()}
+                places = {role: batch.schema.names.index(name) for role, name in names.items()}
+                yield {role: _arrow_text(batch.column(place)) for role, place in places.items()}
     except (pyarrow.ArrowException, OSError) as error:
         raise UsageError(f"{path} cannot be read as parquet: {error}") from error
 

@@ -1,8 +1,11 @@
 """Raw files of every known form become atomic files, and each oddity becomes what is documented."""
 
+import bz2
 import gzip
+import importlib
 import io
 import json
+import shlex
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -96,7 +99,7 @@ def test_amazon_2023_takes_the_parent_and_milliseconds(tmp_path: Path) -> None:
     assert converted(table, "amazon-2023", overwrite=True)[0] == expected
 
 
-@pytest.mark.parametrize("separator", [",", "\t", ";", "|"])
+@pytest.mark.parametrize("separator", [",", "\t", ";", "|", "::"])
 def test_any_table_with_named_columns_in_any_order(tmp_path: Path, separator: str) -> None:
     lines = [["when", "who", "other, text", "what"], ["5", "u", "", "i"], ["6", "v", "x", "j"]]
     text = "\n".join(separator.join(f'"{cell}"' for cell in line) for line in lines)
@@ -264,7 +267,15 @@ REFUSED = [
     ("csv --no_header --user=0 --item=1 --time=5", b"u,i,1\n", "3 columns and no header: --time is 5"),
     ("csv --no_header", b"u,i,1\n", "--user is 'user_id', with --no_header it must be the number"),
     ("csv --encoding=utf-9", b"u,i,1\n", "--encoding is 'utf-9'"),
+    ("csv --encoding=idna", b"u,i,1\n", "--encoding is 'idna'"),
     ("csv --separator=abc", b"u,i,1\n", "--separator is 'abc'"),
+    ("csv --separator=ü", b"u,i,1\n", "--separator is 'ü'"),
+    ("csv --separator='\"'", b"u,i,1\n", "--separator is '\"'"),
+    ("csv", b"# made by x\nuser_id,item_id,timestamp\nu,i,1\n", "its first line has fewer cells than the lines below"),
+    ("csv", gzip.compress(b"user_id"), r"raw\.csv is a gzip file: its name must end in \.gz"),
+    ("csv", bz2.compress(b"user_id"), r"raw\.csv is a bzip2 file: unpack it first"),
+    ("csv", b"PAR1\x15\0", r"raw\.csv is a parquet file: its name must end in \.parquet"),
+    ("csv", b"name".ljust(257, b"\0") + b"ustar", r"raw\.csv is a tar archive"),
     ("ml-25m --user=u", b"", "--user is an option of the format csv"),
     ("ml-2m", b"", "unknown format 'ml-2m'.*Did you mean 'ml-25m'"),
 ]
@@ -276,17 +287,49 @@ def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
 ) -> None:
     source = csv(tmp_path, text)
     with pytest.raises(UsageError, match=message):
-        convert(source, tmp_path / "deep" / "set", reading_from(words.split()))
+        convert(source, tmp_path / "deep" / "set", reading_from(shlex.split(words)))
     assert [path.name for path in tmp_path.iterdir()] == ["raw.csv"]
 
 
 @pytest.mark.parametrize(
-    ("line", "message"), [("[1]", r"line 2 of raw.jsonl is no JSON object, it is '\[1\]'"), ("{", "line 2 .* no JSON")]
+    ("line", "message"),
+    [
+        ("[1]", r"line 2 of raw.jsonl is no JSON object, it is '\[1\]': write one object a line"),
+        ("{", "line 2 of raw.jsonl is no JSON"),
+        ('{"user_id": ' + "[" * 10**5, "line 2 of raw.jsonl is no JSON"),
+        ('{"user_id": [1], "item_id": 2, "timestamp": 3}', r"raw.jsonl has \['1'\] as its 'user_id'"),
+        ('{"user_id": 1, "item_id": {}, "timestamp": 3}', r"raw.jsonl has {} as its 'item_id'"),
+    ],
 )
 def test_a_broken_json_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     source = csv(tmp_path, '{"user_id": 1, "item_id": 2, "timestamp": 3}\n' + line, "raw.jsonl")
     with pytest.raises(UsageError, match=message):
         convert(source, tmp_path / "set", reading_from(["csv"]))
+
+
+def test_numbers_and_words_of_json_stay_as_they_are_written(tmp_path: Path) -> None:
+    lines = ['{"user_id": 1.10, "item_id": true, "timestamp": 1e3}', '{"user_id": %s, "item_id": "", "timestamp": 3}']
+    lines += ['{"user_id": NaN, "item_id": 1, "timestamp": 3}', '{"user_id": 1.1, "item_id": 1}']
+    source = csv(tmp_path, "\n".join(lines) % ("9" * 5000), "raw.json")
+    atomic, report = converted(source)
+    assert atomic == HEAD + "1.10\ttrue\t1000\n"
+    assert report.left_out == {"no user": 1, "no item": 1, "no time": 1, "odd time": 0, "repeated": 0}
+
+
+def test_of_two_columns_of_one_name_the_first_counts(tmp_path: Path) -> None:
+    assert converted(csv(tmp_path, "user_id,user_id,item_id,timestamp\na,b,i,1\n"))[0] == HEAD + "a\ti\t1\n"
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table([["a"], ["b"], ["i"], [1]], names=["user_id", "user_id", "item_id", "timestamp"])
+    importlib.import_module("pyarrow.parquet").write_table(table, tmp_path / "raw.parquet")
+    assert converted(tmp_path / "raw.parquet", overwrite=True)[0] == HEAD + "a\ti\t1\n"
+
+
+def test_a_gz_inside_a_zip_is_unpacked_too(tmp_path: Path) -> None:
+    packed = tmp_path / "set.zip"
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("deep/raw.csv.gz", gzip.compress(b"user_id,item_id,timestamp\nu,i,1\n"))
+    atomic, report = converted(packed)
+    assert (atomic, report.name) == (HEAD + "u\ti\t1\n", "set.zip (raw.csv)")
 
 
 def test_damaged_and_wrong_archives_are_told(tmp_path: Path) -> None:
@@ -327,6 +370,19 @@ def test_an_interruption_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt):
         convert(csv(tmp_path, ML_25M), tmp_path / "set", reading_from(["ml-25m"]))
     assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("/", "the output is '/', whose name names no data set"),
+        ("x" * 300, "cannot write x+/x+.inter: File name too long"),
+    ],
+)
+def test_an_output_that_cannot_be_is_told(isolated_run_dir: Path, output: str, message: str) -> None:
+    source = csv(isolated_run_dir, ML_25M)
+    with pytest.raises(UsageError, match=message):
+        convert(source, Path(output), reading_from(["ml-25m"]))
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -159,6 +159,9 @@ def test_a_refusal_is_told_with_its_status(tmp_path: Path, status: int) -> None:
     ("url", "checksum", "message"),
     [
         ("file:///etc/passwd", None, "'file:///etc/passwd' is no address to download from"),
+        ("http://", None, "'http://' is no address .* and a host"),
+        ("http://[::1", None, "is no address"),
+        ("http://a/ü", None, "written in ASCII"),
         ("https://a/b", "crc:1", "archive_checksum is 'crc:1', it must be md5:<hex> or sha256:<hex>"),
         ("https://a/b", "md5:xyz", "archive_checksum is 'md5:xyz'"),
     ],
