@@ -21,7 +21,7 @@ from recbole.config import Config
 from recbole_lisa.config import LISAConfig
 from recbole_lisa.errors import UsageError
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
-from recbole_lisa.model.stock import model_defaults
+from recbole_lisa.model.stock import LOSS_WITHOUT_NEGATIVES, model_defaults
 from recbole_lisa.registry import MODELS, model_class
 from recbole_lisa.saved import is_stock_file, load_data_and_model, read_stock_file
 
@@ -46,8 +46,9 @@ def register(dataset: type[Any] | None = None) -> None:
     """Make the models known to RecBole by name; calling it again changes nothing more.
 
     `get_model`, `Config`, `run_recbole`, `objective_function`, `create_dataset` and `get_trainer` then take the
-    names of `MODELS`, with our default settings under RecBole's files. RecBole's `Trainer` and
-    `load_data_and_model` read the files that they wrote of these models, which torch 2.6 and later refuse to.
+    names of `MODELS`, with our default settings under RecBole's files; where `train_neg_sample_args` is set to None
+    and no loss is named, as in RecBole's examples, the loss is CE. RecBole's `Trainer` and `load_data_and_model` read
+    the files that they wrote of these models, which torch 2.6 and later refuse to.
 
     Args:
         dataset: The data set class that RecBole's `create_dataset` gives these models; None for its own
@@ -138,7 +139,10 @@ def _with_our_defaults(original: Callable[..., None]) -> Callable[..., None]:
         if columns == [settings["USER_ID_FIELD"], settings["ITEM_ID_FIELD"]]:
             # RecBole's sample.yaml, which lacks what it sorts histories by.
             settings["load_col"] = {"inter": [*columns, settings["TIME_FIELD"]]}
-        if self.external_config_dict.get("loss_type", settings["loss_type"]) == "CE":
+        said = self.external_config_dict
+        if said.get("train_neg_sample_args", settings) is None:
+            settings["loss_type"] = LOSS_WITHOUT_NEGATIVES  # as RecBole's examples have it
+        if said.get("loss_type", settings["loss_type"]) == LOSS_WITHOUT_NEGATIVES:
             settings["train_neg_sample_args"] = None
 
     return load

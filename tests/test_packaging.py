@@ -1,7 +1,6 @@
 """A wheel holds everything, and `properties/` is found from a wheel, a checkout and an editable install."""
 
 import configparser
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -11,24 +10,14 @@ import pytest
 from setuptools import find_packages
 
 from recbole_lisa import properties
+from tests.wheel import ROOT, build_wheel
 
-ROOT = Path(__file__).parent.parent
-SOURCES = ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
 SHOW_PROPERTIES = "from recbole_lisa.properties import properties_path; print(properties_path())"
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a wheel from a copy, so that nothing is written into the tree."""
-    copy = tmp_path_factory.mktemp("source")
-    for name in SOURCES:
-        shutil.copy(ROOT / name, copy)
-    for name in ("recbole_lisa", "properties"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", "dist", "."]
-    done = subprocess.run(build, cwd=copy, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return next((copy / "dist").glob("*.whl"))
+    return build_wheel(tmp_path_factory.mktemp("source"))
 
 
 def test_the_wheel_holds_every_module_and_every_yaml_file(wheel: Path) -> None:

@@ -149,6 +149,18 @@ def test_the_settings_lie_between_those_of_recbole_and_those_of_the_user(tmp_pat
     assert small("LISASoft", loss_type="CE")["train_neg_sample_args"]["distribution"] == "none"
 
 
+def test_without_negatives_the_loss_needs_none() -> None:
+    """RecBole's examples for its own models say `train_neg_sample_args: None` and name no loss."""
+    trainer, _ = trained(small(model_class("LISASoft"), **TIMES, train_neg_sample_args=None), SequentialDataset)
+    assert trainer.config["loss_type"] == trainer.model.loss_type == "CE"
+    recbole_lisa.register()
+    assert small("LISASoft", train_neg_sample_args=None)["loss_type"] == "CE"
+    with pytest.raises(
+        ValueError, match="loss_type BCE needs negatives: set train_neg_sample_args, or loss_type to CE"
+    ):
+        trained(small("LISASoft", train_neg_sample_args=None, loss_type="BCE"))
+
+
 @pytest.mark.parametrize("loss_type", ["BCE", "CE", "BPR", "gBCE", "SSM"])
 def test_every_loss_trains_on_the_rows_of_recbole(loss_type: str) -> None:
     recbole_lisa.register()

@@ -120,7 +120,9 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
             return target, None
         name = f.negative_list if everywhere else f.negative
         if name not in interaction:
-            raise ValueError(f"loss_type {self.loss_type} needs negatives: set train_neg_sample_args")
+            raise ValueError(
+                f"loss_type {self.loss_type} needs negatives: set train_neg_sample_args, or loss_type to CE"
+            )
         return target, interaction[name][valid] if everywhere else interaction[name].view(len(target), -1)
 
     def calculate_loss(self, interaction: Interaction) -> Tensor | tuple[Tensor, ...]:

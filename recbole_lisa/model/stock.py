@@ -9,6 +9,9 @@ from torch import Tensor
 from recbole_lisa.properties import properties_path
 from recbole_lisa.schema import read_yaml
 
+LOSS_WITHOUT_NEGATIVES = "CE"
+"""The loss over all items."""
+
 
 def lineage(model: type[Any]) -> list[str]:
     """Names of a model class and its bases, the class itself last."""
@@ -37,11 +40,17 @@ def model_defaults(model: type[Any]) -> dict[str, Any]:
 def fill_defaults(config: Any, model: type[Any]) -> None:
     """Add the settings that a configuration of RecBole lacks: it knows no yaml file of these models.
 
+    Where it draws no negatives and names no loss, the loss is the one that needs none.
+
     Args:
         config: A configuration, changed in place; keys that it has keep their values.
         model: The model class.
     """
-    for key, value in model_defaults(model).items():
+    defaults = model_defaults(model)
+    sampling = config["train_neg_sample_args"]
+    if sampling is None or sampling.get("distribution") == "none":
+        defaults["loss_type"] = LOSS_WITHOUT_NEGATIVES
+    for key, value in defaults.items():
         if key not in config:
             config[key] = value
 
