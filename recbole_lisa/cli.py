@@ -18,6 +18,7 @@ _COMMANDS = {
     "run": "recbole_lisa.cli:run_command",
     "download": "recbole_lisa.data.raw.download_command:main",
     "convert": "recbole_lisa.data.raw.convert_command:main",
+    "tune": "recbole_lisa.tuning.command:main",
     "benchmark": "recbole_lisa.benchmark:main",
     "reproduce": "recbole_lisa.reproduce:main",
     "export": "recbole_lisa.deploy.export_command:main",
@@ -33,8 +34,9 @@ commands:
   recbole-lisa [run] -m MODEL -d DATASET ...   train a model on a data set and print its metrics
   recbole-lisa download DATASET ...            fetch a public data set and write its file
   recbole-lisa convert FORMAT INPUT ...        write the file of a data set from a public archive or any table
+  recbole-lisa tune -m MODEL -d DATASET ...    search hyperparameters with Ray Tune
   recbole-lisa benchmark NAME ...              time the models' own objects beside the naive formulation
-  recbole-lisa reproduce ranking -d DATASET    train the rows of the paper's table, write its page
+  recbole-lisa reproduce NAME ...              train or time what a table of the paper shows, write its page
   recbole-lisa export --checkpoint FILE ...    write what serving a model needs: packed codes, no RecBole, no data
   recbole-lisa recommend --export DIR ...      write the best items for the users of a table or of the data set
   recbole-lisa serve --export DIR ...          answer requests for recommendations over HTTP

@@ -34,7 +34,7 @@ _MERGED = ("eval_args", "train_neg_sample_args")
 # Arguments of the constructor that a file may repeat but not contradict.
 _ARGUMENTS = ("model", "dataset")
 _DEFAULT_PROTOCOL = "full_ranking"
-_BUNDLED_DATASET = "ml-100k"
+BUNDLED_DATASET = "ml-100k"
 # What RecBole or the constructor derives from other keys or from the machine.
 _DERIVED = {
     *("model", "dataset", "protocol", "data_path", "MODEL_TYPE", "MODEL_INPUT_TYPE", "eval_type"),
@@ -133,17 +133,28 @@ class LISAConfig(Config):
     def _load_config_files(self, file_list: list[Path]) -> dict[str, Any]:
         settings: dict[str, Any] = {}
         for path in file_list:
-            _update(settings, self._checked(self._files[path], f"file {path}"))
+            _update(settings, self.checked(self._files[path], f"file {path}"))
         return settings
 
     def _load_variable_config_dict(self, config_dict: dict[str, Any]) -> dict[str, Any]:
-        return self._checked(config_dict, "config_dict")
+        return self.checked(config_dict, "config_dict")
 
     def _load_cmd_line(self) -> dict[str, Any]:
-        return self._checked(self._command_line, "command line")
+        return self.checked(self._command_line, "command line")
 
-    def _checked(self, settings: Mapping[str, Any], origin: str) -> dict[str, Any]:
-        """Refuse unknown keys and wrong types; drop the arguments of the constructor."""
+    def checked(self, settings: Mapping[str, Any], origin: str) -> dict[str, Any]:
+        """Check single settings of this model, without their effect on each other.
+
+        Args:
+            settings: Values, or texts of a command line, by key.
+            origin: Where they were written, for the message.
+
+        Returns:
+            The values to use, without the arguments of the constructor.
+
+        Raises:
+            UsageError: A key is unknown, or a type or a value is wrong.
+        """
         checked = {}
         for name, value in settings.items():
             if name in self._arguments:
@@ -191,7 +202,7 @@ class LISAConfig(Config):
 
     def _set_default_parameters(self) -> None:
         super()._set_default_parameters()
-        if self.dataset == _BUNDLED_DATASET and "data_path" in self.external_config_dict:
+        if self.dataset == BUNDLED_DATASET and "data_path" in self.external_config_dict:
             # RecBole always takes its bundled copy; a file in the folder that the user names comes first.
             named = Path(self.external_config_dict["data_path"]) / self.dataset
             if (named / f"{self.dataset}.inter").is_file():

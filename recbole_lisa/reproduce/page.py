@@ -29,10 +29,16 @@ def write_page(dataset: str, found: Results, settings: Sequence[str], folder: Pa
     """
     page, table, plot = folder / f"{dataset}.md", folder / f"{dataset}-curve.csv", folder / f"{dataset}-curve.png"
     notes = page.read_text(encoding="utf-8").partition(MARK)[2] if page.exists() else ""
-    text = "\n".join([*_head(dataset, found), *_table(dataset, found), *_commands(dataset, found, settings)])
-    _write(table, _curves(found))
+    text = "\n".join(
+        [
+            *head(f"{dataset}, the paper's protocol", found),
+            *_table(dataset, found),
+            *_commands(dataset, found, settings),
+        ]
+    )
+    write_text(table, _curves(found))
     _draw(dataset, found, plot)
-    _write(
+    write_text(
         page,
         f"{text}\n\nTest metrics every few epochs, for the curve only (nothing is chosen by them), are in "
         f"[{table.name}]({table.name}):\n\n![HR@10 and NDCG@10 by epoch]({plot.name})\n\n{MARK}{notes or chr(10)}",
@@ -40,15 +46,17 @@ def write_page(dataset: str, found: Results, settings: Sequence[str], folder: Pa
     return [page, table, plot]
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, complete or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_writer(path) as stream:
         stream.write(text.encode())
 
 
-def _head(dataset: str, found: Results) -> list[str]:
+def head(title: str, found: Results) -> list[str]:
+    """The title, and the settings that all runs share."""
     runs = [run for row in found.values() for run in row]
-    lines = [f"# {dataset}, the paper's protocol", ""]
+    lines = [f"# {title}", ""]
     if not runs:
         return [*lines, "No run has finished.", ""]
     config = runs[0]["config"]
@@ -75,7 +83,7 @@ def _table(dataset: str, found: Results) -> list[str]:
         columns += ["paper: HR@10, NDCG@10", "difference"]
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row, runs in found.items():
-        cells = [row, *(_cell([run["test"][name] for run in runs]) for name in METRICS)]
+        cells = [row, *(cell([run["test"][name] for run in runs]) for name in METRICS)]
         cells.append(", ".join(str(run["seed"]) for run in runs) or "-")
         if row in paper:
             hit, ndcg = paper[row][2:]
@@ -87,7 +95,8 @@ def _table(dataset: str, found: Results) -> list[str]:
     return [*lines, ""]
 
 
-def _cell(values: Sequence[float]) -> str:
+def cell(values: Sequence[float]) -> str:
+    """Mean over the seeds, with the range where there are several."""
     if not values:
         return "not run"
     spread = f" [{max(values) - min(values):.4f}]" if len(values) > 1 else ""

@@ -108,7 +108,9 @@ def test_a_failing_run_is_named_and_does_not_stop_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tiny_dataset(tmp_path / "data")
-    todo = list(jobs("tiny", ["Linear"], [1], tmp_path / "runs", [f"--data_path={tmp_path / 'data'}", *SMALL]))
+    todo = list(
+        jobs("tiny", {"Linear": ROWS["Linear"]}, [1], tmp_path / "runs", [f"--data_path={tmp_path / 'data'}", *SMALL])
+    )
     todo.insert(
         0, todo[0]._replace(row="Transformer", options=["--model=Nothing", "--dataset=tiny"], folder=tmp_path / "x")
     )

@@ -1,0 +1,98 @@
+"""`reproduce ranking|sensitivity|migration|compression`: train what is missing, write the page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from recbole_lisa.errors import UsageError
+from recbole_lisa.properties import properties_path
+from recbole_lisa.reproduce.compression import compression_page, export_all
+from recbole_lisa.reproduce.migration import migration_jobs, migration_page
+from recbole_lisa.reproduce.options import check_rows, choose_rows, parse_table, table_parser
+from recbole_lisa.reproduce.page import write_page
+from recbole_lisa.reproduce.paper import ROWS, Row
+from recbole_lisa.reproduce.ranking import results
+from recbole_lisa.reproduce.sensitivity import MODELS, sensitivity_page, sensitivity_rows
+from recbole_lisa.tuning.space import read_space
+
+
+def ranking(argv: Sequence[str]) -> int:
+    """`recbole-lisa reproduce ranking --dataset=D [--rows ...] [--seeds ...] [--key=value ...]`.
+
+    Args:
+        argv: the words after `ranking`.
+
+    Returns:
+        0, or 1 when a run failed.
+
+    Raises:
+        UsageError: a word, a row or a setting is wrong, or matplotlib is missing.
+    """
+    parser = table_parser("ranking", "The paper's ranking table.")
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW", help=f"default: {' '.join(ROWS)}")
+    table = parse_table(parser, argv, own={"model": "--rows"})
+    rows = choose_rows(table.options.rows, ROWS)
+    check_rows(table, rows.values())
+    todo = table.jobs(rows)
+    failed = table.run(todo)
+    return _tell(write_page(table.options.dataset, results(todo), table.public(), Path(table.options.output)), failed)
+
+
+def sensitivity(argv: Sequence[str]) -> int:
+    """`recbole-lisa reproduce sensitivity --dataset=D`: the paper's figure; see `ranking`."""
+    grid = read_space(properties_path() / "tuning" / "sensitivity.yaml")
+    words, books = grid["n_codewords"].values, grid["n_codebooks"].values[0]
+    parser = table_parser("sensitivity", "Ranking metrics over the number of codewords W.")
+    parser.add_argument(
+        "--models", nargs="+", choices=MODELS, default=list(MODELS), help=f"default: {' '.join(MODELS)}"
+    )
+    parser.add_argument("--codewords", nargs="+", type=int, default=list(words), metavar="W", help=f"default: {words}")
+    table = parse_table(
+        parser, argv, own={"model": "--models", "n_codewords": "--codewords", "n_codebooks": f"nothing: it is {books}"}
+    )
+    rows = sensitivity_rows(table.options.models, table.options.codewords, books)
+    check_rows(table, rows.values())
+    todo = table.jobs(rows, "sensitivity")
+    failed = table.run(todo)
+    files = sensitivity_page(table.options.dataset, rows, results(todo), table.public(), Path(table.options.output))
+    return _tell(files, failed)
+
+
+def migration(argv: Sequence[str]) -> int:
+    """`recbole-lisa reproduce migration --dataset=D`: the paper's table beside LISA-Base; see `ranking`."""
+    parser = table_parser("migration", "LISA-Base on the frozen codebooks of a vanilla Transformer.")
+    table = parse_table(parser, argv, own={"model": "nothing: the rows are fixed", "quantize_items": "nothing"})
+    rows = {"LISA-Base": ROWS["LISA-Base"], "Transformer, quantised": Row("Transformer", {"quantize_items": True})}
+    check_rows(table, rows.values())
+    sources = table.jobs(rows, "migration")
+    failed = table.run(sources)
+    moved = migration_jobs(sources, "Transformer, quantised", table.settings)
+    failed += table.run(moved)
+    files = migration_page(
+        table.options.dataset, {**results(sources), **results(moved)}, moved, table.public(), Path(table.options.output)
+    )
+    return _tell(files, failed)
+
+
+def compression(argv: Sequence[str]) -> int:
+    """`recbole-lisa reproduce compression --dataset=D`: exports LISA-Base and LISA-Mini; see `ranking`.
+
+    Sizes do not depend on training: one epoch is trained unless `--epochs` says otherwise.
+    """
+    parser = table_parser("compression", "Compression ratios of item tables as they are exported.")
+    parser.set_defaults(seeds=[1])
+    table = parse_table(parser, argv, own={"model": "nothing: the rows are fixed"})
+    table.settings.setdefault("epochs", "1")
+    rows = {name: ROWS[name] for name in ("LISA-Base", "LISA-Mini")}
+    check_rows(table, rows.values())
+    todo = table.jobs(rows, "compression")
+    failed = table.run(todo)
+    exported = export_all(results(todo), Path(table.options.runs, "compression").resolve())
+    if not exported:
+        raise UsageError(f"there is no finished run in '{table.options.runs}': leave --only_page out")
+    return _tell([compression_page(table.options.dataset, exported, Path(table.options.output))], failed)
+
+
+def _tell(files: Sequence[Path], failed: Sequence[object]) -> int:
+    for file in files:
+        print(file)
+    return 1 if failed else 0
