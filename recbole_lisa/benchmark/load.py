@@ -23,6 +23,10 @@ HOSTILE = (
     b" " * (2**20 + 1),
 )
 """Bodies that must be refused."""
+PATIENCE_SECONDS = 600
+"""How long a client waits for an answer; the times tell whether it should not have waited so long."""
+MAX_IDLE_SECONDS = 10
+"""A connection that was idle for longer is opened anew, as the service may be closing it."""
 MAX_SESSIONS = 20
 """Sessions that a client keeps before it deletes the oldest."""
 Answers = tuple[int, ...]
@@ -57,7 +61,8 @@ class Client:
     def __init__(self, address: str, n_items: int, seed: int) -> None:
         self.address, self.n_items, self.random = address, n_items, random.Random(seed)
         self.outcome, self.lengths = Outcome(), dict[str, int]()
-        self._connection = http.client.HTTPConnection(address, timeout=60)
+        self._connection = http.client.HTTPConnection(address, timeout=PATIENCE_SECONDS)
+        self._answered = time.monotonic()
         self.kinds: dict[str, tuple[int, Callable[[], None]]] = {
             "recommend, 1 history": (25, lambda: self.recommend(1)),
             "recommend, 16 histories": (5, lambda: self.recommend(16)),
@@ -83,6 +88,7 @@ class Client:
             except Exception as error:  # whatever it is, the table tells it, and the load goes on
                 self.outcome.errors.append(f"{name}: {type(error).__name__}: {error}")
                 self._connection.close()
+                self.lengths.clear()  # a request without an answer may have changed a session
                 time.sleep(0.1)
             else:
                 self.outcome.seconds.setdefault(name, []).append(time.perf_counter() - begun)
@@ -160,7 +166,7 @@ class Client:
         if body is not None:
             self.request("POST", "/recommend", body, (400, 413, 422))
             return
-        broken = http.client.HTTPConnection(self.address, timeout=60)
+        broken = http.client.HTTPConnection(self.address, timeout=PATIENCE_SECONDS)
         with contextlib.closing(broken):
             broken.putrequest("POST", "/recommend")
             broken.putheader("Content-Type", "application/json")
@@ -190,9 +196,12 @@ class Client:
         Raises:
             WrongAnswerError: The status is another one.
         """
+        if time.monotonic() - self._answered > MAX_IDLE_SECONDS:
+            self._connection.close()
         self._connection.request(method, path, body, {} if body is None else {"Content-Type": "application/json"})
         response = self._connection.getresponse()
         answer = response.read()
+        self._answered = time.monotonic()
         must(response.status in statuses, f"status {statuses} of {method} {path}", (response.status, answer[:200]))
         return answer
 

@@ -88,7 +88,7 @@ def test_what_was_acknowledged_is_in_redis_after_kill_9(export: Path, tmp_path: 
     acknowledged: dict[str, list[str]] = {name: [] for name in names}
     with redis_server(program, tmp_path) as (url, redis):
         for killed_redis in (False, True):
-            with serving(export, f"--redis={url}") as (process, address), ThreadPoolExecutor(len(names)) as clients:
+            with ThreadPoolExecutor(len(names)) as clients, serving(export, f"--redis={url}") as (process, address):
                 work = [clients.submit(update_until_it_dies, address, name, acknowledged[name]) for name in names]
                 enough = 40 if killed_redis else 10
                 wait_for_each(acknowledged, enough, work)

@@ -19,7 +19,7 @@ from recbole_lisa.serving import Recommender
 from tests.serving.build import small_recommender
 
 JSON = {"Content-Type": "application/json"}
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds after which a test gives up; nothing is ever expected to take so long."""
 
 
