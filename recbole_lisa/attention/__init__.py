@@ -4,7 +4,7 @@ import difflib
 import inspect
 from typing import Any
 
-from recbole_lisa.attention.base import Attention
+from recbole_lisa.attention.base import Attention, check_sizes
 from recbole_lisa.attention.clustered import ClusteredAttention
 from recbole_lisa.attention.full import FullAttention
 from recbole_lisa.attention.gla import GatedLinearAttention
@@ -60,8 +60,10 @@ def build_attention(name: str, *, hidden_size: int, max_length: int, **settings:
         A module with forward(x (N, L, D), valid (N, L) bool) -> (N, L, D).
 
     Raises:
-        ValueError: on an unknown name or setting, with the nearest known one.
+        ValueError: on an unknown name or setting, with the nearest known one; on a hidden_size or max_length below 1,
+            for every mechanism; on what its constructor refuses.
     """
+    check_sizes(hidden_size=hidden_size, max_length=max_length)
     mechanisms = {**MECHANISMS, **OPTIONAL_MECHANISMS}
     if name not in mechanisms:
         raise ValueError(f"unknown attention {name!r}: {_known(name, list(mechanisms))}")

@@ -59,6 +59,33 @@ def project_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
     return out
 
 
+def keep_real(x: Tensor, valid: Tensor) -> Tensor:
+    """x with 0 at padding, whatever stood there: 0 times NaN would be NaN.
+
+    Args:
+        x: (N, L, D).
+        valid: (N, L) bool.
+
+    Returns:
+        (N, L, D).
+    """
+    return x.masked_fill(~valid.unsqueeze(-1), 0.0)
+
+
+def check_sizes(**sizes: int) -> None:
+    """Refuse numbers below 1.
+
+    Args:
+        **sizes: by the names that the user knows them by.
+
+    Raises:
+        ValueError: one of them is below 1.
+    """
+    for name, size in sizes.items():
+        if not size >= 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+
+
 def check_causality(causality: str, known: tuple[str, ...]) -> str:
     """Refuse a form of causality that a mechanism does not have.
 
@@ -80,19 +107,24 @@ def check_causality(causality: str, known: tuple[str, ...]) -> str:
 class Attention(nn.Module):
     """Self attention over right-padded sequences.
 
-    A mechanism is a module whose constructor takes plain keywords and whose forward obeys:
+    A mechanism is a module whose constructor takes plain keywords and that attends in everywhere() and, if there is a
+    shorter way to it, at_last(). Both are called with at least one position and with 0 at padding; forward() and last()
+    see to that and to a result of 0 at padding. Then:
 
-    - x (N, L, D) and valid (N, L) bool in, (N, L, D) out, any L from 1 up; the output at padding is 0;
+    - x (N, L, D) and valid (N, L) bool in, (N, L, D) out, any L from 0 up; the output at padding is 0;
     - x has the dtype of the parameters, or autocast is on;
-    - padding, whatever finite numbers it holds, never changes a real position, nor does another row of the batch;
+    - padding, whatever it holds, NaN too, never changes a real position, a gradient or the state of the module, nor
+      does another row of the batch change a position;
     - when is_causal, position i attends to positions up to i only, and unless sees_future, depends on them only;
     - in eval mode the same input gives the same output.
 
-    sees_future marks a published form whose choice among the earlier positions depends on later ones.
+    sees_future marks a published form whose choice among the earlier positions depends on later ones; remedy says what
+    there is against it.
     """
 
     is_causal: bool = True
     sees_future: bool = False
+    remedy: str = "causality 'strict' chooses from the past only"
     _keywords: dict[str, Any]
 
     def __new__(cls, *_: Any, **keywords: Any) -> "Attention":
@@ -107,8 +139,20 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
-        raise NotImplementedError
+        if not x.shape[1]:
+            return x
+        return keep_real(self.everywhere(keep_real(x, valid), valid), valid)
 
     def last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at each row's final real position only: x (N, L, D), valid (N, L) -> (N, D)."""
-        return take_positions(self(x, valid), final_positions(valid))
+        if not x.shape[1]:
+            return x.new_zeros(x.shape[0], x.shape[2])
+        return self.at_last(keep_real(x, valid), valid).masked_fill(~valid.any(dim=1, keepdim=True), 0.0)
+
+    def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
+        """As forward: x is 0 at padding, L is at least 1, and what is returned at padding does not matter."""
+        raise NotImplementedError
+
+    def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
+        """As last: x is 0 at padding, L is at least 1, and what a row of padding gets does not matter."""
+        return take_positions(self.everywhere(x, valid), final_positions(valid))

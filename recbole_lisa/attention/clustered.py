@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, final_positions, project_exactly
+from recbole_lisa.attention.base import Attention, check_sizes, final_positions, project_exactly
 from recbole_lisa.ops.clustered_attention import (
     Groups,
     bidirectional_clustered_attention,
@@ -15,10 +15,7 @@ from recbole_lisa.ops.clustered_attention import (
 )
 from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
 
-NO_STRICT_FORM = (
-    "clusters and their keys are chosen from the whole sequence, and no cheap strict form is known: leave causality "
-    "'published', or take another mechanism"
-)
+NO_STRICT_FORM = "no cheap strict form of clustered attention is known"
 
 
 class ClusteredAttention(Attention):
@@ -50,6 +47,8 @@ class ClusteredAttention(Attention):
         ValueError: a number below 1, or another causality.
     """
 
+    remedy = NO_STRICT_FORM
+
     def __init__(
         self,
         *,
@@ -63,17 +62,15 @@ class ClusteredAttention(Attention):
         bidirectional: bool = False,
     ) -> None:
         super().__init__()
-        numbers = {
-            "n_clusters": n_clusters,
-            "n_top_keys": n_top_keys,
-            "n_hash_planes": n_hash_planes,
-            "n_kmeans_iterations": n_kmeans_iterations,
-        }
-        for name, number in numbers.items():
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
+        check_sizes(
+            hidden_size=hidden_size,
+            n_clusters=n_clusters,
+            n_top_keys=n_top_keys,
+            n_hash_planes=n_hash_planes,
+            n_kmeans_iterations=n_kmeans_iterations,
+        )
         if causality != "published":
-            raise ValueError(f"causality is {causality!r}, but {NO_STRICT_FORM}")
+            raise ValueError(f"causality is {causality!r}, but {NO_STRICT_FORM}: leave it 'published'")
         self.is_causal = self.sees_future = not bidirectional
         self.n_clusters = n_clusters
         self.n_top_keys = n_top_keys
@@ -86,21 +83,20 @@ class ClusteredAttention(Attention):
         self.register_buffer("planes", torch.randn(hidden_size, n_hash_planes, generator=generator))
         self.register_buffer("offsets", torch.randn(n_hash_planes, generator=generator))
 
-    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+    def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
         query, cluster, n_clusters = self._cluster(x, valid)
         centroid = cluster_means(query, cluster, valid, n_clusters)
-        return self._attend(x, valid, query, centroid, group_queries(cluster, n_clusters)) * valid.unsqueeze(-1)
+        return self._attend(x, valid, query, centroid, group_queries(cluster, n_clusters))
 
-    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+    def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); keys of its cluster alone."""
         query, cluster, _ = self._cluster(x, valid)
         final = final_positions(valid).unsqueeze(1)  # (N, 1)
         other = (cluster != cluster.gather(1, final)).long()
         centroid = cluster_means(query, other, valid, 2)[:, :1]  # (N, 1, D)
         nought = torch.zeros_like(final)
-        out = self._attend(x, valid, query, centroid, Groups(final.unsqueeze(2), nought, nought))
-        return out.squeeze(1) * valid.any(dim=1, keepdim=True)
+        return self._attend(x, valid, query, centroid, Groups(final.unsqueeze(2), nought, nought)).squeeze(1)
 
     def _cluster(self, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, int]:
         """Scaled queries (N, L, D), their clusters (N, L), and how many clusters there are at most."""

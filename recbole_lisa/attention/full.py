@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from recbole_lisa.attention.base import Attention, final_positions, take_positions
+from recbole_lisa.attention.base import Attention, check_sizes, final_positions, take_positions
 
 
 class FullAttention(Attention):
@@ -20,13 +20,14 @@ class FullAttention(Attention):
         bidirectional: attend to all real positions.
 
     Raises:
-        ValueError: when n_heads does not divide hidden_size, or dropout is outside [0, 1).
+        ValueError: hidden_size below 1, when n_heads does not divide hidden_size, or dropout is outside [0, 1).
     """
 
     def __init__(
         self, *, hidden_size: int, n_heads: int = 1, dropout: float = 0.0, bidirectional: bool = False
     ) -> None:
         super().__init__()
+        check_sizes(hidden_size=hidden_size)
         if n_heads < 1 or hidden_size % n_heads:
             raise ValueError(f"n_heads must divide hidden_size {hidden_size}, got {n_heads}")
         if not 0 <= dropout < 1:
@@ -56,16 +57,15 @@ class FullAttention(Attention):
         out: Tensor = self.output(attended.transpose(1, 2).flatten(2))
         return out
 
-    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+    def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
         mask = None if self.is_causal else self._key_mask(valid)
-        return self._attend(x, x, mask, is_causal=self.is_causal) * valid.unsqueeze(-1)
+        return self._attend(x, x, mask, is_causal=self.is_causal)
 
-    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+    def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at the final real position only, O(L D): x (N, L, D), valid (N, L) -> (N, D)."""
         query = take_positions(x, final_positions(valid)).unsqueeze(1)  # (N, 1, D)
-        attended = self._attend(query, x, self._key_mask(valid), is_causal=False).squeeze(1)
-        return attended * valid.any(dim=1, keepdim=True)
+        return self._attend(query, x, self._key_mask(valid), is_causal=False).squeeze(1)
 
     @staticmethod
     def _key_mask(valid: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, silu
 
-from recbole_lisa.attention.base import Attention
+from recbole_lisa.attention.base import Attention, check_sizes
 
 GATE_NORMALIZER = 16.0
 """The logarithm of a gate is divided by this, so that it starts near 1; the published value."""
@@ -52,11 +52,12 @@ class GatedLinearAttention(Attention):
         n_heads: H, 2 H divides D.
 
     Raises:
-        ValueError: 2 n_heads does not divide hidden_size, or the package or a CUDA device is missing.
+        ValueError: hidden_size below 1, 2 n_heads does not divide it, or the package or a CUDA device is missing.
     """
 
     def __init__(self, *, hidden_size: int, n_heads: int = 4) -> None:
         super().__init__()
+        check_sizes(hidden_size=hidden_size)
         if n_heads < 1 or hidden_size % (2 * n_heads):
             raise ValueError(f"twice n_heads must divide hidden_size {hidden_size}, got n_heads {n_heads}")
         self._recurrence = load_recurrence()
@@ -68,13 +69,13 @@ class GatedLinearAttention(Attention):
         )
         self.norm = nn.RMSNorm(hidden_size // n_heads, eps=1e-5)
 
-    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+    def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
         gate = logsigmoid(self.forget_gate(x)) / GATE_NORMALIZER
         attended, _ = self._recurrence(*(self._heads(y) for y in (self.query(x), self.key(x), self.value(x), gate)))
         normed = self.norm(attended.to(self.norm.weight.dtype)).flatten(2)  # (N, L, D)
         out: Tensor = self.output(silu(self.output_gate(x)) * normed)
-        return out * valid.unsqueeze(-1)
+        return out
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], self.n_heads, -1)  # (N, L, H, K or V)

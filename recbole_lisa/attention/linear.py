@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, final_positions, take_positions
+from recbole_lisa.attention.base import Attention, check_sizes, final_positions, keep_real, take_positions
 from recbole_lisa.ops.linear_attention import linear_attention
 
 
@@ -28,31 +28,35 @@ class LinearAttention(Attention):
 
     Args:
         hidden_size: D.
+
+    Raises:
+        ValueError: hidden_size below 1.
     """
 
     def __init__(self, *, hidden_size: int) -> None:
         super().__init__()
+        check_sizes(hidden_size=hidden_size)
         self.query, self.key, self.value, self.output = (nn.Linear(hidden_size, hidden_size) for _ in range(4))
         for layer in (self.query, self.key, self.value, self.output):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+    def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
         query = positive_features(self.query(x))
         key = positive_features(self.key(x)) * valid.unsqueeze(-1)
         with torch.autocast(x.device.type, enabled=False):
             attended = linear_attention(query, key, self.value(x).to(query.dtype))
-        return self._project(attended, x.dtype) * valid.unsqueeze(-1)
+        return self._project(attended, x.dtype)
 
-    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+    def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at the final real position only, O(L D): x (N, L, D), valid (N, L) -> (N, D)."""
         query = positive_features(self.query(take_positions(x, final_positions(valid))))  # (N, D)
         key = positive_features(self.key(x)) * valid.unsqueeze(-1)  # (N, L, D)
         weights = (key @ query.unsqueeze(-1)).squeeze(-1)  # (N, L)
         total = weights.sum(dim=1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
         attended = ((weights / total).unsqueeze(1) @ self.value(x).to(weights.dtype)).squeeze(1)
-        return self._project(attended, x.dtype) * valid.any(dim=1, keepdim=True)
+        return self._project(attended, x.dtype)
 
     def init_state(self, n: int) -> LinearState:
         """The empty history of n users."""
@@ -70,6 +74,7 @@ class LinearAttention(Attention):
 
     def state_of(self, x: Tensor, valid: Tensor) -> LinearState:
         """The state after whole sequences x (N, L, D), valid (N, L): float64, as a sum over any length."""
+        x = keep_real(x, valid)
         key = (positive_features(self.key(x)) * valid.unsqueeze(-1)).double()  # (N, L, D)
         return LinearState(key.transpose(1, 2) @ self.value(x).double(), key.sum(dim=1))
 

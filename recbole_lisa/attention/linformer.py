@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, final_positions, take_positions
+from recbole_lisa.attention.base import Attention, check_sizes, final_positions, keep_real, take_positions
 
 
 class Linformer(Attention):
@@ -19,12 +19,16 @@ class Linformer(Attention):
         hidden_size: D.
         max_length: L_max; longer sequences are refused.
         n_projected: k, length after the projection.
+
+    Raises:
+        ValueError: hidden_size, max_length or n_projected below 1.
     """
 
     is_causal = False
 
     def __init__(self, *, hidden_size: int, max_length: int, n_projected: int = 128) -> None:
         super().__init__()
+        check_sizes(hidden_size=hidden_size, max_length=max_length, n_projected=n_projected)
         self.query, self.key, self.value = (nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(3))
         self.output = nn.Linear(hidden_size, hidden_size)
         bound = 1 / math.sqrt(n_projected)
@@ -32,22 +36,21 @@ class Linformer(Attention):
             nn.Parameter(torch.empty(max_length, n_projected).uniform_(-bound, bound)) for _ in range(2)
         )
 
-    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+    def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
-        return self._attend(self.query(x), x, valid) * valid.unsqueeze(-1)
+        return self._attend(self.query(x), x, valid)
 
-    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+    def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D)."""
         query = self.query(take_positions(x, final_positions(valid))).unsqueeze(1)  # (N, 1, D)
-        return self._attend(query, x, valid).squeeze(1) * valid.any(dim=1, keepdim=True)
+        return self._attend(query, x, valid).squeeze(1)
 
     def _attend(self, query: Tensor, x: Tensor, valid: Tensor) -> Tensor:
         length, longest = x.shape[1], self.key_projection.shape[0]
         if length > longest:
             raise ValueError(f"Linformer was built for {longest} positions, got a sequence of {length}")
-        real = valid.unsqueeze(-1)
-        key = self.key_projection[:length].t() @ (self.key(x) * real)  # (N, k, D)
-        value = self.value_projection[:length].t() @ (self.value(x) * real)  # (N, k, D)
+        key = self.key_projection[:length].t() @ keep_real(self.key(x), valid)  # (N, k, D)
+        value = self.value_projection[:length].t() @ keep_real(self.value(x), valid)  # (N, k, D)
         weights = torch.softmax(query @ key.transpose(1, 2) / math.sqrt(x.shape[-1]), dim=-1)  # (N, L, k)
         out: Tensor = self.output(weights @ value)
         return out

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention
+from recbole_lisa.attention.base import Attention, keep_real
 from recbole_lisa.layers.codebook import Codebook
 from recbole_lisa.ops.histogram import histogram_step, last_histogram
 from recbole_lisa.ops.lisa_attention import lisa_attention_items, lisa_attention_last, read_histogram
@@ -124,11 +124,11 @@ class LISAAttention(Attention):
 
     def forward(self, x: Tensor, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """Quantise x itself, then attend: x (N, L, D), valid (N, L) -> (N, L, D)."""
-        return self.attend(*self.quantized(x), valid, time_gaps)
+        return self.attend(*self.quantized(keep_real(x, valid)), valid, time_gaps)
 
     def last(self, x: Tensor, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """Quantise x, attend at the final real position: x (N, L, D), valid (N, L) -> (N, D)."""
-        return self.attend_last(*self.quantized(x), valid, time_gaps)
+        return self.attend_last(*self.quantized(keep_real(x, valid)), valid, time_gaps)
 
     def quantized(self, x: Tensor) -> tuple[Tensor, Quantized]:
         """Quantise every position: x (N, L, D) -> items (N, L) and the N L distinct rows that they index.
@@ -156,6 +156,8 @@ class LISAAttention(Attention):
         Returns:
             (N, L, D).
         """
+        if not items.shape[1]:
+            return self.codebook.codewords.new_zeros(*items.shape, self.codebook.codewords.shape[-1])
         table, values = self.table_and_values()
         keys, decay = self._soft(distinct), self.step_decay(time_gaps)
         return lisa_attention_items(
@@ -164,6 +166,8 @@ class LISAAttention(Attention):
 
     def attend_last(self, items: Tensor, distinct: Quantized, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """As attend, at each row's final real position only: (N, D)."""
+        if not items.shape[1]:
+            return self.codebook.codewords.new_zeros(items.shape[0], self.codebook.codewords.shape[-1])
         table, values = self.table_and_values()
         keys, decay = self._soft(distinct), self.step_decay(time_gaps)
         return lisa_attention_last(items, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid)

@@ -9,10 +9,12 @@ from torch.nn.functional import normalize
 from recbole_lisa.attention.base import (
     Attention,
     check_causality,
+    check_sizes,
     final_positions,
     project_exactly,
     take_positions,
 )
+from recbole_lisa.ops.rotation_hashing import rotation_buckets
 from recbole_lisa.ops.sorted_window import (
     bucket_attention,
     bucket_attention_last,
@@ -21,7 +23,7 @@ from recbole_lisa.ops.sorted_window import (
 
 
 class ReformerAttention(Attention):
-    r"""Locality-sensitive hashing (LSH) attention with shared queries and keys, O(L log L + L R w D).
+    r"""Locality-sensitive hashing (LSH) attention with shared queries and keys.
 
         bucket_r(x) = argmax [q R_r ; -q R_r],   q = W_qk x,   k = q / |q|
         out = sum_r softmax_r(log_mass_r) softmax(q k^T / sqrt(D) over what round r may see) v
@@ -30,9 +32,13 @@ class ReformerAttention(Attention):
     public implementations (the Reformer paper divides by the count). The number of buckets is fixed from the longest
     sequence, and the rotations are drawn once from a seed, so that a prefix is hashed like the whole.
 
+    O(L R D (w + L_max / 2 w)) time and a sort: the second summand is the hashing, as published linear in L for a given
+    L_max, yet quadratic when L_max grows with L and w does not. Memory is linear in L all the same: rotated vectors
+    exist for a block of positions at a time.
+
     Args:
         hidden_size: D.
-        max_length: longest sequence that the number of buckets is made for; longer ones are served too.
+        max_length: L_max, longest sequence that the number of buckets is made for; longer ones are served too.
         bucket_size: w, positions of a chunk and expected number in a bucket.
         n_hashes: R, rounds of hashing.
         causality: strict: a query sees at most w earlier members of its own bucket, which no later position can
@@ -40,7 +46,7 @@ class ReformerAttention(Attention):
         hash_seed: seed of the rotations.
 
     Raises:
-        ValueError: bucket_size or n_hashes below 1, or an unknown causality.
+        ValueError: hidden_size, max_length, bucket_size or n_hashes below 1, or an unknown causality.
     """
 
     def __init__(
@@ -54,18 +60,17 @@ class ReformerAttention(Attention):
         hash_seed: int = 0,
     ) -> None:
         super().__init__()
-        if bucket_size < 1 or n_hashes < 1:
-            raise ValueError(f"bucket_size and n_hashes must be at least 1, got {bucket_size} and {n_hashes}")
+        check_sizes(hidden_size=hidden_size, max_length=max_length, bucket_size=bucket_size, n_hashes=n_hashes)
         self.sees_future = check_causality(causality, ("strict", "published")) == "published"
         self.bucket_size = bucket_size
         self.query_key, self.value = (nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(2))
         self.output = nn.Linear(hidden_size, hidden_size)
-        n_pairs = max(math.ceil(max_length / (2 * bucket_size)), 1)
+        n_pairs = math.ceil(max_length / (2 * bucket_size))
         generator = torch.Generator().manual_seed(hash_seed)
         self.rotations: Tensor
         self.register_buffer("rotations", torch.randn(n_hashes, hidden_size, n_pairs, generator=generator))
 
-    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+    def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
         query, value = project_exactly(self.query_key, x), self.value(x)
         key, bucket = normalize(query, dim=-1), self._buckets(query, valid)  # (N, L, D), (N, R, L)
@@ -74,12 +79,12 @@ class ReformerAttention(Attention):
             attended = chunked_round_attention(query, key, value, bucket, lengths, window=self.bucket_size)
         else:
             attended = bucket_attention(query, key, value, bucket, window=self.bucket_size)
-        return self._project(attended) * valid.unsqueeze(-1)
+        return self._project(attended)
 
-    def last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); O(L D) when strict."""
+    def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); O(L D) and hashing if strict."""
         if self.sees_future:
-            return super().last(x, valid)
+            return super().at_last(x, valid)
         query, final = project_exactly(self.query_key, x), final_positions(valid)
         attended = bucket_attention_last(
             take_positions(query, final),
@@ -89,14 +94,12 @@ class ReformerAttention(Attention):
             final,
             window=self.bucket_size,
         )
-        return self._project(attended) * valid.any(dim=1, keepdim=True)
+        return self._project(attended)
 
     def _buckets(self, query: Tensor, valid: Tensor) -> Tensor:
         """(N, R, L) bucket numbers; padding has the one behind the last."""
-        with torch.autocast(query.device.type, enabled=False):
-            rotated = query.detach().unsqueeze(1) @ self.rotations  # (N, R, L, n_buckets / 2)
-        bucket = torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
-        return bucket.masked_fill(~valid.unsqueeze(1), 2 * rotated.shape[-1])
+        bucket = rotation_buckets(query, self.rotations)
+        return bucket.masked_fill(~valid.unsqueeze(1), 2 * self.rotations.shape[-1])
 
     def _project(self, attended: Tensor) -> Tensor:
         out: Tensor = self.output(attended)

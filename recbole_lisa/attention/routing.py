@@ -9,12 +9,14 @@ from torch.nn.functional import normalize
 from recbole_lisa.attention.base import (
     Attention,
     check_causality,
+    check_sizes,
     final_positions,
+    keep_real,
     project_exactly,
     take_positions,
 )
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
-from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest, similarity
+from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest, nearest_points
 from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last
 
 LLOYD_ITERATIONS = 10
@@ -22,14 +24,20 @@ LLOYD_ITERATIONS = 10
 
 
 class RoutingAttention(Attention):
-    r"""Attention inside clusters of shared queries and keys, O(L (C + w) D) with C = ceil(L_max / w) clusters.
+    r"""Attention inside clusters of shared queries and keys.
 
         q = W_qk x,   k = q / |q|,   cluster(x) = argmax_c k mu_c
         out = softmax(q k^T / sqrt(D) over the visible members of the cluster) v
 
-    A position sees itself only when it sees nothing else. The centroids mu (C, D) are no parameters: each training
-    batch moves them, after it was routed, by an exponential average towards the batch's own cluster means. The first
-    batch, which random centroids route, sets them by k-means. Over several processes the means are those of all.
+    A position sees itself only when it sees nothing else. The centroids mu (C, D), C = ceil(L_max / w), are no
+    parameters: each training batch moves them, after it was routed, by an exponential average towards the directions
+    of the batch's own cluster means. The average is not made a unit vector again, as in the public implementation. The
+    first batch with a real position, which random centroids route, sets them by k-means. Over several processes the
+    means are those of all.
+
+    O(L (C + w) D) time, as published linear in L for a given L_max, yet quadratic when L_max grows with L and w does
+    not (the paper's w = sqrt(L) makes it L^1.5). Memory is linear in L all the same: similarities to centroids exist
+    for a block of positions or centroids at a time.
 
     Args:
         hidden_size: D.
@@ -42,7 +50,8 @@ class RoutingAttention(Attention):
         centroid_seed: seed of the first centroids.
 
     Raises:
-        ValueError: window_size below 1, centroid_decay outside [0, 1], or an unknown causality.
+        ValueError: hidden_size, max_length or window_size below 1, centroid_decay outside [0, 1], or an unknown
+            causality.
     """
 
     def __init__(
@@ -56,8 +65,7 @@ class RoutingAttention(Attention):
         centroid_seed: int = 0,
     ) -> None:
         super().__init__()
-        if window_size < 1:
-            raise ValueError(f"window_size must be at least 1, got {window_size}")
+        check_sizes(hidden_size=hidden_size, max_length=max_length, window_size=window_size)
         if not 0 <= centroid_decay <= 1:
             raise ValueError(f"centroid_decay must be in [0, 1], got {centroid_decay}")
         self.sees_future = check_causality(causality, ("strict", "published")) == "published"
@@ -72,34 +80,32 @@ class RoutingAttention(Attention):
         self.register_buffer("centroids", normalize(centroids, dim=1))
         self.register_buffer("centroids_are_set", torch.tensor(False))
 
-    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+    def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
-        query, key = self._query_and_key(x)
-        value, nearness = self.value(x), similarity(key.detach(), self.centroids)  # (N, L, C)
-        cluster = self._clusters(nearness, valid)  # (N, L)
+        (query, key), value = self._query_and_key(x), self.value(x)
+        cluster = self._clusters(key, valid)  # (N, L)
         if self.sees_future:
-            attended = balanced_cluster_attention(query, key, value, nearness, valid, window=self.window_size)
+            members = nearest_points(key.detach(), valid, self.centroids, size=self.window_size)  # (N, C, w)
+            attended = balanced_cluster_attention(query, key, value, members)
         else:
             attended = bucket_attention(query, key, value, cluster.unsqueeze(1), window=self.window_size)
         self._learn_centroids(key, cluster)
-        return self._project(attended) * valid.unsqueeze(-1)
+        return self._project(attended)
 
-    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+    def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); O(L C D) when strict."""
         if self.sees_future:
-            return super().last(x, valid)
+            return super().at_last(x, valid)
         (query, key), final = self._query_and_key(x), final_positions(valid)
-        cluster = self._clusters(similarity(key.detach(), self.centroids), valid)
+        cluster = self._clusters(key, valid)
         attended = bucket_attention_last(
             take_positions(query, final), key, self.value(x), cluster.unsqueeze(1), final, window=self.window_size
         )
         self._learn_centroids(key, cluster)
-        return self._project(attended) * valid.any(dim=1, keepdim=True)
+        return self._project(attended)
 
     def commitment(self, x: Tensor, valid: Tensor) -> Tensor:
         """Mean squared distance of the unit keys k to their centroids mu, the auxiliary loss that trains the routing.
-
-        |k - mu|^2 = |k|^2 - 2 k mu + |mu|^2, so that one similarity a position is all it takes.
 
         Args:
             x: (N, L, D), what forward attends over.
@@ -108,18 +114,18 @@ class RoutingAttention(Attention):
         Returns:
             Scalar; 0 when nothing is real.
         """
-        key = self._query_and_key(x)[1]
-        nearness, cluster = similarity(key, self.centroids).max(dim=-1)  # (N, L)
-        distance = key.square().sum(dim=-1) - 2 * nearness + self.centroids.square().sum(dim=1)[cluster]
+        key = self._query_and_key(keep_real(x, valid))[1]
+        own = self.centroids.index_select(0, nearest(key.detach(), self.centroids).flatten()).view_as(key)
+        distance = (key.to(own.dtype) - own).square().sum(dim=-1)  # (N, L)
         return torch.sum(distance * valid) / (valid.sum().clamp_min(1) * key.shape[-1])
 
     def _query_and_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
         query = project_exactly(self.query_key, x)
         return query, normalize(query, dim=-1)
 
-    def _clusters(self, nearness: Tensor, valid: Tensor) -> Tensor:
+    def _clusters(self, key: Tensor, valid: Tensor) -> Tensor:
         """(N, L) cluster numbers; padding has the one behind the last."""
-        return nearness.argmax(dim=-1).masked_fill(~valid, self.centroids.shape[0])
+        return nearest(key.detach(), self.centroids).masked_fill(~valid, self.centroids.shape[0])
 
     @torch.no_grad()
     def _learn_centroids(self, key: Tensor, cluster: Tensor) -> None:
@@ -133,20 +139,26 @@ class RoutingAttention(Attention):
             return
         points = key[cluster < self.centroids.shape[0]]
         centroids = self._starting_points(points)
+        if centroids is None:
+            return
         for _ in range(LLOYD_ITERATIONS):
             centroids = self._batch_means(points, nearest(points, centroids), centroids)
         self.centroids.copy_(centroids)
         self.centroids_are_set.fill_(True)
 
-    def _starting_points(self, points: Tensor) -> Tensor:
-        """One centroid from each of C equal steps through the batch's points; those of the first process for all."""
-        if not len(points):
-            return self.centroids.clone()
+    def _starting_points(self, points: Tensor) -> Tensor | None:
+        """One centroid from each of C equal steps through the batch's points; None where nothing is real.
+
+        Of several processes, all take those of the first that has any; every process comes along, without points too.
+        """
         n_clusters = self.centroids.shape[0]
         steps = torch.arange(n_clusters, device=points.device) * len(points) // n_clusters
-        centroids = points[steps]
+        centroids = points[steps] if len(points) else torch.zeros_like(self.centroids)
+        counts = _of_every_process(torch.tensor([len(points)], device=points.device))
+        if not counts.any():
+            return None
         if _several_processes():
-            torch.distributed.broadcast(centroids, src=0)
+            torch.distributed.broadcast(centroids, src=int((counts > 0).long().argmax()))
         return centroids
 
     @staticmethod
@@ -159,6 +171,15 @@ class RoutingAttention(Attention):
     def _project(self, attended: Tensor) -> Tensor:
         out: Tensor = self.output(attended)
         return out
+
+
+def _of_every_process(count: Tensor) -> Tensor:
+    """The count (1,) of each process, (P,)."""
+    if not _several_processes():
+        return count
+    counts = [torch.empty_like(count) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(counts, count)
+    return torch.cat(counts)
 
 
 def _several_processes() -> bool:

@@ -5,8 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, final_positions, project_exactly, take_positions
+from recbole_lisa.attention.base import Attention, check_sizes, final_positions, project_exactly, take_positions
 from recbole_lisa.ops.bucket_sorting import choose_buckets, sorted_bucket_attention
+from recbole_lisa.ops.prefix_sum import sums_before
 from recbole_lisa.ops.sorted_window import take_rows
 
 
@@ -33,7 +34,8 @@ class SinkhornAttention(Attention):
         temperature: of the softmax over buckets.
 
     Raises:
-        ValueError: bucket_size or n_top_buckets below 1, or a temperature that is not above 0.
+        ValueError: hidden_size, max_length, bucket_size or n_top_buckets below 1, or a temperature that is not a finite
+            number above 0.
     """
 
     def __init__(
@@ -46,10 +48,11 @@ class SinkhornAttention(Attention):
         temperature: float = 0.75,
     ) -> None:
         super().__init__()
-        if bucket_size < 1 or n_top_buckets < 1:
-            raise ValueError(f"bucket_size and n_top_buckets must be at least 1, got {bucket_size} and {n_top_buckets}")
-        if temperature <= 0:
-            raise ValueError(f"temperature must be above 0, got {temperature}")
+        check_sizes(
+            hidden_size=hidden_size, max_length=max_length, bucket_size=bucket_size, n_top_buckets=n_top_buckets
+        )
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature must be a finite number above 0, got {temperature}")
         self.max_length = max_length
         self.bucket_size = bucket_size
         self.n_top_buckets = n_top_buckets
@@ -60,7 +63,7 @@ class SinkhornAttention(Attention):
         n_columns = n_top_buckets + math.ceil(max_length / bucket_size)
         self.sort_weight = nn.Parameter(torch.randn(2 * hidden_size, n_columns))
 
-    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+    def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
         length, size = x.shape[1], self.bucket_size
         self._check_length(length)
@@ -82,9 +85,9 @@ class SinkhornAttention(Attention):
             visible=torch.ones(size, size, dtype=torch.bool, device=x.device).tril(),
         )  # (N, U, b, D)
         out: Tensor = self.output(attended.flatten(1, 2)[:, :length])
-        return out * valid.unsqueeze(-1)
+        return out
 
-    def last(self, x: Tensor, valid: Tensor) -> Tensor:
+    def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); O(L D + T b D^2)."""
         self._check_length(x.shape[1])
         final = final_positions(valid)
@@ -109,7 +112,7 @@ class SinkhornAttention(Attention):
             query[:, None, None], key, value, past_key, past_value, share, visible
         )  # (N, 1, 1, D)
         out: Tensor = self.output(attended.flatten(1))
-        return out * valid.any(dim=1, keepdim=True)
+        return out
 
     def _check_length(self, length: int) -> None:
         if length > self.max_length:
@@ -123,7 +126,7 @@ class SinkhornAttention(Attention):
         exact = buckets.to(self.sort_weight.dtype)
         sums = exact.sum(dim=2)  # (N, U, D)
         count = torch.arange(n_buckets, device=buckets.device) * self.bucket_size + 1
-        return (sums.cumsum(dim=1) - sums + exact[:, :, 0]) / count.unsqueeze(-1)
+        return (sums_before(sums) + exact[:, :, 0]) / count.unsqueeze(-1)
 
     def _choose(self, first: Tensor, mean: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """The sort net: x at first positions and mean up to there, (N, U, D) each -> column and share (N, U, T)."""

@@ -62,10 +62,11 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
         self.register_buffer("log_q", self._log_q(config, dataset), persistent=False)
         self._init_embeddings()
         self._cache = ItemCache()
-        if any(layer.sees_future for layer in self.attentions):
+        remedies = {layer.remedy for layer in self.attentions if layer.sees_future}
+        if remedies:
             self.logger.warning(
                 f"the published form of {type(self).__name__} lets what follows decide which earlier items a position "
-                "attends to: where every position is trained, it sees the future"
+                f"attends to: where every position is trained, it sees the future; {'; '.join(sorted(remedies))}"
             )
 
     def _init_embeddings(self) -> None:

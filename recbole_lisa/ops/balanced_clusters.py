@@ -1,4 +1,4 @@
-"""Attention inside clusters of equal size, each made of the positions nearest to a centroid: the published routing."""
+"""Attention inside clusters of equal size, which may overlap and leave positions out: the published routing."""
 
 import torch
 from torch import Tensor
@@ -9,27 +9,22 @@ MEAN_EPSILON = 1e-5
 """Added to the number of clusters that a position is in, as in the public implementation."""
 
 
-def balanced_cluster_attention(
-    query: Tensor, key: Tensor, value: Tensor, similarity: Tensor, valid: Tensor, *, window: int
-) -> Tensor:
-    """Each cluster takes its `window` nearest real positions and attends among them, to earlier ones only.
+def balanced_cluster_attention(query: Tensor, key: Tensor, value: Tensor, members: Tensor) -> Tensor:
+    """Each cluster attends among its members, to earlier ones only.
 
-    A position in several clusters gets the mean of its outputs, a position in none gets 0. Sees the future: whether a
-    position is among the nearest depends on the whole sequence.
+    A position in several clusters gets the mean of its outputs, a position in none gets 0. With the positions nearest
+    to a centroid as members it sees the future: which they are depends on the whole sequence.
 
     Args:
         query: (N, L, D).
         key: (N, L, D).
         value: (N, L, D).
-        similarity: (N, L, C) of each position to each centroid.
-        valid: (N, L) bool.
-        window: w, members of a cluster.
+        members: (N, C, w) int64 positions of each cluster, no position twice; L stands for none.
 
     Returns:
         (N, L, D).
     """
-    n, length, n_clusters = similarity.shape
-    members = _nearest_positions(similarity, valid, min(window, length))  # (N, C, w), L where too few are real
+    n, length = query.shape[:2]
     real = members < length
     position = members.clamp_max(length - 1)
 
@@ -44,10 +39,3 @@ def balanced_cluster_attention(
     rows = (position + torch.arange(n, device=position.device).unsqueeze(1) * length).flatten()
     total = out.new_zeros(n * length, out.shape[-1]).index_add(0, rows, (out * real.unsqueeze(-1)).flatten(0, 1))
     return total.view(n, length, -1) / (count + MEAN_EPSILON).unsqueeze(-1)
-
-
-def _nearest_positions(similarity: Tensor, valid: Tensor, size: int) -> Tensor:
-    """(N, C, size) positions of each cluster's nearest real positions; L stands for none."""
-    scores = similarity.masked_fill(~valid.unsqueeze(-1), -torch.inf).transpose(1, 2)  # (N, C, L)
-    top = scores.topk(size, dim=-1)
-    return top.indices.masked_fill(top.values == -torch.inf, valid.shape[1])

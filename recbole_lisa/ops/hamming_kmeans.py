@@ -5,6 +5,9 @@ from torch import Tensor
 
 from recbole_lisa.ops.sorted_window import take_rows
 
+EXACT_IN_FLOAT32 = 2**24
+"""Whole numbers below this are exact in float32."""
+
 
 def hash_signs(x: Tensor, planes: Tensor, offsets: Tensor) -> Tensor:
     """On which side of each plane a vector lies.
@@ -59,12 +62,13 @@ def hamming_kmeans(signs: Tensor, valid: Tensor, *, n_clusters: int, n_iteration
 def _nearest(points: Tensor, centroids: Tensor, exists: Tensor) -> Tensor:
     """The existing centroid that agrees in most bits, the lowest among equals: (N, L)."""
     n_clusters, n_bits = centroids.shape[1:]
-    # Agreement times C, plus C - 1 - c: whole numbers whose largest tells the cluster.
+    # Agreement times C, plus C - 1 - c: whole numbers whose largest tells the cluster. None is larger than this:
+    dtype = torch.float32 if n_clusters * (3 * n_bits + 2) < EXACT_IN_FLOAT32 else torch.float64
     rank = n_clusters - 1 - torch.arange(n_clusters, device=points.device)
-    rank = torch.where(exists, rank, rank - n_clusters * (2 * n_bits + 1)).to(points.dtype)
-    ranked = torch.cat([centroids * n_clusters, rank.unsqueeze(-1)], dim=-1)  # (N, C, P + 1)
+    rank = torch.where(exists, rank, rank - n_clusters * (2 * n_bits + 1)).to(dtype)
+    ranked = torch.cat([centroids.to(dtype) * n_clusters, rank.unsqueeze(-1)], dim=-1)  # (N, C, P + 1)
     with torch.autocast(points.device.type, enabled=False):
-        best = (points @ ranked.transpose(1, 2)).amax(dim=-1)  # (N, L)
+        best = (points.to(dtype) @ ranked.transpose(1, 2)).amax(dim=-1)  # (N, L)
     return n_clusters - 1 - best.long() % n_clusters
 
 

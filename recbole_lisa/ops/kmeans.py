@@ -1,8 +1,10 @@
-"""Spherical k-means: points and centroids of unit length, similarity by inner product."""
+"""Spherical k-means: points of unit length, similarity by inner product."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
+
+from recbole_lisa.ops.row_blocks import choose_in_blocks
 
 
 def similarity(x: Tensor, centroids: Tensor) -> Tensor:
@@ -10,7 +12,7 @@ def similarity(x: Tensor, centroids: Tensor) -> Tensor:
 
     Args:
         x: (..., D), unit length.
-        centroids: (C, D), unit length.
+        centroids: (C, D).
 
     Returns:
         (..., C).
@@ -20,16 +22,41 @@ def similarity(x: Tensor, centroids: Tensor) -> Tensor:
 
 
 def nearest(x: Tensor, centroids: Tensor) -> Tensor:
-    """The most similar centroid.
+    """The most similar centroid, O(M C D); similarities exist for a block of points at a time.
 
     Args:
-        x: (..., D), unit length.
-        centroids: (C, D), unit length.
+        x: (..., D), M points of unit length.
+        centroids: (C, D).
 
     Returns:
         (...) int64 in 0..C-1.
     """
-    return similarity(x, centroids).argmax(dim=-1)
+    found = choose_in_blocks(
+        lambda rows: similarity(rows, centroids).argmax(dim=-1), x.flatten(0, -2), centroids.shape[0]
+    )
+    return found.view(x.shape[:-1])
+
+
+def nearest_points(x: Tensor, valid: Tensor, centroids: Tensor, *, size: int) -> Tensor:
+    """The real positions most similar to each centroid, O(N L C D); for a block of centroids at a time.
+
+    Args:
+        x: (N, L, D), unit length.
+        valid: (N, L) bool.
+        centroids: (C, D).
+        size: positions a centroid.
+
+    Returns:
+        (N, C, min(size, L)) int64 positions; L stands for none where too few are real.
+    """
+    n, length = valid.shape
+
+    def top(block: Tensor) -> Tensor:
+        scores = similarity(x, block).masked_fill(~valid.unsqueeze(-1), -torch.inf).transpose(1, 2)  # (N, c, L)
+        found = scores.topk(min(size, length), dim=-1)
+        return found.indices.masked_fill(found.values == -torch.inf, length).transpose(0, 1)  # (c, N, w)
+
+    return choose_in_blocks(top, centroids, n * length).transpose(0, 1)
 
 
 def cluster_sums(x: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:

@@ -8,6 +8,8 @@ Inside a chunk of C positions the product runs over a masked (C, C) matrix; befo
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.prefix_sum import sums_before
+
 CHUNK = 64
 """Positions a chunk: C^2 D work inside against D^2 for each state."""
 
@@ -29,10 +31,8 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     q, k, v = (
         torch.nn.functional.pad(x, (0, 0, 0, extra)).view(n, n_chunks, CHUNK, x.shape[-1]) for x in (query, key, value)
     )  # (N, K, C, D)
-    state = k.transpose(2, 3) @ v  # (N, K, D, D)
-    state = state.cumsum(dim=1) - state  # states before each chunk
-    mass = k.sum(dim=2)  # (N, K, D)
-    mass = (mass.cumsum(dim=1) - mass).unsqueeze(2) + k.cumsum(dim=2)  # (N, K, C, D)
+    state = sums_before(k.transpose(2, 3) @ v)  # (N, K, D, D)
+    mass = sums_before(k.sum(dim=2)).unsqueeze(2) + k.cumsum(dim=2)  # (N, K, C, D)
     inside = (q @ k.transpose(2, 3)).tril()  # (N, K, C, C)
     out = q @ state + inside @ v  # (N, K, C, D)
     total = (q * mass).sum(dim=-1, keepdim=True)

@@ -71,6 +71,40 @@ class AttentionContract:
         assert_close(out[:, :length], self.call(attention, x, valid))
         assert (out[:, length:] == 0).all()
 
+    @pytest.mark.parametrize("content", [1e6, 1e30, float("inf"), float("nan")])
+    def test_padding_may_hold_anything(self, attention: Attention, content: float) -> None:
+        valid, weight = ragged(4, 33), torch.randn(4, 33, D)
+        real = valid.unsqueeze(-1)
+        clean = torch.where(real, torch.randn(4, 33, D), 0.0)
+        results = []
+        for x in (clean, torch.where(real, clean, content * torch.ones(D).cumsum(0))):
+            module, x = copy.deepcopy(attention).train(), x.requires_grad_()
+            out, last = self.call(module, x, valid), module.last(x, valid)
+            ((out * weight).sum() + last.square().sum()).backward()
+            assert (out[~valid] == 0).all()
+            state = [buffer.double() for buffer in module.buffers()]
+            results.append([out, last, x.grad, *(p.grad for p in module.parameters()), *state])
+        for dirty, expected in zip(*results[::-1], strict=True):
+            assert_close(dirty, expected)
+
+    @pytest.mark.parametrize("scale", [1e4, 1e8])
+    def test_large_later_items_leave_no_rounding(
+        self, attention: Attention, scale: float, request: pytest.FixtureRequest
+    ) -> None:
+        only_causal(attention, request)
+        x, valid = torch.randn(2, 100, D), torch.ones(2, 100, dtype=torch.bool)
+        before = self.call(attention, x, valid)
+        for t in (0, 1, 30, 63, 64, 98):
+            changed = x.clone()
+            changed[:, t + 1 :] = torch.randn(2, 99 - t, D) * scale
+            assert_close(self.call(attention, changed, valid)[:, : t + 1], before[:, : t + 1])
+
+    def test_no_items_give_no_outputs(self, attention: Attention) -> None:
+        x, valid = torch.randn(3, 0, D, requires_grad=True), torch.ones(3, 0, dtype=torch.bool)
+        for module in (attention.eval(), attention.train()):
+            assert self.call(module, x, valid).shape == (3, 0, D)
+            assert torch.equal(module.last(x, valid), torch.zeros(3, D))
+
     @pytest.mark.parametrize("length", [7, 33])
     def test_prefixes_are_consistent(self, attention: Attention, length: int, request: pytest.FixtureRequest) -> None:
         only_causal(attention, request)

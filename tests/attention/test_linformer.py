@@ -36,3 +36,10 @@ def test_longer_sequences_than_built_for_are_refused() -> None:
     attention = Linformer(hidden_size=D, max_length=5)
     with pytest.raises(ValueError, match="built for 5 positions, got a sequence of 6"):
         attention(torch.randn(1, 6, D), torch.ones(1, 6, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("name", ["hidden_size", "max_length", "n_projected"])
+@pytest.mark.parametrize("size", [0, -1])
+def test_sizes_below_one_are_named(name: str, size: int) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got {size}"):
+        Linformer(**{"hidden_size": D, "max_length": 5, name: size})

@@ -67,11 +67,12 @@ def test_the_number_of_buckets_comes_from_the_longest_sequence() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bucket_size": 0}, "at least 1, got 0 and 1"),
-        ({"n_hashes": 0}, "at least 1, got 64 and 0"),
+        ({"bucket_size": 0}, "bucket_size must be at least 1, got 0"),
+        ({"n_hashes": 0}, "n_hashes must be at least 1, got 0"),
+        ({"max_length": 0}, "max_length must be at least 1, got 0"),
         ({"causality": "loose"}, "causality must be 'strict' or 'published', got 'loose'"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ReformerAttention(hidden_size=D, max_length=10, **settings)
+        ReformerAttention(**{"hidden_size": D, "max_length": 10, **settings})

@@ -1,5 +1,10 @@
+import concurrent.futures
+from datetime import timedelta
+from pathlib import Path
+
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from recbole_lisa.attention import RoutingAttention
@@ -19,7 +24,7 @@ class TestPublishedRouting(AttentionContract):
 
 
 def build(**settings: object) -> RoutingAttention:
-    return RoutingAttention(hidden_size=D, max_length=30, **{"window_size": 6, **settings})
+    return RoutingAttention(**{"hidden_size": D, "max_length": 30, "window_size": 6, **settings})
 
 
 @pytest.mark.oracle
@@ -69,7 +74,49 @@ def test_a_training_batch_of_padding_keeps_the_centroids() -> None:
     x, valid = torch.randn(2, 4, D), torch.zeros(2, 4, dtype=torch.bool)
     attention(x, valid)
     assert torch.equal(attention.centroids, before)
+    assert not attention.centroids_are_set
     assert attention.commitment(x, valid) == 0
+    attention(x, torch.ones_like(valid))  # the first batch with something in it sets them by k-means
+    assert attention.centroids_are_set
+    assert_close(attention.centroids.norm(dim=1), torch.ones(len(attention.centroids)))
+
+
+def centroids_of_process(rank: int, meeting: str) -> list[Tensor]:
+    """Three batches in one of two processes: padding in both; padding in rank 0 only; items in both."""
+    meet = {"init_method": f"file://{meeting}", "timeout": timedelta(seconds=100)}
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2, **meet)
+    torch.manual_seed(5)
+    attention, x = build().train(), torch.randn(2, 20, D)
+    items = torch.ones(2, 20, dtype=torch.bool)
+    found = []
+    for valid in (~items, items if rank else ~items, items):
+        attention(x, valid)
+        found.append(attention.centroids.clone())
+    torch.distributed.destroy_process_group()
+    return found
+
+
+def test_a_process_without_points_comes_along(tmp_path: Path) -> None:
+    meeting = str(tmp_path / "meeting")
+    with concurrent.futures.ProcessPoolExecutor(1, torch.multiprocessing.get_context("spawn")) as pool:
+        other = pool.submit(centroids_of_process, 0, meeting)
+        ours = centroids_of_process(1, meeting)
+        theirs = other.result()
+    for one, same in zip(ours, theirs, strict=True):
+        assert torch.equal(one, same)
+    torch.manual_seed(5)
+    alone = build().train()
+    assert torch.equal(ours[0], alone.centroids)
+    alone(torch.randn(2, 20, D), torch.ones(2, 20, dtype=torch.bool))
+    assert_close(ours[1], alone.centroids)
+
+
+def test_the_moving_average_of_unit_means_is_shorter_than_one() -> None:
+    attention = build(centroid_decay=0.5).train()
+    for _ in range(3):
+        attention(torch.randn(2, 20, D), torch.ones(2, 20, dtype=torch.bool))
+    assert (attention.centroids.norm(dim=1) < 0.99).any()
+    assert (attention.centroids.norm(dim=1) < 1.001).all()
 
 
 def test_k_means_finds_separate_directions() -> None:
@@ -98,6 +145,7 @@ def test_commitment_pulls_keys_to_their_centroids() -> None:
     ("settings", "message"),
     [
         ({"window_size": 0}, "window_size must be at least 1, got 0"),
+        ({"max_length": 0}, "max_length must be at least 1, got 0"),
         ({"centroid_decay": 1.5}, r"centroid_decay must be in \[0, 1\], got 1.5"),
         ({"causality": "loose"}, "causality must be 'strict' or 'published', got 'loose'"),
     ],

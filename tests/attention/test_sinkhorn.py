@@ -155,9 +155,12 @@ def test_longer_sequences_than_built_for_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bucket_size": 0}, "at least 1, got 0 and 1"),
-        ({"n_top_buckets": 0}, "at least 1, got 5 and 0"),
-        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+        ({"bucket_size": 0}, "bucket_size must be at least 1, got 0"),
+        ({"n_top_buckets": 0}, "n_top_buckets must be at least 1, got 0"),
+        ({"max_length": 0}, "max_length must be at least 1, got 0"),
+        ({"temperature": 0.0}, "temperature must be a finite number above 0, got 0.0"),
+        ({"temperature": -0.5}, "temperature must be a finite number above 0, got -0.5"),
+        ({"temperature": math.nan}, "temperature must be a finite number above 0, got nan"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:

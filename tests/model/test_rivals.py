@@ -1,6 +1,7 @@
 """What the rivals' models add to their attention: losses, warnings, state."""
 
 import logging
+from pathlib import Path
 
 import pytest
 import torch
@@ -39,4 +40,17 @@ def test_a_published_form_warns_that_it_sees_the_future(name: str, caplog: pytes
     assert "sees the future" not in caplog.text
     with caplog.at_level(logging.WARNING):
         build_model(name, causality="published")
-    assert caplog.text.count("sees the future") == 1
+    assert caplog.text.count("sees the future; causality 'strict' chooses from the past only") == 1
+
+
+def test_the_warning_and_the_readme_say_that_clustered_has_no_strict_form(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        build_model("ClusteredTransformer")
+    [warning] = [message for message in caplog.messages if "sees the future" in message]
+    assert warning.endswith("; no cheap strict form of clustered attention is known")
+    readme = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
+    assert "it sees the future, and no cheap strict form of clustered attention is known" in readme
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        build_model("ClusteredTransformer", bidirectional=True)
+    assert "sees the future" not in caplog.text

@@ -50,7 +50,7 @@ FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "gbce_t": (0.1, {"loss_type": "gBCE"}),
 }
 # Keys whose other value is refused, with what the refusal says.
-REFUSED = {("ClusteredTransformer", "causality"): ("strict", "no cheap strict form is known")}
+REFUSED = {("ClusteredTransformer", "causality"): ("strict", "no cheap strict form of clustered attention is known")}
 CASES = [(name, key) for name in MODEL_NAMES for key in default_settings(name) if (name, key) not in REFUSED]
 
 

@@ -54,3 +54,12 @@ def test_a_row_of_padding_is_harmless() -> None:
     found = hamming_kmeans(random_signs(2, 6, 9), valid, n_clusters=3, n_iterations=3)
     assert found[1].min() >= 0
     assert found[1].max() < 3
+
+
+def test_many_clusters_of_many_bits_are_told_apart_beyond_float32() -> None:
+    n_bits, n_clusters = 2**20, 17  # agreement times clusters passes 2**24, where float32 skips whole numbers
+    signs = torch.ones(1, n_clusters, n_bits)
+    signs[0, torch.arange(n_clusters), torch.arange(n_clusters)] = -1
+    valid = torch.ones(1, n_clusters, dtype=torch.bool)
+    found = hamming_kmeans(signs, valid, n_clusters=n_clusters, n_iterations=1)
+    assert torch.equal(found[0], torch.arange(n_clusters))

@@ -20,7 +20,10 @@ class ClusteredTransformer(AttentiveRecommender):
             UsageError: It is asked for.
         """
         if settings["causality"] != "published":
-            raise UsageError(f"causality is {settings['causality']!r}, but {NO_STRICT_FORM}")
+            raise UsageError(
+                f"causality is {settings['causality']!r}, but {NO_STRICT_FORM}: leave it 'published', or take another "
+                "model"
+            )
 
     def build_layer(self, config: Any, index: int) -> ClusteredAttention:
         """Clustered attention; each layer has its own planes."""
