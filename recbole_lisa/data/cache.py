@@ -56,21 +56,29 @@ class DatasetCache:
         return cls(Path(named or Path(config["checkpoint_dir"], f"{config['dataset']}-{key[:16]}.dataset")), key)
 
     def read(self) -> dict[str, Any] | None:
-        """What was saved, or None when there is nothing, or something of other data or settings."""
+        """What was saved, or None when there is nothing, or something of other data or settings.
+
+        Raises:
+            UsageError: The file is of another kind or damaged; it is left as it is.
+        """
         if not self.path.is_file():
             return None
         try:
             stored = torch.load(self.path, map_location="cpu", weights_only=True)
         except Exception as error:  # noqa: BLE001 - torch raises whatever the broken bytes lead to
-            getLogger().warning(f"'{self.path}' cannot be read and is written anew: {str(error).splitlines()[0]}")
-            return None
+            raise self._foreign() from error
         if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
-            raise UsageError(f"dataset_save_path '{self.path}' is no saved data set: name another file")
+            raise self._foreign()
         if stored["key"] != self.key:
             getLogger().info(f"'{self.path}' is of other data or settings and is written anew")
             return None
         getLogger().info(f"data set read from '{self.path}'")
         return stored
+
+    def _foreign(self) -> UsageError:
+        return UsageError(
+            f"dataset_save_path '{self.path}' is no saved data set, or a damaged one: name another file, or delete it"
+        )
 
     def write(self, state: dict[str, Any]) -> None:
         """Save a data set under this key, complete or not at all.

@@ -95,19 +95,18 @@ def test_other_interactions_rebuild_and_the_same_elsewhere_do_not(
     assert f"'{tmp_path / 'kept'}' is of other data or settings and is written anew" in caplog.text
 
 
-def test_a_damaged_file_is_replaced_and_a_foreign_one_is_not(
-    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("kind", ["damaged", "interactions", "tensors"])
+def test_no_file_of_another_kind_is_overwritten(make_config: MakeConfig, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "kept"
     config = make_config(ROWS, dataset_save_path=str(path))
-    path.write_bytes(b"half")
-    create_dataset(config)
-    assert "cannot be read and is written anew" in caplog.text
-    assert torch.load(path, weights_only=True)["key"]
-    torch.save({"a": 1}, path)
-    with pytest.raises(UsageError, match="dataset_save_path '.*kept' is no saved data set"):
+    if kind == "tensors":
+        torch.save({"a": 1}, path)
+    else:
+        path.write_bytes({"damaged": b"half", "interactions": (tmp_path / "tiny" / "tiny.inter").read_bytes()}[kind])
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="dataset_save_path '.*kept' is no saved data set, or a damaged one"):
         create_dataset(config)
-    assert torch.load(path, weights_only=True) == {"a": 1}
+    assert path.read_bytes() == before
 
 
 def test_features_and_unwritable_places_are_told(make_config: MakeConfig, tmp_path: Path) -> None:
