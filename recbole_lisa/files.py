@@ -3,6 +3,8 @@
 import contextlib
 import os
 import secrets
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +56,27 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 place.rmdir()
         raise
+
+
+@contextlib.contextmanager
+def tidy_termination() -> Iterator[None]:
+    """Let a request to terminate clean up first: it becomes a SystemExit with the status of that signal.
+
+    Only in the main thread, and only where the program has no handler of its own.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def stop(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def probe_writing(path: str | os.PathLike[str]) -> None:

@@ -23,7 +23,7 @@ from recbole_lisa.data.raw.layouts import Layout
 from recbole_lisa.data.raw.report import ConversionReport
 from recbole_lisa.data.raw.source import RawFile, open_raw, text_start
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, new_folder
+from recbole_lisa.files import atomic_writer, new_folder, tidy_termination
 
 _HEADER = "user_id:token\titem_id:token\t{rating}timestamp:float\n"
 
@@ -73,7 +73,7 @@ def convert(
     try:
         if target.exists() and not overwrite:
             raise UsageError(f"{target} exists: add --overwrite to replace it, or name another folder")
-        with new_folder(output), atomic_writer(target) as stream:
+        with tidy_termination(), new_folder(output), atomic_writer(target) as stream:
             return _convert(source, target, stream, reading, show_progress)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error

@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import shlex
+import signal
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -362,14 +363,23 @@ def test_an_atomic_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
     assert (tmp_path / "set" / "set.inter").read_text() == old
 
 
-def test_an_interruption_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
-    monkeypatch.setattr(conversion._Conversion, "add", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+
+def terminate(*_: object) -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("stop", "error"), [(interrupt, KeyboardInterrupt), (terminate, SystemExit)])
+def test_an_interruption_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: Any, error: type[BaseException]
+) -> None:
+    monkeypatch.setattr(conversion._Conversion, "add", stop)
+    with pytest.raises(error):
         convert(csv(tmp_path, ML_25M), tmp_path / "set", reading_from(["ml-25m"]))
     assert not (tmp_path / "set").exists()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize(
