@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import pickle
+import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -173,10 +174,16 @@ def run_search(
 
 
 def report(told: Mapping[str, Any]) -> None:
-    """Hand a trial's report to Tune; raises in the trial when Tune stops it."""
+    """Hand a trial's report to Tune, with the name of its node; raises in the trial when Tune stops it."""
+    import ray
     from ray import tune
 
-    metrics = {"told": json.dumps(told), **{key: told[key] for key in ("epoch", "score") if key in told}}
+    # Two nodes of a cluster may be on one machine: the beginning of Ray's own name tells them apart.
+    node = f"{socket.gethostname()}-{ray.get_runtime_context().get_node_id()[:6]}"
+    metrics = {
+        "told": json.dumps({**told, "node": node}),
+        **{key: told[key] for key in ("epoch", "score") if key in told},
+    }
     if "metrics" in inspect.signature(tune.report).parameters:
         tune.report(metrics)
         return

@@ -28,7 +28,7 @@ class Trial:
         status: waiting | running | finished | stopped (early, by the scheduler) | failed.
         reports: One a validation: `epoch` (from 1), `current` (the validation metric of this epoch), `score` (the
             best so far), `best_epoch`, `valid` (all metrics of the best epoch), `best_file` (its checkpoint), `seconds`
-            (wall time since the report before), `node`.
+            (wall time since the report before), `node` (of Ray).
         problem: Why it failed.
     """
 

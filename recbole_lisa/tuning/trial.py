@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import perf_counter
@@ -66,7 +65,7 @@ def run_trial(common: Mapping[str, Any], number: int, chosen: Settings, report: 
     clock = _Clock()
     with _inside(folder):
         own = {**common["surroundings"], "checkpoint_dir": str(folder / "saved"), "resume": "auto"}
-        told: dict[str, Any] = {"trial": number, "epoch": 0, "node": socket.gethostname()}
+        told: dict[str, Any] = {"trial": number, "epoch": 0}
 
         def observe(trainer: LISATrainer) -> None:
             told.update(_progress(trainer))
