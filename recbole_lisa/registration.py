@@ -23,7 +23,7 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.model.stock import LOSS_WITHOUT_NEGATIVES, model_defaults
 from recbole_lisa.registry import MODELS, model_class
-from recbole_lisa.saved import is_stock_file, load_data_and_model, read_stock_file
+from recbole_lisa.saved import is_stock_file, leave_absent_gpu, load_data_and_model, read_stock_file
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -210,10 +210,13 @@ def _whole_files(wanted: bool) -> Iterator[None]:
 
         @functools.wraps(original)
         def load(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() == thread:
-                kwargs.setdefault("weights_only", False)
-                kwargs.setdefault("map_location", None if torch.cuda.is_available() else "cpu")
-            return original(*args, **kwargs)
+            if threading.get_ident() != thread:
+                return original(*args, **kwargs)
+            kwargs.setdefault("weights_only", False)
+            kwargs.setdefault("map_location", None if torch.cuda.is_available() else "cpu")
+            state = original(*args, **kwargs)
+            leave_absent_gpu(state)
+            return state
 
         torch.load = load
         try:

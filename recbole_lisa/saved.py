@@ -76,14 +76,19 @@ def is_stock_file(path: str | os.PathLike[str]) -> bool:
 def read_stock_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a file of RecBole's trainer, which holds its configuration as an object; tensors land on the CPU."""
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
+    leave_absent_gpu(state)
     return state
+
+
+def leave_absent_gpu(state: Any) -> None:
+    """Where there is no GPU, move the configuration in a file of RecBole to the CPU: it names the device of then."""
+    if isinstance(state, dict) and "config" in state and not torch.cuda.is_available():
+        state["config"]["device"] = torch.device("cpu")
 
 
 def _load_stock(path: str | os.PathLike[str]) -> Loaded:
     state = read_stock_file(path)
     config = state["config"]
-    if not torch.cuda.is_available():
-        config["device"] = torch.device("cpu")
     init_seed(config["seed"], config["reproducibility"])
     dataset = create_stock_dataset(config)
     train, valid, test = data_preparation(config, dataset)

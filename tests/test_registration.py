@@ -256,6 +256,35 @@ def test_a_stock_file_is_read_only_when_trusted_and_other_files_are_told(tmp_pat
         load_data_and_model("odd.pth", trusted=True)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU keeps it")
+def test_files_of_a_gpu_load_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written here on the CPU, under the device that a GPU would have named."""
+    recbole_lisa.register()
+    from recbole.quick_start import load_data_and_model as stock_load
+
+    ours = run("LISASoft", "tiny", config_dict={**SMALL, "epochs": 1})["checkpoint"]
+    trainer, (_, _, test) = trained(small("LISASoft", epochs=1))
+    theirs = trainer.saved_model_file
+    trainer.evaluate(test)
+    expected = scores(trainer.model, test)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda _: "cuda:0")
+        for path in (ours, theirs):
+            state = torch.load(path, weights_only=False)
+            if path == theirs:
+                state["config"]["device"] = torch.device("cuda")
+            torch.save(state, path)
+    with pytest.raises(RuntimeError, match="deserialize object on a CUDA device"):
+        torch.load(ours)
+    for load in (stock_load, lambda path: load_data_and_model(path, trusted=True)):
+        _, model, _, _, _, loader = load(theirs)
+        assert_close(scores(model, loader), expected)
+        _, model, *_ = load(ours)
+        assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+    Trainer(small("LISASoft", epochs=2), trainer.model).resume_checkpoint(theirs)
+    assert run("LISASoft", "tiny", config_dict={**SMALL, "epochs": 2, "resume": str(ours)})["epochs_run"] == 2
+
+
 PROGRAM = """
 import sys, warnings
 warnings.simplefilter("ignore")
@@ -307,6 +336,24 @@ def test_all_positions_are_trained_inside_recbole() -> None:
     assert batch["target_id_list"].shape == (32, 8) == batch["neg_target_id_list"].shape[:2]
     assert (batch["target_id_list"] > 0).sum(dim=1).tolist() == batch["item_length"].tolist()
     assert trainer.train_loss_dict[1] < trainer.train_loss_dict[0]
+
+
+def test_all_positions_are_trained_by_run_recbole_and_come_back_from_the_file() -> None:
+    recbole_lisa.register(AllPositionsDataset)
+    from recbole.quick_start import load_data_and_model as stock_load
+    from recbole.quick_start import run_recbole
+
+    settings = {**SMALL, "checkpoint_dir": "all"}
+    result = run_recbole(model="LISASoft", dataset="tiny", config_dict={**settings, "save_dataloaders": True})
+    (path,) = Path("all").glob("LISASoft*.pth")
+    again = run_recbole(model="LISASoft", dataset="tiny", config_dict=dict(settings), saved=False)  # loaders of a file
+    assert again["test_result"].keys() == result["test_result"].keys()
+    _, model, data, _, _, test = stock_load(path)
+    assert type(data) is AllPositionsDataset
+    rows = data[torch.tensor([0, 3])]
+    assert rows["item_id_list"].shape == (2, 8)
+    assert rows["item_length"].tolist() == [1, 4]
+    assert Trainer(small("LISASoft"), model).evaluate(test, load_best_model=False) == result["test_result"]
 
 
 @pytest.mark.parametrize("mode", ["full", "uni10"])
