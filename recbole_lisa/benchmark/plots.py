@@ -63,7 +63,7 @@ def draw(figure: Figure, path: Path) -> None:
         ax.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label, **scales)
         ax.grid(True, which="major", alpha=0.3)
         if panel.scale == "linear":
-            ax.set_ylim(bottom=0)
+            ax.set_ylim(0, 1.1 * max(y for points in panel.series.values() for _, y in points))
             continue
         ticks = sorted({x for points in panel.series.values() for x, _ in points})
         ax.set_xticks(ticks, labels=[f"{x:,.0f}" for x in ticks], rotation=30)

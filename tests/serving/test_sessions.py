@@ -14,6 +14,8 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "LISABase": ("LISABase", {}),
     "no decay": ("LISABase", {"histogram_decay": 0}),
     "two layers": ("LISABase", {"n_layers": 2}),
+    "two layers of LISASoft": ("LISASoft", {"n_layers": 2}),
+    "two layers of LISAMini": ("LISAMini", {"n_layers": 2}),
     "LISASoft": ("LISASoft", {}),
     "LISAMini": ("LISAMini", {}),
     "LinearTransformer": ("LinearTransformer", {}),
@@ -44,7 +46,7 @@ def test_a_session_within_the_window_recommends_as_its_history(form: str, length
 
 
 @every_form
-@pytest.mark.parametrize("length", [30, 1000])
+@pytest.mark.parametrize("length", [30, 1000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_starting_with_a_history_equals_going_through_it(form: str, length: int) -> None:
     recommender, history = form_of(form), walk(length)
     stepped, started = recommender.start(history[:7]), recommender.start(history)
