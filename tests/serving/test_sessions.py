@@ -46,7 +46,7 @@ def test_a_session_within_the_window_recommends_as_its_history(form: str, length
 
 
 @every_form
-@pytest.mark.parametrize("length", [30, 1000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("length", [30, 1000])
 def test_starting_with_a_history_equals_going_through_it(form: str, length: int) -> None:
     recommender, history = form_of(form), walk(length)
     stepped, started = recommender.start(history[:7]), recommender.start(history)
