@@ -98,6 +98,7 @@ def run_command(words: Sequence[str]) -> int:
     command_line = parse_settings(settings)
     # Imported late: a mistake on the command line should not wait for torch.
     quick_start = import_module("recbole_lisa.quick_start")
+    import_module("recbole_lisa.environment").keep_freed_memory()
     quick_start.run(
         options.model,
         options.dataset,

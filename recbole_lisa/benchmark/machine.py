@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
+from recbole_lisa.environment import keep_freed_memory
 from recbole_lisa.errors import UsageError
 
 MEMORY_SHARE = 0.7
@@ -48,6 +49,7 @@ def set_up_device(name: str, threads: int | None) -> torch.device:
         raise UsageError("--device=cuda, but torch sees no CUDA device here: write --device=cpu")
     if threads:
         torch.set_num_threads(threads)
+    keep_freed_memory()  # as a run does
     return torch.device(name)
 
 

@@ -1,8 +1,11 @@
 """The SASRec-style encoder around any attention mechanism, post-norm (LISA, Section 4.3)."""
 
+import torch
 from torch import Tensor, nn
 
 from recbole_lisa.layers.dropout import Dropout
+from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
+from recbole_lisa.ops.row_loops import numba_is_there
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -62,6 +65,30 @@ class EncoderBlock(nn.Module):
         Returns:
             (..., D).
         """
+        if self._fits_the_op(stream, attended):
+            return encoder_block(
+                stream, attended, self._weights(), dropout=self.dropout.active, eps=self.attention_norm.eps
+            )
+        return self.steps(stream, attended)
+
+    def steps(self, stream: Tensor, attended: Tensor) -> Tensor:
+        """forward, one module after the other: on a GPU, under autocast or torch.compile, for other activations."""
         h = self.attention_norm(stream + self.dropout(attended))
         out: Tensor = self.feed_forward_norm(h + self.dropout(self.feed_forward(h)))
         return out
+
+    def _fits_the_op(self, stream: Tensor, attended: Tensor) -> bool:
+        dtype = self.attention_norm.weight.dtype
+        one_dtype = stream.dtype == attended.dtype == dtype and dtype in (torch.float32, torch.float64)
+        plain = not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
+        relu = isinstance(self.feed_forward[1], nn.ReLU)
+        return stream.device.type == "cpu" and stream.numel() > 0 and one_dtype and plain and relu and numba_is_there()
+
+    def _weights(self) -> BlockWeights:
+        first, last = self.feed_forward[0], self.feed_forward[-1]
+        assert isinstance(first, nn.Linear)
+        assert isinstance(last, nn.Linear)
+        norms = self.attention_norm, self.feed_forward_norm
+        return BlockWeights(
+            first.weight, first.bias, last.weight, last.bias, *(x for norm in norms for x in (norm.weight, norm.bias))
+        )

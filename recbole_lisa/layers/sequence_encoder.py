@@ -10,7 +10,9 @@ from recbole_lisa.attention import Attention, LISAAttention, describe_attention
 from recbole_lisa.attention.base import final_positions, take_positions
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.layers.encoder import EncoderBlock
+from recbole_lisa.ops.embed_positions import embed_positions
 from recbole_lisa.ops.quantize import Quantized
+from recbole_lisa.ops.row_loops import numba_is_there
 
 
 class ItemView(NamedTuple):
@@ -164,8 +166,10 @@ class SequenceEncoder(nn.Module):
     def _stream(self, rows: Tensor, positions: Tensor, view: ItemView) -> Tensor:
         """Rows (..., L) of the view at positions (L,) -> (..., L, D); beyond the last position there is that one."""
         where = positions.clamp_max(self.position_embedding.num_embeddings - 1)
-        h = nn.functional.embedding(rows, view.stream)
-        out: Tensor = self.dropout(h + self.position_embedding(where))
+        position = self.position_embedding(where)  # (L, D)
+        if rows.dim() == 2 and _loops_serve(position, view.stream):
+            return embed_positions(rows, view.stream, position, dropout=self.dropout.active)
+        out: Tensor = self.dropout(nn.functional.embedding(rows, view.stream) + position)
         return out
 
     def top(self, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
@@ -204,3 +208,9 @@ class SequenceEncoder(nn.Module):
         h = self._stream(rows, final, view)  # (N, D)
         out: Tensor = self.blocks[0](h, self.attend_last(0, h, history, view))
         return out
+
+
+def _loops_serve(position: Tensor, items: Tensor) -> bool:
+    one_dtype = position.dtype == items.dtype and items.dtype in (torch.float32, torch.float64)
+    plain = not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
+    return items.device.type == "cpu" and one_dtype and plain and numba_is_there()

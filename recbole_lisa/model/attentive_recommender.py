@@ -144,11 +144,13 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
         if negative is None:
             loss = losses.full_cross_entropy(hidden, self.all_targets(), target)
         else:
-            wide = torch.promote_types(hidden.dtype, torch.float32)
+            pairs = torch.cat([rows[1].unsqueeze(1), rows[2]], dim=1)  # (M, 1 + R)
+            scores = pair_scores(hidden, view.target, pairs)
+            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
             loss = losses.sampled_loss(
                 self.loss_type,
-                pair_scores(hidden, view.target, rows[1].unsqueeze(1)).squeeze(1).to(wide),  # (M,)
-                pair_scores(hidden, view.target, rows[2]).to(wide),  # (M, R)
+                scores[:, 0],
+                scores[:, 1:],
                 n_items=self.n_items - 1,
                 gbce_t=self.gbce_t,
                 log_q=None if self.log_q is None else (self.log_q[target], self.log_q[negative]),

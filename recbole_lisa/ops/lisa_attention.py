@@ -19,8 +19,10 @@ from torch import Tensor, nn
 
 from recbole_lisa.ops.histogram import last_histogram
 from recbole_lisa.ops.lisa_blocks import BlockedLISA
+from recbole_lisa.ops.lisa_loops import LoopedLISA
 from recbole_lisa.ops.lisa_triton import TritonLISA, triton_is_there
 from recbole_lisa.ops.readout import SAFE_SPAN, row_span
+from recbole_lisa.ops.row_loops import numba_is_there
 
 logger = logging.getLogger(__name__)
 Arguments = ParamSpec("Arguments")
@@ -52,6 +54,11 @@ def _kernels_serve(device: torch.device, dtype: torch.dtype, *, causal: bool) ->
         _log_fallback()
         return False
     return True
+
+
+def _loops_serve(device: torch.device, dtype: torch.dtype, span: float) -> bool:
+    """Whether the compiled loops do the work: on the CPU, for scores that need no logarithms."""
+    return device.type == "cpu" and span <= SAFE_SPAN[dtype] and numba_is_there()
 
 
 def _check(
@@ -195,8 +202,14 @@ def lisa_attention_items(
         kernels: Tensor = TritonLISA.apply(items, codes, rows, table, values, steps, valid)  # type: ignore[no-untyped-call]  # torch's Function carries no types
         return kernels
     flat_codes = codes + torch.arange(codes.shape[1], device=codes.device) * table.shape[1]  # (U, B) int64, b * W + q
-    soft = None if assignment is None else nn.functional.pad(assignment.flatten(1).to(dtype), (0, 0, 0, 1))
     with torch.autocast(items.device.type, enabled=False):
+        if causal and _loops_serve(table.device, dtype, span):
+            rows = None if assignment is None else assignment.flatten(1).to(dtype)
+            looped: Tensor = LoopedLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
+                items, flat_codes, rows, table.to(dtype), values.to(dtype), steps, valid, span
+            )
+            return looped.to(values.dtype)
+        soft = None if assignment is None else nn.functional.pad(assignment.flatten(1).to(dtype), (0, 0, 0, 1))
         out: Tensor = BlockedLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
             items, flat_codes, soft, table.to(dtype), values.to(dtype), steps, valid, causal, span
         )

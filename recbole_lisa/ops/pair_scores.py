@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from recbole_lisa.ops.row_loops import array, check_rows, numba_is_there, share
+
 BLOCK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 """Entries of the gathered (rows, R, D) block: 1 MB in float32, near the cache, and 256 MB on a GPU."""
 
@@ -20,7 +22,8 @@ def pair_scores(hidden: Tensor, table: Tensor, index: Tensor) -> Tensor:
         index: (M, R) rows of the table.
 
     Returns:
-        (M, R); the gathered (M, R, D) tensor exists one block at a time, here and in the backward pass.
+        (M, R). Compiled loops do the work on the CPU; elsewhere, or without Numba, the gathered (M, R, D) tensor exists
+        one block at a time, here and in the backward pass.
     """
     dtype = torch.promote_types(hidden.dtype, table.dtype)
     with torch.autocast(hidden.device.type, enabled=False):
@@ -42,11 +45,15 @@ class _PairScores(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, table: Tensor, index: Tensor) -> Tensor:
         ctx.save_for_backward(hidden, table, index)
         scores = hidden.new_empty(index.shape)
+        if _loops_serve(hidden, index):
+            from recbole_lisa.ops.row_loops.encoder import score
+
+            check_rows(index, len(table))
+            arrays = [array(x) for x in (hidden, table, index, scores)]
+            share(lambda first, end: score(first, end, *arrays), index.shape[0])
+            return scores
         for rows, gathered in _blocks(table, index):
-            if index.shape[1] == 1:  # a batch of inner products would take three times as long as this
-                scores[rows] = gathered.mul_(hidden[rows].unsqueeze(1)).sum(dim=-1)
-            else:
-                scores[rows] = (gathered @ hidden[rows].unsqueeze(-1)).squeeze(-1)
+            scores[rows] = (gathered @ hidden[rows].unsqueeze(-1)).squeeze(-1)
         return scores
 
     @staticmethod
@@ -55,13 +62,22 @@ class _PairScores(torch.autograd.Function):
         """Gradients by hidden and table."""
         hidden, table, index = ctx.saved_tensors
         d_hidden, d_table = torch.empty_like(hidden), torch.zeros_like(table)
+        if _loops_serve(hidden, index):
+            from recbole_lisa.ops.row_loops.encoder import undo_score
+
+            d_hidden = torch.empty_like(hidden, memory_format=torch.contiguous_format)
+            d_table = torch.zeros_like(table, memory_format=torch.contiguous_format)
+            arrays = [array(x) for x in (hidden, table, index, grad, d_hidden, d_table)]
+            share(lambda first, end: undo_score(first, end, *arrays), hidden.shape[1])
+            return d_hidden, d_table, None
         with torch.autocast(hidden.device.type, enabled=False):
             for rows, gathered in _blocks(table, index):
-                part = grad[rows]  # (rows, R)
-                if part.shape[1] == 1:
-                    torch.mul(gathered.squeeze(1), part, out=d_hidden[rows])
-                else:
-                    d_hidden[rows] = (part.unsqueeze(1) @ gathered).squeeze(1)
-                d_gathered = torch.mul(part.unsqueeze(-1), hidden[rows].unsqueeze(1), out=gathered)
+                d_hidden[rows] = (grad[rows].unsqueeze(1) @ gathered).squeeze(1)
+                d_gathered = torch.mul(grad[rows].unsqueeze(-1), hidden[rows].unsqueeze(1), out=gathered)
                 d_table.index_add_(0, index[rows].flatten(), d_gathered.flatten(0, 1))
         return d_hidden, d_table, None
+
+
+def _loops_serve(hidden: Tensor, index: Tensor) -> bool:
+    full = hidden.dtype in (torch.float32, torch.float64) and index.numel() > 0 and hidden.shape[1] > 0
+    return hidden.device.type == "cpu" and full and numba_is_there()

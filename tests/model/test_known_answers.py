@@ -63,7 +63,7 @@ def build(name: str) -> AttentiveRecommender:
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_cycle_is_learnt(name: str) -> None:
     model = build(name)
-    train(model, cycle_batch, steps=80)
+    train(model, cycle_batch, steps=120)
     assert accuracy(model, cycle_batch()) > 0.95
 
 

@@ -57,7 +57,7 @@ CASES = [(name, key) for name in MODEL_NAMES for key in default_settings(name) i
 def fingerprint(name: str, settings: dict[str, Any]) -> tuple[Any, ...]:
     """Parameter shapes, the loss of a batch, the gradients, and scores, all from one seed.
 
-    The scores come after a second batch, which is the first that moves what training averages.
+    The scores come after more batches: the second is the first that moves what training averages.
     """
     torch.manual_seed(11)
     model = build_model(name, **settings)
@@ -66,7 +66,8 @@ def fingerprint(name: str, settings: dict[str, Any]) -> tuple[Any, ...]:
     loss = loss_value(model.calculate_loss(batch))
     loss.backward()
     gradients = [p.grad.abs().sum().item() for p in model.parameters() if p.grad is not None]
-    model.calculate_loss(batch)
+    for _ in range(4):
+        model.calculate_loss(batch)
     scores = model.eval().full_sort_predict(batch).sum().item()
     return [tuple(p.shape) for p in model.parameters()], loss.item(), gradients, scores
 

@@ -5,7 +5,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, lisa_blocks, reference
+from recbole_lisa.ops import (
+    lisa_attention,
+    lisa_attention_items,
+    lisa_attention_last,
+    lisa_blocks,
+    lisa_loops,
+    reference,
+)
 from tests.helpers import assert_close
 
 # The package exports a function of the same name.
@@ -14,6 +21,16 @@ module = importlib.import_module("recbole_lisa.ops.lisa_attention")
 SHAPES = [(2, 63, 4, 16), (3, 37, 1, 7), (2, 150, 3, 5), (4, 1, 2, 3), (2, 9, 3, 1)]
 IDS = [f"N{n}-L{length}-B{b}-W{w}" for n, length, b, w in SHAPES]
 D = 6
+
+
+@pytest.fixture(params=["loops", "tensors"])
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Compiled loops, or what runs without Numba."""
+    if request.param == "loops":
+        pytest.importorskip("numba")
+    else:
+        monkeypatch.setattr(module, "numba_is_there", lambda: False)
+    return str(request.param)
 
 
 def operands(n: int, length: int, b: int, w: int, *, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -50,7 +67,7 @@ def make_decay(kind: str, n: int, length: int) -> float | Tensor:
 @pytest.mark.parametrize("kind", ["hard", "soft", "straight_through"])
 @pytest.mark.parametrize(("n", "length", "b", "w"), SHAPES, ids=IDS)
 def test_outputs_and_all_gradients_equal_the_quadratic_twin(
-    n: int, length: int, b: int, w: int, kind: str, decay_kind: str
+    n: int, length: int, b: int, w: int, kind: str, decay_kind: str, code: str
 ) -> None:
     codes, table, values, valid = operands(n, length, b, w)
     assignment, leaf = make_keys(kind, codes, w)
@@ -348,10 +365,11 @@ def test_kernels_serve_causal_float32_on_a_gpu_only(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 @pytest.mark.parametrize(("n", "length"), [(1, 700), (3, 333), (70, 35)])
 def test_blocks_of_any_shape_equal_the_twin(
-    n: int, length: int, kind: str, decay_kind: str, monkeypatch: pytest.MonkeyPatch
+    n: int, length: int, kind: str, decay_kind: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 16 lanes of 16 steps: one sequence in chunks, a few sequences in chunks, more sequences than lanes.
     monkeypatch.setattr(lisa_blocks, "BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr(lisa_loops, "BLOCK_ELEMENTS", 3 * 29)  # 29 rows: blocks begin anywhere in a sequence
     codes, table, values, valid = operands(n, length, 1, 3)
     assignment, _ = make_keys(kind, codes, 3)
     decay = make_decay(decay_kind, n, length)
@@ -364,6 +382,28 @@ def test_blocks_of_any_shape_equal_the_twin(
     grads = [torch.autograd.grad(out.sin().sum(), leaves) for out in outs]
     for fast, slow in zip(*grads, strict=True):
         assert_close(fast, slow)
+
+
+def test_threads_share_the_codebooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    codes, table, values, valid = operands(3, 41, 5, 4)
+    keys, decay = torch.rand(3, 41, 5, 4, dtype=torch.float64).requires_grad_(), make_decay("per_step", 3, 41)
+    leaves = [keys, table, values, decay]
+    results = []
+    for threads in (1, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        out = lisa_attention(codes, table, values, assignment=keys, decay=decay, valid=valid)
+        results.append([out, *torch.autograd.grad(out.sin().sum(), leaves)])
+    for one, three in zip(*results, strict=True):
+        assert_close(one, three)
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_an_item_that_is_not_there_is_refused(kind: str, code: str) -> None:
+    codes, table, values, _ = operands(1, 4, 2, 3)
+    keys = None if kind == "hard" else torch.rand(4, 2, 3)
+    with pytest.raises(IndexError):
+        lisa_attention_items(torch.tensor([[0, 4]]), codes[0], table, values, assignment=keys)
 
 
 def reference_scan(

@@ -1,0 +1,149 @@
+r"""LISA on the CPU, row by row: the mathematics of lisa_blocks as two compiled loops around the products with V.
+
+The rows are all positions of all sequences, one after the other; a block of them stays in cache. Forward turns a block
+into attention weights A (rows, B * W) in one pass and multiplies them by V; kept is one histogram a block. Backward
+visits the blocks from last to first:
+
+    d F_i = (d A_i - <A_i, d A_i>) exp(T[q_i]) / Z_i,    d T[q_i] += F_i d F_i
+    H_i = d F_i + exp(-decay_{i+1}) H_{i+1},    d E_i = H_i,    d decay_i = -exp(-decay_i) <H_i, F_{i-1}>
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from recbole_lisa.ops.readout import score_table
+from recbole_lisa.ops.row_loops import array, check_rows, share
+
+BLOCK_ELEMENTS = 2**18
+"""Entries of a block's (rows, B * W) buffers for each thread: 0.5 MB in float32."""
+FORGOTTEN = {torch.float32: 1e-37, torch.float64: 1e-307}
+"""What has faded below is taken as 0: it could not decide anything (readout.SAFE_SPAN), and is slow to compute with."""
+
+
+class _Rows(NamedTuple):
+    """What both loops read, as arrays: see row_loops.lisa.weigh_rows."""
+
+    items: Any
+    query: Any
+    keys: Any
+    valid: Any
+    scores: Any
+    fade: Any
+
+
+def _rows(
+    items: Tensor, query: Tensor, assignment: Tensor | None, valid: Tensor | None, scores: Tensor, decay: Tensor
+) -> _Rows:
+    check_rows(items, len(query))
+    fade = decay.neg().exp().to(scores.dtype).reshape(-1)
+    flat = None if valid is None else valid.reshape(-1)
+    return _Rows(*(array(x) for x in (items.reshape(-1), query, assignment, flat, scores, fade)))
+
+
+def _blocks(n_rows: int, columns: int) -> list[slice]:
+    size = max(BLOCK_ELEMENTS // columns, 1) * torch.get_num_threads()
+    return [slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size)]
+
+
+class LoopedLISA(torch.autograd.Function):
+    """apply(items, query, assignment, table, values, decay, valid, span) -> (N, L, D), causal.
+
+    As lisa_blocks.BlockedLISA, with scores that span no more than readout.SAFE_SPAN.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        items: Tensor,
+        query: Tensor,
+        assignment: Tensor | None,
+        table: Tensor,
+        values: Tensor,
+        decay: Tensor,
+        valid: Tensor | None,
+        span: float,
+    ) -> Tensor:
+        """Weigh a block of rows, multiply by the values."""
+        scores = score_table(table, span).rows  # (B * W, W)
+        flat_values = values.flatten(0, 1)  # (B * W, D)
+        rows = _rows(items, query, assignment, valid, scores, decay)
+        out = values.new_empty(items.numel(), values.shape[-1])
+        blocks = _blocks(items.numel(), flat_values.shape[0])
+        carries = values.new_zeros(len(blocks) if any(ctx.needs_input_grad) else 1, flat_values.shape[0])
+        carry = torch.zeros_like(carries[0])
+        memory = _Memory(values, blocks[0], *table.shape[:2])
+        for number, block in enumerate(blocks):
+            if len(carries) > 1:
+                carries[number] = carry
+            weights, _ = memory.weigh(rows, block, items.shape[1], carry, histogram=None)
+            torch.mm(weights, flat_values, out=out[block])
+        ctx.save_for_backward(items, query, assignment, scores, values, decay, valid, carries)
+        return out.view(*items.shape, -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients by assignment, table, values and decay."""
+        from recbole_lisa.ops.row_loops.lisa import unweigh_rows
+
+        items, query, assignment, scores, values, decay, valid, carries = ctx.saved_tensors
+        rows = _rows(items, query, assignment, valid, scores, decay)
+        flat_values = values.flatten(0, 1)
+        n_books, n_words = values.shape[0], values.shape[1]
+        grad = grad_out.reshape(-1, grad_out.shape[-1])
+        d_values, d_scores = torch.zeros_like(flat_values), torch.zeros_like(scores)
+        d_keys = values.new_zeros(assignment.shape) if ctx.needs_input_grad[2] else None
+        d_fade = values.new_empty(items.numel(), n_books) if ctx.needs_input_grad[5] else None
+        later = torch.zeros_like(carries[0])
+        blocks = _blocks(items.numel(), flat_values.shape[0])
+        memory = _Memory(values, blocks[0], n_books, n_words)
+        histogram = values.new_empty(blocks[0].stop, flat_values.shape[0])
+        d_weights = torch.empty_like(histogram)
+
+        def undo(start: int, *tensors: Tensor | None) -> None:
+            read = (rows.items, rows.query, rows.valid, rows.scores, rows.fade, start, items.shape[1], memory.numbers)
+            arrays = [array(x) for x in tensors]
+            share(lambda first, end: unweigh_rows(first, end, *read, *arrays), n_books)
+
+        with torch.autocast("cpu", enabled=False):
+            for number, block in reversed(list(enumerate(blocks))):
+                before, size = carries[number], block.stop - block.start
+                weights, inverse = memory.weigh(rows, block, items.shape[1], before.clone(), histogram=histogram[:size])
+                d_values.addmm_(weights.t(), grad[block])
+                torch.mm(grad[block], flat_values.t(), out=d_weights[:size])
+                undo(block.start, weights, inverse, histogram, before, d_weights, later, d_keys, d_scores, d_fade)
+        d_decay = None
+        if d_fade is not None:
+            by_fade = d_fade.sum(dim=1, dtype=decay.dtype).view(items.shape)
+            d_decay = -(by_fade if decay.dim() else by_fade.sum()) * decay.neg().exp()
+        d_table = d_scores.view(n_books, n_words, n_words)
+        return None, None, d_keys, d_table, d_values.view_as(values), d_decay, None, None
+
+
+class _Memory:
+    """Buffers that the blocks use in turn: fresh memory costs more than the work of a block."""
+
+    def __init__(self, like: Tensor, largest: slice, n_books: int, n_words: int) -> None:
+        n_rows = largest.stop - largest.start
+        self._weights = like.new_empty(n_rows, n_books * n_words)
+        self._inverse = like.new_empty(n_rows, n_books)
+        info = torch.finfo(like.dtype)
+        self.numbers = array(torch.tensor([0.0, 1.0, info.tiny, FORGOTTEN[like.dtype]], dtype=like.dtype))
+
+    def weigh(
+        self, rows: _Rows, block: slice, length: int, carry: Tensor, *, histogram: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """A (rows, B * W) and 1 / Z (rows, B) of a block; carry (B * W,) becomes the histogram after it."""
+        from recbole_lisa.ops.row_loops.lisa import weigh_rows
+
+        size = block.stop - block.start
+        weights, inverse = self._weights[:size], self._inverse[:size]
+        arrays = [array(x) for x in (carry, weights, inverse, histogram)]
+        share(
+            lambda first, end: weigh_rows(first, end, *rows, block.start, length, self.numbers, *arrays),
+            inverse.shape[1],
+        )
+        return weights, inverse

@@ -1,0 +1,9 @@
+"""Loops over rows that Numba compiles for the CPU: one pass does what takes a dozen tensor operations.
+
+Each of those would move the whole block through memory. The modules beside `sharing` import Numba; they are imported
+when they are first needed, so that the package works, slower, without it.
+"""
+
+from recbole_lisa.ops.row_loops.sharing import array, check_rows, numba_is_there, share
+
+__all__ = ["array", "check_rows", "numba_is_there", "share"]

@@ -1,0 +1,136 @@
+"""The loops of lisa_loops: from keys to attention weights, and back."""
+
+from typing import Any
+
+from recbole_lisa.ops.row_loops.sharing import compiled
+
+
+@compiled
+def weigh_rows(  # noqa: C901  # one pass over a row: a loop that calls others would not be one
+    first_book: int,
+    end_book: int,
+    items: Any,
+    query: Any,
+    keys: Any,
+    valid: Any,
+    scores: Any,
+    fade: Any,
+    first_row: int,
+    length: int,
+    numbers: Any,
+    carry: Any,
+    weights: Any,
+    inverse: Any,
+    histogram: Any,
+) -> None:
+    """E -> F -> A of some codebooks: fill weights (rows, B * W), inverse = 1 / Z (rows, B) and histogram (rows, B * W).
+
+    items (R,), query (U, B) flat codes, keys (U, B * W) or None for hard ones, valid (R,) or None, scores (B * W, W)
+    exp(T), fade (R,) or (1,) exp(-decay), numbers of their dtype, because plain ones would turn sums into float64;
+    carry (B * W,) is the histogram before the block and then that after it; histogram may be None.
+    """
+    zero, one, tiny, forgotten = numbers[0], numbers[1], numbers[2], numbers[3]
+    n_words = scores.shape[1]
+    for row in range(weights.shape[0]):
+        at = first_row + row
+        item = items[at]
+        left = fade[at if fade.shape[0] > 1 else 0]
+        if at % length == 0:
+            carry[first_book * n_words : end_book * n_words] = zero
+        here = True
+        if valid is not None:
+            here = valid[at]
+        for book in range(first_book, end_book):
+            words = slice(book * n_words, (book + 1) * n_words)
+            f, a = carry[words], weights[row, words]
+            code = query[item, book]
+            score = scores[code]
+            total = zero
+            if keys is None or not here:
+                for w in range(n_words):
+                    f[w] *= left
+                    if abs(f[w]) < forgotten:
+                        f[w] = zero
+                if here:
+                    carry[code] += one
+            else:
+                key = keys[item, words]
+                for w in range(n_words):
+                    f[w] = f[w] * left + key[w]
+                    if abs(f[w]) < forgotten:
+                        f[w] = zero
+            for w in range(n_words):
+                a[w] = f[w] * score[w]
+                total += a[w]
+            scale = one / max(total, tiny) if here else zero
+            inverse[row, book] = scale
+            for w in range(n_words):
+                a[w] *= scale
+            if histogram is not None:
+                histogram[row, words] = f
+
+
+@compiled
+def unweigh_rows(  # noqa: C901  # as weigh_rows
+    first_book: int,
+    end_book: int,
+    items: Any,
+    query: Any,
+    valid: Any,
+    scores: Any,
+    fade: Any,
+    first_row: int,
+    length: int,
+    numbers: Any,
+    weights: Any,
+    inverse: Any,
+    histogram: Any,
+    before: Any,
+    d_weights: Any,
+    later: Any,
+    d_keys: Any,
+    d_scores: Any,
+    d_fade: Any,
+) -> None:
+    """The same rows from last to first: add to d_keys (U, B * W), d_scores (B * W, W) by T, and d_fade (R, B).
+
+    later (B * W,) is exp(-decay) H of the row after the block, then that of the block's first; before (B * W,) is the
+    histogram before the block; d_keys and d_fade may be None, the others are as in weigh_rows.
+    """
+    zero = numbers[0]
+    n_words = scores.shape[1]
+    for row in range(weights.shape[0] - 1, -1, -1):
+        at = first_row + row
+        item = items[at]
+        left = fade[at if fade.shape[0] > 1 else 0]
+        starts = at % length == 0
+        here = True
+        if valid is not None:
+            here = valid[at]
+        for book in range(first_book, end_book):
+            words = slice(book * n_words, (book + 1) * n_words)
+            f, a, d_a, h = histogram[row, words], weights[row, words], d_weights[row, words], later[words]
+            code = query[item, book]
+            score, d_score = scores[code], d_scores[code]
+            scale = inverse[row, book]
+            mean = zero
+            for w in range(n_words):
+                mean += a[w] * d_a[w]
+            for w in range(n_words):
+                slope = (d_a[w] - mean) * score[w] * scale
+                d_score[w] += f[w] * slope
+                h[w] += slope
+            if d_keys is not None:  # noqa: SIM102  # Numba leaves out a branch on None, but only when it stands alone
+                if here:
+                    d_key = d_keys[item, words]
+                    for w in range(n_words):
+                        d_key[w] += h[w]
+            if d_fade is not None:
+                total = zero
+                if not starts:
+                    earlier = histogram[row - 1, words] if row > 0 else before[words]
+                    for w in range(n_words):
+                        total += h[w] * earlier[w]
+                d_fade[at, book] = total
+            for w in range(n_words):
+                h[w] = zero if starts else h[w] * left

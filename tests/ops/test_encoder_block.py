@@ -1,0 +1,99 @@
+import pytest
+import torch
+from torch import Tensor
+
+from recbole_lisa.ops import encoder_block as module
+from recbole_lisa.ops.dropout_bits import draw_seeds, mask_of, scale_of, threshold_of
+from recbole_lisa.ops.embed_positions import embed_positions
+from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
+from tests.helpers import assert_close
+
+pytest.importorskip("numba")
+M, D, F, EPS = 23, 7, 10, 1e-6
+
+
+def operands(dtype: torch.dtype) -> tuple[Tensor, Tensor, BlockWeights]:
+    shapes = [(F, D), (F,), (D, F), (D,), (D,), (D,), (D,), (D,)]
+    stream, attended, *weights = (
+        torch.randn(shape, dtype=dtype).requires_grad_() for shape in [(M, D), (M, D), *shapes]
+    )
+    return stream, attended, BlockWeights(*weights)
+
+
+def plain_block(stream: Tensor, attended: Tensor, w: BlockWeights, p: float) -> Tensor:
+    """The formula, with the masks that the next call of encoder_block draws."""
+    threshold = threshold_of(p)
+    masks = [
+        torch.from_numpy(mask_of(seed, M, width, threshold)).to(stream.dtype) * scale_of(threshold)
+        for seed, width in zip(draw_seeds(3), (D, F, D), strict=True)
+    ]
+    on_attended, on_inner, on_output = masks
+    h = torch.layer_norm(stream + on_attended * attended, [D], w.gain1, w.shift1, EPS)
+    inner = on_inner * torch.relu(h @ w.w1.t() + w.b1)
+    return torch.layer_norm(h + on_output * (inner @ w.w2.t() + w.b2), [D], w.gain2, w.shift2, EPS)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_block_equals_the_formula_in_outputs_and_all_gradients(
+    p: float, threads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", 5 * D)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    stream, attended, weights = operands(dtype)
+    leaves = [stream, attended, *weights]
+    results = []
+    for block in (encoder_block, plain_block):
+        torch.manual_seed(11)
+        if block is encoder_block:
+            out = encoder_block(stream, attended, weights, dropout=p, eps=EPS)
+        else:
+            out = plain_block(stream, attended, weights, p)
+        results.append([out, *torch.autograd.grad(out.sin().sum(), leaves)])
+    for fast, plain in zip(*results, strict=True):
+        # Sums over 23 rows of normal numbers: float32 rounding is relative to their size, not to a sum near 0.
+        size = plain.abs().max().clamp_min(1.0)
+        assert_close(fast / size, plain / size)
+
+
+@pytest.mark.parametrize("place", ["stream", "attended"])
+def test_a_nan_is_not_hidden(place: str) -> None:
+    stream, attended, weights = operands(torch.float64)
+    with torch.no_grad():
+        {"stream": stream, "attended": attended}[place][3, 2] = float("nan")
+    out = encoder_block(stream, attended, weights, dropout=0.0, eps=EPS)
+    assert torch.equal(out.isnan().all(dim=1), torch.arange(M) == 3)
+
+
+def test_shapes_that_differ_are_named() -> None:
+    stream, attended, weights = operands(torch.float64)
+    with pytest.raises(ValueError, match=r"attended must be \(23, 7\) as stream is, got \(22, 7\)"):
+        encoder_block(stream, attended[1:], weights, dropout=0.0, eps=EPS)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+def test_embedded_positions_equal_the_formula(p: float, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    n, length, n_items = 3, 5, 4
+    rows = torch.randint(n_items, (n, length))
+    items = torch.randn(n_items, D, dtype=torch.float64, requires_grad=True)
+    positions = torch.randn(length, D, dtype=torch.float64, requires_grad=True)
+    torch.manual_seed(3)
+    fast = embed_positions(rows, items, positions, dropout=p)
+    torch.manual_seed(3)
+    mask = torch.from_numpy(mask_of(draw_seeds(1)[0], n * length, D, threshold_of(p))).view(n, length, D).double()
+    plain = (items[rows] + positions) * mask * scale_of(threshold_of(p))
+    results = [[x, *torch.autograd.grad(x.sin().sum(), (items, positions))] for x in (fast, plain)]
+    for a, b in zip(*results, strict=True):
+        assert_close(a, b)
+
+
+def test_rows_that_are_not_there_are_refused() -> None:
+    with pytest.raises(IndexError, match=r"rows must lie in 0..3, got 0..4"):
+        embed_positions(torch.tensor([[0, 4]]), torch.zeros(4, D), torch.zeros(2, D), dropout=0.0)
+    with pytest.raises(ValueError, match=r"positions must be \(2, 7\)"):
+        embed_positions(torch.tensor([[0, 1]]), torch.zeros(4, D), torch.zeros(3, D), dropout=0.0)
