@@ -131,9 +131,10 @@ def _through_ray(missing: Sequence[Job], threads: int, cluster: Cluster) -> Iter
 
 
 def results(todo: Sequence[Job]) -> dict[str, list[dict[str, Any]]]:
-    """Row -> the results of its finished runs, in the order of the seeds."""
+    """Row -> the results of its finished runs, in the order of the seeds; the path of a checkpoint is absolute."""
     found: dict[str, list[dict[str, Any]]] = {job.row: [] for job in todo}
     for job in todo:
         if finished(job):
-            found[job.row].append(json.loads(job.result_file.read_text(encoding="utf-8")))
+            run = json.loads(job.result_file.read_text(encoding="utf-8"))
+            found[job.row].append({**run, "checkpoint": str(job.folder / run["checkpoint"])})
     return found
