@@ -9,10 +9,10 @@ from typing import Any
 
 from recbole_lisa import __version__
 from recbole_lisa.arguments import UsageParser
-from recbole_lisa.errors import TrainingDivergedError, UsageError, did_you_mean
+from recbole_lisa.errors import ProcessFailedError, TrainingDivergedError, UsageError, did_you_mean
 from recbole_lisa.registry import MODELS, OPTIONAL_MODELS
 
-_DIVERGED_STATUS = 1
+_FAILED_STATUS = 1
 _USAGE_STATUS = 2
 _COMMANDS = {
     "run": "recbole_lisa.cli:run_command",
@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The words after the program's name; by default those of the process.
 
     Returns:
-        The exit status: 0, or after one line on stderr 2 (a mistake of the user) or 1 (the training diverged).
+        The exit status: 0, or after one line on stderr 2 (a mistake of the user) or 1 (the training diverged,
+            or one of several processes ended before its time).
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -62,7 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _USAGE_STATUS
     except TrainingDivergedError as error:
         print(f"error: {error}", file=sys.stderr)
-        return _DIVERGED_STATUS
+        return _FAILED_STATUS
+    except ProcessFailedError as error:
+        print(f"{error.details}error: {' '.join(str(error).split())}", file=sys.stderr)
+        return _FAILED_STATUS
 
 
 def run_command(words: Sequence[str]) -> int:

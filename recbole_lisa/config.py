@@ -26,7 +26,9 @@ from recbole_lisa.validation import (
     check_model,
     check_negatives,
     check_optimizer,
+    check_processes,
     check_surroundings,
+    mixed_precision,
 )
 
 # Dicts whose parts are merged: a user who sets one part keeps the others.
@@ -39,6 +41,7 @@ BUNDLED_DATASET = "ml-100k"
 _DERIVED = {
     *("model", "dataset", "protocol", "data_path", "MODEL_TYPE", "MODEL_INPUT_TYPE", "eval_type"),
     *("valid_neg_sample_args", "test_neg_sample_args", "device", "gpu_id", "local_rank", "single_spec"),
+    *("nproc", "enable_amp", "enable_scaler"),  # the machine's; `amp` says the others
     # Of knowledge graphs; None, which is no value of theirs, where RecBole's file of a data set leaves them out.
     *("entity_kg_num_interval", "relation_kg_num_interval"),
 }
@@ -107,6 +110,8 @@ class LISAConfig(Config):
             UsageError: See the constructor.
         """
         settings = {key: value for key, value in plain.items() if key not in _DERIVED}
+        if "amp" not in plain:
+            settings.update({key: plain[key] for key in ("enable_amp", "enable_scaler") if key in plain})
         if settings["train_neg_sample_args"]["distribution"] == "none":
             settings["train_neg_sample_args"] = None
         folder = Path(plain["data_path"])
@@ -194,6 +199,7 @@ class LISAConfig(Config):
         if hasattr(self.model_class, "check_settings"):  # a class of the user may be any of RecBole's
             self.model_class.check_settings(settings)
         check_optimizer(settings)
+        settings.update(mixed_precision(settings, self.external_config_dict))
         check_reading(settings)
         check_surroundings(settings)
         if "loss_type" in settings:
@@ -218,6 +224,8 @@ class LISAConfig(Config):
             settings["device"] = torch.device("cuda")
         else:
             settings["device"] = _cuda_device(settings["gpu_id"])
+        on_gpus = settings["device"].type == "cuda"
+        check_processes(settings, self.external_config_dict, torch.cuda.device_count() if on_gpus else None)
 
 
 def _cuda_device(gpu_id: Any) -> torch.device:

@@ -18,6 +18,20 @@ class TrainingDivergedError(RuntimeError):
     """
 
 
+class ProcessFailedError(RuntimeError):
+    """One of several processes of a run has ended; the message says which, and why.
+
+    The command line prints it in one line and exits with status 1.
+
+    Attributes:
+        details: The traceback, where the end is no mistake of the user; else empty.
+    """
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Suggest the known name closest to a misspelt one, ignoring case.
 

@@ -18,8 +18,10 @@ from recbole.evaluator import Collector, Evaluator
 
 from recbole_lisa.data.dataloader import EvalBatch, EvalLoader
 from recbole_lisa.errors import TrainingDivergedError, UsageError
+from recbole_lisa.processes import from_first
 from recbole_lisa.progress import progress_bar
 from recbole_lisa.ranking import collect, rank_all_items
+from recbole_lisa.shares import EvalShare, merge_collected
 
 
 @torch.no_grad()
@@ -27,6 +29,8 @@ def evaluate(
     model: torch.nn.Module, loader: EvalLoader, config: Config, *, show_progress: bool = False
 ) -> dict[str, float]:
     """Rank the held-out item of every history in `loader` and average the metrics of `config`.
+
+    Several processes share the histories; each of them gets the metrics of all.
 
     Args:
         model: Offers `item_scorer(interaction) -> Scorer` or `full_sort_predict(interaction) -> (N, V)`, and
@@ -46,7 +50,7 @@ def evaluate(
     collector, evaluator = Collector(config), Evaluator(config)
     generator = torch.Generator().manual_seed(config["seed"])
     item_order = torch.randperm(loader.dataset.item_num, generator=generator).to(config["device"])
-    for batch in progress_bar(loader, "Evaluate   ", show_progress):
+    for batch in progress_bar(EvalShare(loader), "Evaluate   ", show_progress):
         check_ranking(batch, config, loader.dataset.item_num)
         if batch.candidates is None and hasattr(model, "item_scorer"):
             _rank_in_blocks(model, batch, config, item_order, collector)
@@ -54,8 +58,10 @@ def evaluate(
         scores, positive = score_batch(model, batch, config, item_order)
         rows = torch.arange(len(scores), device=scores.device)
         collector.eval_batch_collect(scores, batch.interaction, rows, positive)
+    merge_collected(collector.data_struct, loader)
     metrics = evaluator.evaluate(collector.get_data_struct())
-    return {name: float(value) for name, value in metrics.items()}
+    # From one process, so that no decision that hangs on them differs between machines.
+    return from_first({name: float(value) for name, value in metrics.items()})
 
 
 def score_batch(

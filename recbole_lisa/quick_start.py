@@ -11,14 +11,17 @@ from recbole.utils import init_seed
 
 from recbole_lisa.checkpoint import check_checkpoint_dir
 from recbole_lisa.codebook_watch import check_codebook_plot, draw_codebooks
+from recbole_lisa.compilation import check_compiler, compile_encoder
 from recbole_lisa.config import LISAConfig
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.data.raw.obtain import with_data
 from recbole_lisa.evaluation import check_loader
+from recbole_lisa.launch import joins_torchrun, launch, torchrun_group
+from recbole_lisa.processes import is_first, warn_if_crowded
 from recbole_lisa.results import check_result_file, collect_result, result_table, write_result
 from recbole_lisa.resume import resume_if_asked
-from recbole_lisa.run_log import run_log
+from recbole_lisa.run_log import RunLog, run_log
 from recbole_lisa.trainer import LISATrainer
 
 
@@ -51,6 +54,7 @@ def run(
     Raises:
         UsageError: A setting or a file is wrong; the message says which and what would be right.
         TrainingDivergedError: The training loss is NaN or infinite.
+        ProcessFailedError: One of several processes (`nproc`) was killed or failed.
     """
     build = partial(
         LISAConfig,
@@ -78,7 +82,8 @@ def run_configured(
         notes: Lines for the log, before the configuration.
         prepare: Called with the new model before training, for instance to give it parameters.
         observe: Called with the trainer after each validation, once its checkpoints are written: the metrics are
-            `trainer.history[-1]["valid"]`. May raise to stop.
+            `trainer.history[-1]["valid"]`. May raise to stop. With several processes (`nproc`) it is called in the
+            first one; then `prepare` and `observe` must be functions that can be pickled.
 
     Returns:
         The result, see `run`.
@@ -86,14 +91,35 @@ def run_configured(
     Raises:
         UsageError: See `run`.
         TrainingDivergedError: See `run`.
+        ProcessFailedError: See `run`.
     """
-    started = perf_counter()
     check_result_file(config["result_file"])
     check_checkpoint_dir(config["checkpoint_dir"])
     check_codebook_plot(config["codebook_plot"])
+    check_compiler(config)
+    if joins_torchrun(config):
+        with torchrun_group(config):
+            return train_and_test(config, notes, prepare, observe)
+    if config["nproc"] > 1:
+        return launch(train_and_test, config, list(notes), prepare, observe)
+    return train_and_test(config, notes, prepare, observe)
+
+
+def train_and_test(
+    config: LISAConfig,
+    notes: Iterable[str],
+    prepare: Callable[[Any], None] | None,
+    observe: Callable[[LISATrainer], None] | None,
+) -> dict[str, Any]:
+    """The run itself, in this process or in each of several; arguments and result as in `run_configured`.
+
+    Of several processes the first one logs, draws, prints and writes; all return the result.
+    """
+    started = perf_counter()
     with run_log(config) as log:
         for line in (*notes, config):
             getLogger().info(line)
+        warn_if_crowded(config["device"].type)
         init_seed(config["seed"], config["reproducibility"])
         train, valid, test = create_loaders(config, create_dataset(config))
         for loader in filter(None, (valid, test)):
@@ -103,22 +129,29 @@ def run_configured(
         network = config.model_class(config, train.dataset).to(config["device"])
         if prepare is not None:
             prepare(network)
+        if config["compile"]:
+            compile_encoder(network)
         getLogger().info(network)
 
         trainer = LISATrainer(config, network, run_name=log.name, data_fingerprint=train.dataset.data_fingerprint)
         resume_if_asked(trainer)
         bars = bool(config["show_progress"])
-        told = None if observe is None else lambda _epoch, _score: observe(trainer)
+        told = None if observe is None or not is_first() else lambda _epoch, _score: observe(trainer)
         trainer.fit(train, valid, show_progress=bars, callback_fn=told, test_data=test)
-        if config["codebook_plot"] and not draw_codebooks(trainer.history, config["codebook_plot"]):
-            getLogger().warning(f"codebook_plot: {config['model']} has no codebooks, nothing is drawn")
         metrics = trainer.evaluate(test, show_progress=bars)
 
-        seconds = perf_counter() - started
-        result = collect_result(trainer, metrics, seconds=seconds, log_file=log.path)
-        table = result_table(result)
-        log.note(f"result\n{table}")
-        print(table, flush=True)  # first, so that no failing disk takes the metrics
-        if config["result_file"]:
-            write_result(result, config["result_file"])
+        result = collect_result(trainer, metrics, seconds=perf_counter() - started, log_file=log.path)
+        if is_first():
+            report(result, trainer, log)
     return result
+
+
+def report(result: dict[str, Any], trainer: LISATrainer, log: RunLog) -> None:
+    """Print the metrics; write the log, the plot of the codebooks and the result file."""
+    config, table = trainer.config, result_table(result)
+    log.note(f"result\n{table}")
+    print(table, flush=True)  # first, so that no failing disk takes the metrics
+    if config["codebook_plot"] and not draw_codebooks(trainer.history, config["codebook_plot"]):
+        getLogger().warning(f"codebook_plot: {config['model']} has no codebooks, nothing is drawn")
+    if config["result_file"]:
+        write_result(result, config["result_file"])

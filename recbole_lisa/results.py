@@ -9,6 +9,7 @@ from typing import Any
 from recbole_lisa.environment import peak_gpu_memory_mb, peak_memory_mb, versions
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer, probe_writing
+from recbole_lisa.processes import n_processes
 from recbole_lisa.trainer import LISATrainer
 
 
@@ -27,9 +28,10 @@ def collect_result(
         Plain values. `valid` holds the metrics of the best epoch (None without validation), `test` those of the
         test phase (None without test targets, null in the file); `best_epoch` counts from 1 and is the last one
         without validation; `loss` holds the mean training loss of each epoch; `seconds_per_epoch` is the mean over
-        all epochs, training alone; `codebooks` holds used codewords and perplexity of every codebook by epoch;
-        `curve` holds the test metrics every `test_step` epochs. A resumed run counts the epochs before the
-        interruption too.
+        all epochs, training alone, `sequences_per_second` the windows (prefixes under `last_position`) trained in that
+        time; `nproc` is the number of processes, and memory that of the first of them; `codebooks` holds used
+        codewords and perplexity of every codebook by epoch; `curve` holds the test metrics every `test_step` epochs.
+        A resumed run counts the epochs before the interruption too.
     """
     config, history = trainer.config, trainer.history
     times = [epoch["seconds"] for epoch in history]
@@ -44,6 +46,8 @@ def collect_result(
         "epochs_run": len(history),
         "seconds": seconds,
         "seconds_per_epoch": sum(times) / len(times) if times else None,
+        "nproc": n_processes(),
+        "sequences_per_second": _throughput(history),
         "peak_memory_mb": peak_memory_mb(),
         "peak_gpu_memory_mb": peak_gpu_memory_mb(trainer.device),
         "device": str(trainer.device),
@@ -55,6 +59,13 @@ def collect_result(
         "curve": trainer.curve,
         "config": config.plain(),
     }
+
+
+def _throughput(history: list[dict[str, Any]]) -> float | None:
+    """Training sequences a second; epochs that an older version trained, and did not count them, are left out."""
+    counted = [epoch for epoch in history if epoch.get("sequences")]
+    seconds = sum(epoch["seconds"] for epoch in counted)
+    return sum(epoch["sequences"] for epoch in counted) / seconds if seconds else None
 
 
 def check_result_file(path: str | None) -> None:

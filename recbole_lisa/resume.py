@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from recbole_lisa.checkpoint import FORMAT, LAST_SUFFIX, capture_rng, load_checkpoint, restore_rng
 from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
+from recbole_lisa.processes import from_first
 
 if TYPE_CHECKING:
     from recbole_lisa.trainer import LISATrainer
@@ -19,7 +20,8 @@ _FREE_SETTINGS = {
     "data_path",
     *("show_progress", "state", "loss_decimal_place", "log_wandb", "wandb_project", "config_files"),
     *("worker", "gpu_id", "use_gpu", "device", "eval_batch_size"),
-    *("nproc", "world_size", "local_rank", "offset", "ip", "port"),
+    *("nproc", "world_size", "local_rank", "offset", "ip", "port", "compile"),
+    "amp",  # enable_amp and enable_scaler, which older files have too, say the same
     *("download", "archive", "source", "conversion", "archive_url", "archive_checksum"),
     *("save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path"),
 }
@@ -157,7 +159,7 @@ def resume_if_asked(trainer: "LISATrainer") -> None:
     config = trainer.config
     source = config["resume"]
     if source == "auto":
-        source = find_resumable(config.plain(), config["checkpoint_dir"], trainer.data_fingerprint)
+        source = from_first(find_resumable(config.plain(), config["checkpoint_dir"], trainer.data_fingerprint))
         if source is None:
             folder = config["checkpoint_dir"]
             trainer.logger.info(f"resume=auto: no run in '{folder}' fits these settings and data, starting fresh")

@@ -6,6 +6,7 @@ process on, and names its files by the second.
 
 import contextlib
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from recbole.config import Config
 from recbole.utils.logger import log_colors_config
 
 from recbole_lisa.files import unique_run_name
+from recbole_lisa.processes import from_first, is_first
 
 _COLOR_CODE = re.compile(r"\x1b\[[0-9;]*m")
 _LINE = "%(asctime)-15s %(levelname)s  %(message)s"
@@ -35,16 +37,16 @@ class RunLog:
 
     Attributes:
         name: Unique name of the run; its log, TensorBoard folder and checkpoints carry it.
-        file: The handler that writes the log file.
+        file: The handler that writes the log file; one that drops everything in all processes but the first.
     """
 
     name: str
-    file: logging.FileHandler
+    file: logging.Handler
 
     @property
     def path(self) -> Path:
-        """The log file, absolute."""
-        return Path(self.file.baseFilename)
+        """The log file, absolute; the null device where nothing is logged."""
+        return Path(getattr(self.file, "baseFilename", os.devnull))
 
     def note(self, text: str) -> None:
         """Write to the file alone what the terminal shows by other means."""
@@ -55,7 +57,8 @@ class RunLog:
 def run_log(config: Config) -> Iterator[RunLog]:
     """Log to the terminal and to `./log/<model>/<run name>.log` as long as the run lasts.
 
-    Handlers that the surrounding program put on the root logger stay in place.
+    Handlers that the surrounding program put on the root logger stay in place. Of several processes the first one
+    logs, and gives the run its name.
 
     Args:
         config: `model`, `dataset` and the level `state` (INFO when it is no level).
@@ -63,7 +66,11 @@ def run_log(config: Config) -> Iterator[RunLog]:
     Yields:
         The name and the file of the run.
     """
-    name = unique_run_name(config["model"], config["dataset"])
+    name = from_first(unique_run_name(config["model"], config["dataset"]))
+    if not is_first():
+        with _silence() as nowhere:
+            yield RunLog(name, nowhere)
+        return
     folder = Path("log") / config["model"]
     folder.mkdir(parents=True, exist_ok=True)
     file = logging.FileHandler(folder / f"{name}.log", encoding="utf-8")
@@ -85,6 +92,17 @@ def run_log(config: Config) -> Iterator[RunLog]:
         root.removeHandler(file)
         root.setLevel(level)
         file.close()
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[logging.Handler]:
+    """Drop what is logged; without any handler Python would print warnings."""
+    root, nowhere = logging.getLogger(), logging.NullHandler()
+    root.addHandler(nowhere)
+    try:
+        yield nowhere
+    finally:
+        root.removeHandler(nowhere)
 
 
 def _terminal_formatter() -> logging.Formatter:

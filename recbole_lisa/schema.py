@@ -149,6 +149,8 @@ def _convert(key: Key, value: Any) -> Any:
             return None
         if key.types != ("str",):
             value = _parse(value)
+    if value is False and "no" in key.choices:  # as yaml reads an unquoted no
+        return "no"
     if isinstance(value, tuple):
         value = list(value)
     if not _is_number(value) or not key.types:

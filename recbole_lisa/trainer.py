@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from recbole.config import Config
 from recbole.trainer import Trainer
@@ -22,14 +23,21 @@ from recbole_lisa.checkpoint import check_checkpoint_dir, last_file, save_checkp
 from recbole_lisa.codebook_watch import watch_codebooks
 from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.errors import UsageError
+from recbole_lisa.fields import field_names
 from recbole_lisa.files import unique_run_name
-from recbole_lisa.optimizer_step import OptimizerStep
+from recbole_lisa.optimizer_step import OptimizerStep, amp_of
+from recbole_lisa.processes import copy_from_first, is_first, rank, wait_for_all
 from recbole_lisa.progress import progress_bar
+from recbole_lisa.reporting import first_one_reports
 from recbole_lisa.resume import adopt_data, fingerprint_of, restore_run, restore_weights, run_state
+from recbole_lisa.shares import split_for
 
 
 class LISATrainer(Trainer):
     """Trains, validates, stops early, saves and continues one run.
+
+    Several processes (`processes.py`) run the same trainer on the same loaders and share every batch; the first one
+    saves and reports.
 
     Args:
         config: The configuration of the run.
@@ -38,7 +46,7 @@ class LISATrainer(Trainer):
         data_fingerprint: `WindowDataset.data_fingerprint`; None takes that of the first training data.
 
     Raises:
-        UsageError: A run over several processes, or a `checkpoint_dir` that cannot hold checkpoints.
+        UsageError: RecBole's configuration of several processes, or a `checkpoint_dir` that cannot hold checkpoints.
     """
 
     def __init__(
@@ -51,9 +59,13 @@ class LISATrainer(Trainer):
     ) -> None:
         """Build the optimizer and name the files; see the class."""
         if not config["single_spec"]:
-            raise UsageError(f"nproc={config['nproc']}: only one process can train; leave nproc out")
+            raise UsageError(
+                f"nproc={config['nproc']}: RecBole's way to several processes is not supported; run recbole-lisa "
+                f"--nproc={config['nproc']} instead"
+            )
         check_checkpoint_dir(config["checkpoint_dir"])
-        super().__init__(config, model)
+        with first_one_reports(config):
+            super().__init__(config, model)
         self.data_fingerprint = data_fingerprint
         run_name = run_name or unique_run_name(config["model"], config["dataset"])
         self.saved_model_file = str(Path(self.checkpoint_dir) / f"{run_name}.pth")
@@ -61,13 +73,14 @@ class LISATrainer(Trainer):
         self.best_epoch: int | None = None
         self.history: list[dict[str, Any]] = []
         self.curve: list[dict[str, float]] = []
+        self.n_sequences = 0
         self.step = OptimizerStep(
             model,
             self.optimizer,
             device=self.device,
-            enable_amp=self.enable_amp,
-            enable_scaler=self.enable_scaler,
+            amp=amp_of(config),
             clip_grad_norm=self.clip_grad_norm,
+            split=split_for(model, field_names(config)),
         )
 
     def fit(
@@ -99,6 +112,7 @@ class LISATrainer(Trainer):
             UsageError: The run began on another data set.
         """
         adopt_data(self, train_data)
+        copy_from_first([*self.model.parameters(), *self.model.buffers()])
         # Importing RecBole's sequential models switches anomaly detection on for the whole process (its SINE does).
         with torch.autograd.set_detect_anomaly(bool(self.config["detect_anomaly"])):
             self._fit(train_data, valid_data, verbose, saved, show_progress, callback_fn, test_data)
@@ -160,6 +174,7 @@ class LISATrainer(Trainer):
         if not eval_data:
             return None
         if load_best_model:
+            wait_for_all()  # the first process has written the file then
             restore_weights(self, model_file or self.saved_model_file, fingerprint_of(eval_data))
         if not isinstance(eval_data, EvalLoader):
             return super().evaluate(eval_data, load_best_model=False, show_progress=show_progress)
@@ -207,12 +222,14 @@ class LISATrainer(Trainer):
             UsageError: There is no training batch.
         """
         self.model.train()
+        self._draw_apart(epoch_idx)
         if hasattr(train_data, "set_epoch"):
             train_data.set_epoch(epoch_idx)
         totals: list[float] = []
         n_batches = 0
         for interaction in progress_bar(train_data, f"Train {epoch_idx + 1:>5}", show_progress):
             n_batches += 1
+            self.n_sequences += len(interaction)
             where = f"epoch {epoch_idx + 1}, batch {n_batches} of {len(train_data)}"
             parts = self.step(interaction, loss_func or self.model.calculate_loss, where)
             totals = [total + part for total, part in zip(totals or [0.0] * len(parts), parts, strict=True)]
@@ -221,14 +238,21 @@ class LISATrainer(Trainer):
         means = tuple(total / n_batches for total in totals)
         return means if len(means) > 1 else means[0]
 
+    def _draw_apart(self, epoch: int) -> None:
+        """Let every process but the first draw dropout of its own, by (seed, epoch, process) alone."""
+        if not is_first():
+            words = np.random.SeedSequence([self.config["seed"], epoch, rank()]).generate_state(2)
+            torch.manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
+
     def _train_and_record(self, train_data: Any, epoch: int, show_progress: bool) -> str:
         """Train one epoch; the log message about it."""
-        started = perf_counter()
+        self.n_sequences, started = 0, perf_counter()
         losses = self._train_epoch(train_data, epoch, show_progress=show_progress)
         seconds = perf_counter() - started
         parts = list(losses) if isinstance(losses, tuple) else [losses]
         self.train_loss_dict[epoch] = sum(parts)
-        self.history.append({"epoch": epoch + 1, "loss": sum(parts), "parts": parts, "seconds": seconds})
+        entry = {"epoch": epoch + 1, "loss": sum(parts), "parts": parts, "seconds": seconds}
+        self.history.append({**entry, "sequences": self.n_sequences})
         self._add_train_loss_to_tensorboard(epoch, losses)
         report = {"epoch": epoch, "train_loss": losses, "train_step": epoch}
         self.wandblogger.log_metrics(report, head="train")
@@ -270,6 +294,8 @@ class LISATrainer(Trainer):
 
     def _save_checkpoint(self, epoch: int, verbose: bool = True, **kwargs: Any) -> None:
         """Write the complete state after `epoch` (from 0; -1 is before the first) to `saved_model_file`."""
+        if not is_first():
+            return
         path = kwargs.pop("saved_model_file", self.saved_model_file)
         save_checkpoint(run_state(self, epoch), path)
         if verbose:

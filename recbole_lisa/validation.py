@@ -238,6 +238,62 @@ def _check_parts(name: str, parts: Any, known: tuple[str, ...]) -> None:
             raise UsageError(f"unknown part '{part}' of {name}: known are {', '.join(known)}.{hint}")
 
 
+def check_processes(settings: Mapping[str, Any], external: Mapping[str, Any], n_gpus: int | None) -> None:
+    """Check `nproc` against the machine and the batch.
+
+    Args:
+        settings: All settings.
+        external: The settings of the user.
+        n_gpus: GPUs that the run may use; None on the CPU.
+
+    Raises:
+        UsageError: There are fewer GPUs than processes or one of them was chosen, or a batch has fewer rows.
+    """
+    nproc = settings["nproc"]
+    if nproc == 1:
+        return
+    if n_gpus is not None and "gpu_id" in external:
+        raise UsageError(
+            f"gpu_id is {settings['gpu_id']!r}, but nproc={nproc} takes the first {nproc} GPUs: leave gpu_id out and "
+            "choose by CUDA_VISIBLE_DEVICES"
+        )
+    if n_gpus is not None and nproc > n_gpus:
+        raise UsageError(
+            f"nproc is {nproc}, but there are {n_gpus} GPUs and each process needs one: set nproc to {n_gpus} or "
+            "fewer, or use_gpu to False"
+        )
+    if nproc > settings["train_batch_size"]:
+        raise UsageError(
+            f"nproc is {nproc}, but train_batch_size is {settings['train_batch_size']} and the processes share it: set "
+            f"nproc to {settings['train_batch_size']} or fewer"
+        )
+
+
+def mixed_precision(settings: Mapping[str, Any], external: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring `amp` and RecBole's `enable_amp` and `enable_scaler`, which say the same, into agreement.
+
+    Args:
+        settings: All settings.
+        external: The settings of the user.
+
+    Returns:
+        The three keys. `enable_amp` alone is `amp: bf16`, and with `enable_scaler` it is `amp: fp16`.
+
+    Raises:
+        UsageError: The user's settings contradict each other.
+    """
+    enabled, scaled = bool(settings["enable_amp"]), bool(settings["enable_scaler"])
+    if scaled and not enabled and "amp" not in external:
+        raise UsageError("enable_scaler is True, but only fp16 needs a scaled loss: set amp to fp16 instead")
+    named = ("fp16" if scaled else "bf16") if enabled else "no"
+    amp = settings["amp"] if "amp" in external else named
+    wanted = {"amp": amp, "enable_amp": amp != "no", "enable_scaler": amp == "fp16"}
+    for key in ("enable_amp", "enable_scaler"):
+        if key in external and bool(external[key]) != wanted[key]:
+            raise UsageError(f"{key} is {external[key]!r}, but amp is '{amp}': leave {key} out")
+    return wanted
+
+
 def check_surroundings(settings: Mapping[str, Any]) -> None:
     """Check what the run asks of the machine around it: the log's level and wandb.
 

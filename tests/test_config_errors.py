@@ -32,6 +32,18 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         "unknown loss_type 'GBCE' (config_dict): known are BCE, CE, BPR, gBCE, SSM. Did you mean 'gBCE'?",
     ),
     "learner": ({"learner": "adamx"}, "unknown learner 'adamx' (config_dict)"),
+    "nproc": ({"nproc": 0}, "nproc (config_dict) is 0, it must be >= 1"),
+    "nproc-above-the-batch": (
+        {"nproc": 9, "train_batch_size": 8},
+        "nproc is 9, but train_batch_size is 8 and the processes share it: set nproc to 8 or fewer",
+    ),
+    "amp": ({"amp": "bf32"}, "unknown amp 'bf32' (config_dict): known are no, bf16, fp16."),
+    "amp-contradicted": (
+        {"amp": "bf16", "enable_scaler": True},
+        "enable_scaler is True, but amp is 'bf16': leave enable_scaler out",
+    ),
+    "scaler-alone": ({"enable_scaler": True}, "enable_scaler is True, but only fp16 needs a scaled loss: set amp to"),
+    "compile": ({"compile": "yes please"}, "compile (config_dict) is 'yes please', it must be bool"),
     "metric": (
         {"metrics": ["Hits"]},
         "unknown metric 'Hits': known are Hit, MRR, NDCG, Recall, Precision, MAP, GAUC, ShannonEntropy. "
@@ -186,6 +198,39 @@ def test_a_mistake_is_named_with_what_is_right(settings: dict[str, Any], message
 def test_what_is_right_is_accepted(settings: dict[str, Any]) -> None:
     config = LISAConfig("LISASoft", "ml-100k", config_dict=settings)
     assert config["model"] == "LISASoft"
+
+
+@pytest.mark.parametrize(
+    ("settings", "amp", "recboles"),
+    [
+        ({}, "no", (False, False)),
+        ({"amp": False}, "no", (False, False)),  # an unquoted no of a yaml file
+        ({"amp": "bf16"}, "bf16", (True, False)),
+        ({"amp": "fp16"}, "fp16", (True, True)),
+        ({"enable_amp": True}, "bf16", (True, False)),
+        ({"enable_amp": True, "enable_scaler": True}, "fp16", (True, True)),
+    ],
+)
+def test_amp_and_recboles_keys_say_the_same(settings: dict[str, Any], amp: str, recboles: tuple[bool, bool]) -> None:
+    config = LISAConfig("LISASoft", "ml-100k", config_dict=settings)
+    assert (config["amp"], (config["enable_amp"], config["enable_scaler"])) == (amp, recboles)
+    again = LISAConfig.from_plain(config.plain())
+    assert (again["amp"], (again["enable_amp"], again["enable_scaler"])) == (amp, recboles)
+
+
+@pytest.mark.parametrize(
+    ("external", "message"),
+    [
+        ({}, "nproc is 3, but there are 2 GPUs and each process needs one: set nproc to 2 or fewer, or use_gpu to F"),
+        ({"gpu_id": "1"}, "gpu_id is '1', but nproc=3 takes the first 3 GPUs: leave gpu_id out and choose by CUDA_VIS"),
+    ],
+)
+def test_processes_beyond_the_gpus_are_refused(external: dict[str, Any], message: str) -> None:
+    settings = {"nproc": 3, "train_batch_size": 8, "gpu_id": "1"}
+    validation.check_processes(settings, {}, 3)
+    with pytest.raises(UsageError) as caught:
+        validation.check_processes(settings, external, 2)
+    assert str(caught.value).startswith(message)
 
 
 def test_wandb_is_refused_where_it_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ IDS = [file.relative_to(PACKAGE).as_posix() for file in FILES]
 # A part may import parts of its own level and of the levels above it in this list.
 LEVELS: list[set[str]] = [
     {"compat", "errors", "fields", "properties", "environment"},
-    {"arguments", "files", "schema", "validation"},
+    {"arguments", "files", "processes", "schema", "validation"},
     {"ops"},
     {"attention", "layers"},
     {"serving"},
@@ -26,17 +26,20 @@ LEVELS: list[set[str]] = [
     {
         "checkpoint",
         "codebook_watch",
+        "compilation",
         "evaluation",
         "optimizer_step",
         "progress",
         "ranking",
+        "reporting",
         "results",
         "resume",
         "run_log",
         "saved",
+        "shares",
         "trainer",
     },
-    {"benchmark", "quick_start", "registration"},
+    {"benchmark", "launch", "quick_start", "registration"},
     {"cli", "deploy", "reproduce", "tuning"},
     {"__main__"},
 ]

@@ -13,7 +13,8 @@ from tests.tiny import tiny_config, tiny_trainer
 
 KEYS = {
     *("model", "dataset", "protocol", "seed", "valid", "test", "best_epoch", "epochs_run", "seconds"),
-    *("seconds_per_epoch", "peak_memory_mb", "peak_gpu_memory_mb", "device", "checkpoint", "log", "versions"),
+    *("seconds_per_epoch", "nproc", "sequences_per_second", "peak_memory_mb", "peak_gpu_memory_mb", "device"),
+    *("checkpoint", "log", "versions"),
     *("loss", "codebooks", "curve", "config"),
 }
 

@@ -119,12 +119,14 @@ class Attention(nn.Module):
     - in eval mode the same input gives the same output.
 
     sees_future marks a published form whose choice among the earlier positions depends on later ones; remedy says what
-    there is against it.
+    there is against it. compiles is False where loops depend on the data, which torch.compile
+    would compile again and again.
     """
 
     is_causal: bool = True
     sees_future: bool = False
     remedy: str = "causality 'strict' chooses from the past only"
+    compiles: bool = True
     _keywords: dict[str, Any]
 
     def __new__(cls, *_: Any, **keywords: Any) -> "Attention":

@@ -48,6 +48,7 @@ class ClusteredAttention(Attention):
     """
 
     remedy = NO_STRICT_FORM
+    compiles = False
 
     def __init__(
         self,

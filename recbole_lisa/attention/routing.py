@@ -18,6 +18,7 @@ from recbole_lisa.attention.base import (
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest, nearest_points
 from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last
+from recbole_lisa.processes import several, sum_in_place
 
 LLOYD_ITERATIONS = 10
 """k-means iterations over the first batch."""
@@ -53,6 +54,8 @@ class RoutingAttention(Attention):
         ValueError: hidden_size, max_length or window_size below 1, centroid_decay outside [0, 1], or an unknown
             causality.
     """
+
+    compiles = False
 
     def __init__(
         self,
@@ -157,15 +160,13 @@ class RoutingAttention(Attention):
         counts = _of_every_process(torch.tensor([len(points)], device=points.device))
         if not counts.any():
             return None
-        if _several_processes():
+        if several():
             torch.distributed.broadcast(centroids, src=int((counts > 0).long().argmax()))
         return centroids
 
     @staticmethod
     def _batch_means(points: Tensor, cluster: Tensor, centroids: Tensor) -> Tensor:
-        sums = cluster_sums(points, cluster, centroids.shape[0] + 1)[:-1]
-        if _several_processes():
-            torch.distributed.all_reduce(sums)
+        sums = sum_in_place(cluster_sums(points, cluster, centroids.shape[0] + 1)[:-1])
         return mean_directions(sums, centroids)
 
     def _project(self, attended: Tensor) -> Tensor:
@@ -175,12 +176,8 @@ class RoutingAttention(Attention):
 
 def _of_every_process(count: Tensor) -> Tensor:
     """The count (1,) of each process, (P,)."""
-    if not _several_processes():
+    if not several():
         return count
     counts = [torch.empty_like(count) for _ in range(torch.distributed.get_world_size())]
     torch.distributed.all_gather(counts, count)
     return torch.cat(counts)
-
-
-def _several_processes() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from logging import getLogger
 from typing import Any
@@ -231,7 +231,11 @@ class EvalLoader(_Loader):
 
     def __iter__(self) -> Iterator[EvalBatch]:
         """The batches, the same ones at every call."""
-        for start in range(0, len(self.order), self.batch_size):
+        return self.batches(range(len(self)))
+
+    def batches(self, numbers: Iterable[int]) -> Iterator[EvalBatch]:
+        """Some of the batches, by their numbers."""
+        for start in (number * self.batch_size for number in numbers):
             chosen = self.order[start : start + self.batch_size]
             columns, _, _ = self._inputs(chosen)
             columns[self.fields.item] = torch.from_numpy(self.targets[chosen].astype(np.int64))

@@ -21,6 +21,7 @@ from recbole_lisa.data.histories import Gaps, Histories, Index
 from recbole_lisa.data.loading import AtomicDataset
 from recbole_lisa.data.split import Part, split_targets, wanted_parts
 from recbole_lisa.errors import UsageError
+from recbole_lisa.processes import is_first
 
 _UNSAVED = ("save_dataloaders", "dataloaders_save_path")
 
@@ -47,7 +48,8 @@ def create_dataset(config: Config) -> WindowDataset:
     if state is not None:
         return WindowDataset.restored(config, state)
     dataset = WindowDataset(config)
-    cache.write(dataset_state(dataset))
+    if is_first():
+        cache.write(dataset_state(dataset))
     return dataset
 
 

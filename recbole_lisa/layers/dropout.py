@@ -49,7 +49,7 @@ class Dropout(nn.Module):
         """Drop elements of x (...) in training mode."""
         if not self.active:
             return x
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or torch.compiler.is_compiling():  # what is compiled draws in the same pass
             return nn.functional.dropout(x, self.p)
         dropped: Tensor = _Mask.apply(x, threshold_of(self.p))  # type: ignore[no-untyped-call]  # torch's Function
         return dropped

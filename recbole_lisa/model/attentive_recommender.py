@@ -17,9 +17,13 @@ from recbole_lisa.fields import field_names
 from recbole_lisa.layers.item_store import DenseItems, ItemStore
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 from recbole_lisa.model import losses
+from recbole_lisa.model.batch_share import split_batch
 from recbole_lisa.model.item_cache import ItemCache
 from recbole_lisa.model.stock import fill_defaults, item_counts
 from recbole_lisa.ops.pair_scores import pair_scores
+
+REGULARISED = "regularised_id_list"
+"""Column of the items (any number) that the regulariser is computed of, where they are not those of the batch."""
 
 
 class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
@@ -107,10 +111,13 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
     def _history(self, interaction: Interaction) -> Sequences:
         """The input items of a batch, by id."""
         f = self.fields
-        items, length = interaction[f.item_list], interaction[f.item_length]
-        valid = torch.arange(items.shape[1], device=items.device) < length.unsqueeze(1)
         gaps = interaction[f.time_gap_list] / self.time_unit if f.time_gap_list in interaction else None
-        return Sequences(items, valid, gaps)
+        return Sequences(interaction[f.item_list], self._valid(interaction), gaps)
+
+    def _valid(self, interaction: Interaction) -> Tensor:
+        """(N, L), True on real items."""
+        items, length = interaction[self.fields.item_list], interaction[self.fields.item_length]
+        return torch.arange(items.shape[1], device=items.device) < length.unsqueeze(1)
 
     def _supervision(self, interaction: Interaction, valid: Tensor) -> tuple[Tensor, Tensor | None]:
         """Targets (M,) and negatives (M, R) of the M supervised positions; no negatives for CE."""
@@ -126,11 +133,16 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
             )
         return target, interaction[name][valid] if everywhere else interaction[name].view(len(target), -1)
 
+    @staticmethod
+    def _looked_up(index: Tensor, target: Tensor, negative: Tensor | None) -> list[Tensor]:
+        """The ids that the loss of a batch looks up one by one: CE has the targets among all items."""
+        return [index] if negative is None else [index, target, negative]
+
     def calculate_loss(self, interaction: Interaction) -> Tensor | tuple[Tensor, ...]:
         """Training loss of a batch: all positions when it brings a target a position, else the last."""
         history = self._history(interaction)
         target, negative = self._supervision(interaction, history.valid)
-        ids = [history.index] if negative is None else [history.index, target, negative]
+        ids = self._looked_up(history.index, target, negative)
         distinct, inverse = torch.cat([x.flatten() for x in ids]).unique(return_inverse=True)
         rows = [part.view_as(x) for part, x in zip(inverse.split([x.numel() for x in ids]), ids, strict=True)]
         x = self.embed(distinct)  # (U, D)
@@ -155,14 +167,32 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
                 gbce_t=self.gbce_t,
                 log_q=None if self.log_q is None else (self.log_q[target], self.log_q[negative]),
             )
+        if REGULARISED in interaction:
+            x = self.embed(interaction[REGULARISED])
+            view = self.view(x)
         extra = self.regulariser(x, view, inputs, history.valid)
         return loss if extra is None else (loss, extra)
+
+    def share(self, batch: Interaction, number: int, size: int) -> tuple[Interaction, tuple[float, ...]]:
+        """The rows of a training batch that one of several processes computes.
+
+        Args:
+            batch: N rows.
+            number: Of the process, from 0.
+            size: How many processes there are.
+
+        Returns:
+            The rows, and what each part of their loss counts for: over the processes the parts of calculate_loss, each
+            times its weight, add up to those of the whole batch. A single weight is that of all parts.
+        """
+        rows, weight = split_batch(batch, self.fields, number, size)
+        return rows, (weight,)
 
     def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
         """An additional loss term, or None.
 
         Args:
-            x: (U, D) embeddings of the batch's distinct items.
+            x: (U, D) embeddings of the batch's distinct items, or of those of the column REGULARISED.
             view: the same items as the model sees them.
             inputs: the residual stream before each layer, (N, L, D).
             valid: (N, L).
