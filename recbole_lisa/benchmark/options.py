@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 PARTS = ("sublayer", "core")
 GPU_PARTS = ("tests", "attention", "memory", "online", "step", "training")
+AMP = ("no", "bf16", "fp16")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -140,6 +141,8 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--items", type=positive, default=3417, help="items V, padding included (default: ML-1M's 3417)"
     )
+    parser.add_argument("--amp", choices=AMP, default="no", help="our side under autocast, as in a run (default no)")
+    parser.add_argument("--compile", action="store_true", help="our side with a compiled encoder, as in a run")
     _add_common(parser)
 
 

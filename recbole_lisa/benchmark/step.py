@@ -19,12 +19,16 @@ from recbole_lisa.benchmark.measure import CPU, in_fresh_process, peak_of_call, 
 from recbole_lisa.benchmark.plots import Figure, Panel
 from recbole_lisa.benchmark.report import Output, Table, heading, megabytes, ratio
 from recbole_lisa.benchmark.standin import Catalogue, build_model
+from recbole_lisa.compilation import compile_encoder
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.codebook import Codebook
 from recbole_lisa.model import losses
 from recbole_lisa.model.lisa_recommender import LISARecommender
 from recbole_lisa.ops import reference
+from recbole_lisa.optimizer_step import DTYPES
 
+WARM_UP = 2
+"""Steps before the first timed one: the second of them may compile once more, for any size."""
 LISA_MODELS = ("LISABase", "LISASoft", "LISAMini")
 Batch = dict[str, Tensor]
 
@@ -112,12 +116,14 @@ SIDES: dict[str, Callable[[LISARecommender, Batch], Tensor]] = {"naive": naive_l
 
 @dataclass(frozen=True)
 class Sizes:
-    """A training batch: sequences N, positions L, items V with padding, and where it lies."""
+    """A training batch: sequences N, positions L, items V with padding, and where it lies; and how ours computes it."""
 
     n: int
     length: int
     n_items: int
     device: torch.device = CPU
+    amp: str = "no"
+    compiled: bool = False
 
 
 def seeded_model(name: str, sizes: Sizes) -> LISARecommender:
@@ -128,15 +134,25 @@ def seeded_model(name: str, sizes: Sizes) -> LISARecommender:
 
 
 def prepare_step(name: str, side: str, sizes: Sizes) -> Callable[[], object]:
-    """Everything of one side but the call: forward, backward and an Adam step."""
+    """Everything of one side but the call: forward, backward and an Adam step.
+
+    Our side goes the way of a run, with its mixed precision and compiled encoder; the naive side is float32.
+    """
     model = seeded_model(name, sizes)
+    amp = sizes.amp if side == "ours" else "no"
+    if side == "ours" and sizes.compiled:
+        compile_encoder(model)
     batch = {key: x.to(sizes.device) for key, x in random_batch(sizes.n, sizes.length, sizes.n_items).items()}
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    scaler = torch.amp.GradScaler(sizes.device.type, enabled=amp == "fp16")
 
     def step() -> None:
         optimizer.zero_grad()
-        SIDES[side](model, batch).backward()
-        optimizer.step()
+        with torch.autocast(sizes.device.type, dtype=DTYPES[amp], enabled=amp != "no"):
+            loss = SIDES[side](model, batch)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
     return step
 
@@ -194,7 +210,8 @@ def measure_step(name: str, sizes: Sizes, *, repeats: int) -> dict[str, Any]:
         row[f"{side}_mb"] = alone(name, side, sizes)
     steps = {side: prepare_step(name, side, sizes) for side in SIDES}
     for step in steps.values():
-        step()
+        for _ in range(WARM_UP):
+            step()
     for side, timing in time_in_turns(steps, dict.fromkeys(steps, repeats), device=sizes.device).items():
         if isinstance(timing, Exception):
             raise timing
@@ -214,7 +231,7 @@ def run(options: argparse.Namespace) -> None:
             raise UsageError(f"benchmark step has no naive twin of '{name}': known are {', '.join(LISA_MODELS)}")
     device = set_up_device(options.device, options.threads)
     output = Output(options.output, "step")
-    sizes = Sizes(options.batch, options.length, options.items, device)
+    sizes = Sizes(options.batch, options.length, options.items, device, options.amp, options.compile)
     title = heading(options.command, device)
     print(title)
     rows = [measure_step(name, sizes, repeats=options.repeats) for name in options.models]
@@ -231,7 +248,8 @@ def step_table(rows: Sequence[dict[str, Any]], sizes: Sizes, repeats: int) -> Ta
         naive, ours = (f"{t['median']:.3f} [{t['low']:.3f}, {t['high']:.3f}]" for t in (row["naive"], row["ours"]))
         memory = [megabytes(row["naive_mb"]), megabytes(row["ours_mb"]), ratio(row["naive_mb"] / row["ours_mb"])]
         lines.append([row["model"], naive, ours, ratio(1 / row["ratio"]), *memory])
-    size = f"N={sizes.n}, L={sizes.length}, V={sizes.n_items}"
+    how = ", compiled" if sizes.compiled else ""
+    size = f"N={sizes.n}, L={sizes.length}, V={sizes.n_items}, ours with amp {sizes.amp}{how}"
     return Table(f"Training step, {size}; median of {repeats} [fastest, slowest]", columns, lines)
 
 

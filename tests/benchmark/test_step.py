@@ -1,8 +1,11 @@
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from recbole_lisa.benchmark import step
 from recbole_lisa.benchmark.gate import GateError
@@ -36,6 +39,20 @@ def test_the_command_prints_and_writes_a_row_a_model(tmp_path: Path, capsys: pyt
     assert row["ratio"] == pytest.approx(row["ours"]["median"] / row["naive"]["median"])
     assert row["naive_mb"] != row["ours_mb"]
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_mixed_precision_is_that_of_our_side_alone(amp: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, torch.dtype] = {}
+    for side, loss in step.SIDES.items():
+
+        def note(model: Any, batch: Any, side: str = side, loss: Any = loss) -> torch.Tensor:
+            seen[side] = (model.item_embedding.weight @ model.item_embedding.weight.t()).dtype
+            return loss(model, batch)
+
+        monkeypatch.setitem(step.SIDES, side, note)
+        step.prepare_step("LISASoft", side, replace(SIZES, amp=amp))()
+    assert seen == {"naive": torch.float32, "ours": {"bf16": torch.bfloat16, "fp16": torch.float16}[amp]}
 
 
 @pytest.mark.parametrize(
