@@ -43,8 +43,14 @@ def kept(bits: Tensor, threshold: int, out: Tensor) -> Tensor:
     return torch.ge(bits, threshold - LEVELS // 2, out=out)
 
 
-def draw_seeds(n: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """n pairs of 32 random bits, (n, 2) uint32, from torch's default generator: one pair for each mask."""
+def draw_seeds(n: int, threshold: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """n pairs of 32 random bits, (n, 2) uint32, from torch's default generator: one pair for each mask.
+
+    Where nothing is dropped (threshold 0) they are zeros and the generator stays where it is: evaluating a model must
+    not change how it trains on.
+    """
+    if not threshold:
+        return np.zeros((n, 2), np.uint32)
     return torch.empty(n, 2, dtype=torch.int64).random_(0, 2**32).numpy().astype(np.uint32)
 
 

@@ -39,7 +39,7 @@ class _EmbedPositions(torch.autograd.Function):
         from recbole_lisa.ops.row_loops.encoder import embed
 
         out = items.new_empty(*rows.shape, items.shape[1])
-        ctx.seed, ctx.threshold, ctx.n_items = draw_seeds(1)[0], threshold, len(items)
+        ctx.seed, ctx.threshold, ctx.n_items = draw_seeds(1, threshold)[0], threshold, len(items)
         ctx.numbers = array(torch.tensor([0.0, scale_of(threshold)], dtype=items.dtype))
         ctx.save_for_backward(rows)
         read = [array(x) for x in (rows.flatten(), items, positions)]

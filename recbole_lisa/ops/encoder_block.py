@@ -15,8 +15,10 @@ from torch.autograd.function import once_differentiable
 from recbole_lisa.ops.dropout_bits import draw_seeds, scale_of, threshold_of
 from recbole_lisa.ops.row_loops import array, share
 
-BLOCK_ELEMENTS = 2**17
-"""Entries of a block's (rows, D) tensors for each thread: 512 KB in float32, to stay near the core."""
+BLOCK_ELEMENTS = 2**18
+"""Entries of a block's (rows, D) tensors: 1 MB in float32, to stay near the cores."""
+PART_ROWS = 128
+"""Rows that are summed in one go; the sums are added in order, so that they are the same for any number of threads."""
 
 
 class BlockWeights(NamedTuple):
@@ -56,7 +58,7 @@ def encoder_block(stream: Tensor, attended: Tensor, weights: BlockWeights, *, dr
 
 
 def _blocks(n_rows: int, width: int) -> Iterator[slice]:
-    size = max(BLOCK_ELEMENTS // width, 1) * torch.get_num_threads()
+    size = max(BLOCK_ELEMENTS // width, 1)  # whatever the threads: sums must not hang on their number
     return (slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size))
 
 
@@ -72,7 +74,7 @@ class _EncoderBlock(torch.autograd.Function):
         """Block by block; what backward needs is written where it is kept."""
         from recbole_lisa.ops.row_loops.encoder import activate, add_and_norm
 
-        w, seeds, numbers = BlockWeights(*weights), draw_seeds(3), _numbers(stream, threshold, eps)
+        w, seeds, numbers = BlockWeights(*weights), draw_seeds(3, threshold), _numbers(stream, threshold, eps)
         out, first, second = (torch.empty_like(stream) for _ in range(3))
         inner, moments = stream.new_empty(len(stream), len(w.w1)), stream.new_empty(2, 2, len(stream))
         for rows in _blocks(*stream.shape):
@@ -109,15 +111,17 @@ class _EncoderBlock(torch.autograd.Function):
             gain, d_gain, d_shift = (w.gain1, sums.gain1, sums.shift1) if site == 0 else (w.gain2, *sums[6:])
             mask = (ctx.seeds[2 * site], rows.start, ctx.threshold, numbers)
             arrays = [array(x) for x in (gain, total[rows], moments[site][:, rows], d_x, d_branch)]
+            read, parts = array(grad), gain.new_zeros(-(-len(grad) // PART_ROWS), 2, len(gain))
+            sums_of_parts = array(parts)
 
-            def work(i: int, j: int) -> None:
-                own = torch.zeros(2, len(gain), dtype=gain.dtype)
-                undo_add_and_norm(i, j, array(grad), *mask, *arrays, *own.numpy())
-                parts.append(own)
+            def work(first: int, end: int) -> None:
+                for part in range(first, end):
+                    start = part * PART_ROWS
+                    stop = min(start + PART_ROWS, len(read))
+                    undo_add_and_norm(start, stop, read, *mask, *arrays, *sums_of_parts[part])
 
-            parts: list[Tensor] = []
-            share(work, len(grad))
-            by_gain, by_shift = torch.stack(parts).sum(dim=0)
+            share(work, len(parts))
+            by_gain, by_shift = parts.sum(dim=0)
             d_gain.add_(by_gain)
             d_shift.add_(by_shift)
 

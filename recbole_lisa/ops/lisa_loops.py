@@ -18,7 +18,7 @@ from recbole_lisa.ops.readout import score_table
 from recbole_lisa.ops.row_loops import array, check_rows, share
 
 BLOCK_ELEMENTS = 2**18
-"""Entries of a block's (rows, B * W) buffers for each thread: 0.5 MB in float32."""
+"""Entries of a block's (rows, B * W) buffers: 1 MB in float32."""
 FORGOTTEN = {torch.float32: 1e-37, torch.float64: 1e-307}
 """What has faded below is taken as 0: it could not decide anything (readout.SAFE_SPAN), and is slow to compute with."""
 
@@ -44,7 +44,7 @@ def _rows(
 
 
 def _blocks(n_rows: int, columns: int) -> list[slice]:
-    size = max(BLOCK_ELEMENTS // columns, 1) * torch.get_num_threads()
+    size = max(BLOCK_ELEMENTS // columns, 1)  # whatever the threads: sums must not hang on their number
     return [slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size)]
 
 

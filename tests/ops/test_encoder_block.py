@@ -25,7 +25,7 @@ def plain_block(stream: Tensor, attended: Tensor, w: BlockWeights, p: float) -> 
     threshold = threshold_of(p)
     masks = [
         torch.from_numpy(mask_of(seed, M, width, threshold)).to(stream.dtype) * scale_of(threshold)
-        for seed, width in zip(draw_seeds(3), (D, F, D), strict=True)
+        for seed, width in zip(draw_seeds(3, threshold), (D, F, D), strict=True)
     ]
     on_attended, on_inner, on_output = masks
     h = torch.layer_norm(stream + on_attended * attended, [D], w.gain1, w.shift1, EPS)
@@ -41,6 +41,7 @@ def test_block_equals_the_formula_in_outputs_and_all_gradients(
     p: float, threads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", 5 * D)
+    monkeypatch.setattr(module, "PART_ROWS", 2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     stream, attended, weights = operands(dtype)
     leaves = [stream, attended, *weights]
@@ -56,6 +57,28 @@ def test_block_equals_the_formula_in_outputs_and_all_gradients(
         # Sums over 23 rows of normal numbers: float32 rounding is relative to their size, not to a sum near 0.
         size = plain.abs().max().clamp_min(1.0)
         assert_close(fast / size, plain / size)
+
+
+def test_without_dropout_the_generator_stays_where_it_is() -> None:
+    stream, attended, weights = operands(torch.float32)
+    before = torch.get_rng_state()
+    encoder_block(stream, attended, weights, dropout=0.0, eps=EPS)
+    embed_positions(torch.zeros(1, 2, dtype=torch.long), torch.zeros(4, D), torch.zeros(2, D), dropout=0.0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PART_ROWS", 4)
+    stream, attended, weights = operands(torch.float32)
+    results = []
+    for threads in (1, 3, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        torch.manual_seed(7)
+        out = encoder_block(stream, attended, weights, dropout=0.2, eps=EPS)
+        results.append([out, *torch.autograd.grad(out.sin().sum(), [stream, attended, *weights])])
+    for one, three, again in zip(*results, strict=True):
+        assert torch.equal(one, three)
+        assert torch.equal(one, again)
 
 
 @pytest.mark.parametrize("place", ["stream", "attended"])
@@ -85,7 +108,11 @@ def test_embedded_positions_equal_the_formula(p: float, threads: int, monkeypatc
     torch.manual_seed(3)
     fast = embed_positions(rows, items, positions, dropout=p)
     torch.manual_seed(3)
-    mask = torch.from_numpy(mask_of(draw_seeds(1)[0], n * length, D, threshold_of(p))).view(n, length, D).double()
+    mask = (
+        torch.from_numpy(mask_of(draw_seeds(1, threshold_of(p))[0], n * length, D, threshold_of(p)))
+        .view(n, length, D)
+        .double()
+    )
     plain = (items[rows] + positions) * mask * scale_of(threshold_of(p))
     results = [[x, *torch.autograd.grad(x.sin().sum(), (items, positions))] for x in (fast, plain)]
     for a, b in zip(*results, strict=True):
