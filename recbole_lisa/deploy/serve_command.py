@@ -1,6 +1,7 @@
 """The command `recbole-lisa serve`."""
 
 import argparse
+import contextlib
 import os
 from collections.abc import Sequence
 from importlib import import_module
@@ -65,11 +66,20 @@ def main(words: Sequence[str]) -> int:
         k=options.max_k,
         waiting=options.max_waiting,
     )
+    _warm_up(recommender)
     service = app.build_app(recommender, store, measures, limits, options.threads, hosts_of(options))
     bundle = recommender.bundle
     print(f"{bundle.model} of {bundle.dataset}, {len(bundle.ids):,} items: {server.address_of(listening)}", flush=True)
     server.serve(service, listening, stop_seconds=options.stop_seconds)
     return 0
+
+
+def _warm_up(recommender: Recommender) -> None:
+    """What the first calls load and compile should not keep the first callers waiting."""
+    anything = [recommender.ids.raw(1)]
+    recommender.recommend([anything], k=1, filter_seen=False)
+    with contextlib.suppress(UsageError):  # a model without sessions
+        recommender.start(anything).recommend(1, filter_seen=False)
 
 
 def hosts_of(options: argparse.Namespace) -> frozenset[str] | None:

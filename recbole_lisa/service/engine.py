@@ -70,11 +70,8 @@ class Engine:
 
     def __init__(self, recommender: Recommender) -> None:
         self.recommender = recommender
-        # What the first calls load and compile should not keep the first callers waiting.
-        anything = [recommender.ids.raw(1)]
-        recommender.recommend([anything], k=1, filter_seen=False)
         try:
-            recommender.start(anything)
+            recommender.start()
             self.has_sessions = True
         except UsageError:
             self.has_sessions = False
