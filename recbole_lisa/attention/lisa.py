@@ -9,7 +9,12 @@ from torch import Tensor, nn
 from recbole_lisa.attention.base import Attention, keep_real
 from recbole_lisa.layers.codebook import Codebook
 from recbole_lisa.ops.histogram import histogram_step, last_histogram
-from recbole_lisa.ops.lisa_attention import lisa_attention_items, lisa_attention_last, read_histogram
+from recbole_lisa.ops.lisa_attention import (
+    lisa_attention_items,
+    lisa_attention_last,
+    lisa_attention_real,
+    read_histogram,
+)
 from recbole_lisa.ops.quantize import Quantized
 
 PROJECTIONS = ("per_codebook", "shared")
@@ -161,6 +166,14 @@ class LISAAttention(Attention):
         table, values = self.table_and_values()
         keys, decay = self._soft(distinct), self.step_decay(time_gaps)
         return lisa_attention_items(
+            items, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid, causal=self.is_causal
+        )
+
+    def attend_real(self, items: Tensor, distinct: Quantized, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
+        """As attend, at the M real positions only, one row after the other: (M, D)."""
+        table, values = self.table_and_values()
+        keys, decay = self._soft(distinct), self.step_decay(time_gaps)
+        return lisa_attention_real(
             items, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid, causal=self.is_causal
         )
 

@@ -1,11 +1,10 @@
 """The SASRec-style encoder around any attention mechanism, post-norm (LISA, Section 4.3)."""
 
-import torch
 from torch import Tensor, nn
 
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
-from recbole_lisa.ops.row_loops import numba_is_there
+from recbole_lisa.ops.row_loops import is_eager, loops_serve
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -78,11 +77,8 @@ class EncoderBlock(nn.Module):
         return out
 
     def _fits_the_op(self, stream: Tensor, attended: Tensor) -> bool:
-        dtype = self.attention_norm.weight.dtype
-        one_dtype = stream.dtype == attended.dtype == dtype and dtype in (torch.float32, torch.float64)
-        plain = not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
         relu = isinstance(self.feed_forward[1], nn.ReLU)
-        return stream.device.type == "cpu" and stream.numel() > 0 and one_dtype and plain and relu and numba_is_there()
+        return relu and stream.numel() > 0 and is_eager() and loops_serve(stream, attended, self.attention_norm.weight)
 
     def _weights(self) -> BlockWeights:
         first, last = self.feed_forward[0], self.feed_forward[-1]

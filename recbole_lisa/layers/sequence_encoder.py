@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention import Attention, LISAAttention, describe_attention
-from recbole_lisa.attention.base import final_positions, take_positions
+from recbole_lisa.attention.base import final_positions, take_positions, take_valid
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.layers.encoder import EncoderBlock
 from recbole_lisa.ops.embed_positions import embed_positions
 from recbole_lisa.ops.quantize import Quantized
-from recbole_lisa.ops.row_loops import numba_is_there
+from recbole_lisa.ops.row_loops import is_eager, loops_serve
 
 
 class ItemView(NamedTuple):
@@ -166,10 +166,10 @@ class SequenceEncoder(nn.Module):
     def _stream(self, rows: Tensor, positions: Tensor, view: ItemView) -> Tensor:
         """Rows (..., L) of the view at positions (L,) -> (..., L, D); beyond the last position there is that one."""
         where = positions.clamp_max(self.position_embedding.num_embeddings - 1)
-        position = self.position_embedding(where)  # (L, D)
-        if rows.dim() == 2 and _loops_serve(position, view.stream):
-            return embed_positions(rows, view.stream, position, dropout=self.dropout.active)
-        out: Tensor = self.dropout(nn.functional.embedding(rows, view.stream) + position)
+        table = self.position_embedding.weight
+        if is_eager() and loops_serve(table, view.stream):
+            return embed_positions(rows, where.expand_as(rows), view.stream, table, dropout=self.dropout.active)
+        out: Tensor = self.dropout(nn.functional.embedding(rows, view.stream) + self.position_embedding(where))
         return out
 
     def top(self, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
@@ -188,6 +188,30 @@ class SequenceEncoder(nn.Module):
     def encode(self, history: Sequences, view: ItemView) -> Tensor:
         """Hidden state at every position, (N, L, D)."""
         return self.top(self.layer_inputs(history, view)[-1], history, view)
+
+    def encode_real(self, history: Sequences, view: ItemView) -> tuple[Tensor, list[Tensor]]:
+        """Hidden state at every real position, one row after the other, (M, D): as little as possible is padding.
+
+        Also the residual stream before each layer: (N, L, D), or (M, D) where reads_codes_only.
+        """
+        if self.reads_codes_only(view):
+            self._check_length(history)
+            real = history.valid.flatten().nonzero().squeeze(1)  # (M,)
+            rows = history.index.flatten().index_select(0, real)
+            inputs = [self._stream(rows, real % history.index.shape[1], view)]  # (M, D)
+            h, attended = inputs[0], self._attend_real(history, view)
+        else:
+            inputs = self.layer_inputs(history, view)
+            h = take_valid(inputs[-1], history.valid)  # (M, D)
+            attended = take_valid(self.attend(len(self.blocks) - 1, inputs[-1], history, view), history.valid)
+        out: Tensor = self.blocks[-1](h, attended)
+        return out, inputs
+
+    def _attend_real(self, history: Sequences, view: ItemView) -> Tensor:
+        attention = self.attention(0)
+        assert isinstance(attention, LISAAttention)
+        assert view.quantized is not None
+        return attention.attend_real(history.index, view.quantized, history.valid, history.gaps)
 
     def encode_last(self, history: Sequences, view: ItemView) -> Tensor:
         """Hidden state at each row's final real position, (N, D)."""
@@ -208,9 +232,3 @@ class SequenceEncoder(nn.Module):
         h = self._stream(rows, final, view)  # (N, D)
         out: Tensor = self.blocks[0](h, self.attend_last(0, h, history, view))
         return out
-
-
-def _loops_serve(position: Tensor, items: Tensor) -> bool:
-    one_dtype = position.dtype == items.dtype and items.dtype in (torch.float32, torch.float64)
-    plain = not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
-    return items.device.type == "cpu" and one_dtype and plain and numba_is_there()

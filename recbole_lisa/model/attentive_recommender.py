@@ -12,7 +12,6 @@ from recbole.utils import InputType
 from torch import Tensor, nn
 
 from recbole_lisa.attention import Attention
-from recbole_lisa.attention.base import take_valid
 from recbole_lisa.fields import field_names
 from recbole_lisa.layers.item_store import DenseItems, ItemStore
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
@@ -148,10 +147,10 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
         x = self.embed(distinct)  # (U, D)
         view = self.view(x)
         history = history._replace(index=rows[0])
-        inputs = self.layer_inputs(history, view)
         if self.fields.target_list in interaction:
-            hidden = take_valid(self.top(inputs[-1], history, view), history.valid)  # (M, D)
+            hidden, inputs = self.encode_real(history, view)  # (M, D)
         else:
+            inputs = self.layer_inputs(history, view)
             hidden = self.top_last(inputs[-1], history, view)  # (M, D)
         if negative is None:
             loss = losses.full_cross_entropy(hidden, self.all_targets(), target)
@@ -194,7 +193,7 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
         Args:
             x: (U, D) embeddings of the batch's distinct items, or of those of the column REGULARISED.
             view: the same items as the model sees them.
-            inputs: the residual stream before each layer, (N, L, D).
+            inputs: the residual stream before each layer, (N, L, D), or what encode_real says.
             valid: (N, L).
         """
         return None

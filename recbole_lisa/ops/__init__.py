@@ -1,6 +1,18 @@
 """Pure tensor functions: no nn.Module, no configuration, no RecBole."""
 
-from recbole_lisa.ops.lisa_attention import lisa_attention, lisa_attention_items, lisa_attention_last
+from recbole_lisa.ops.lisa_attention import (
+    lisa_attention,
+    lisa_attention_items,
+    lisa_attention_last,
+    lisa_attention_real,
+)
 from recbole_lisa.ops.quantize import Quantized, quantize
 
-__all__ = ["Quantized", "lisa_attention", "lisa_attention_items", "lisa_attention_last", "quantize"]
+__all__ = [
+    "Quantized",
+    "lisa_attention",
+    "lisa_attention_items",
+    "lisa_attention_last",
+    "lisa_attention_real",
+    "quantize",
+]

@@ -7,56 +7,58 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.dropout_bits import draw_seeds, scale_of, threshold_of
-from recbole_lisa.ops.row_loops import array, check_rows, share
+from recbole_lisa.ops.row_loops import array, arrays, check_rows, share
 
 
-def embed_positions(rows: Tensor, items: Tensor, positions: Tensor, *, dropout: float) -> Tensor:
-    """out[n, l] = dropout(items[rows[n, l]] + positions[l]).
+def embed_positions(rows: Tensor, where: Tensor, items: Tensor, positions: Tensor, *, dropout: float) -> Tensor:
+    """out[...] = dropout(items[rows[...]] + positions[where[...]]).
 
     Args:
-        rows: (N, L) rows of items, on the CPU.
+        rows: (...) rows of items, on the CPU.
+        where: (...) rows of positions.
         items: (U, D), float32 or float64.
-        positions: (L, D), of the same dtype.
+        positions: (P, D), of the same dtype.
         dropout: probability, 0 for none.
 
     Returns:
-        (N, L, D); differentiable once in items and positions.
+        (..., D); differentiable once in items and positions.
 
     Raises:
-        ValueError: positions are not one a column of rows.
-        IndexError: a row is none of items.
+        ValueError: rows and where, or items and positions, do not fit together.
+        IndexError: a row is none of items or positions.
     """
-    if positions.shape != (rows.shape[1], items.shape[1]):
-        raise ValueError(f"positions must be {(rows.shape[1], items.shape[1])} = (L, D), got {tuple(positions.shape)}")
+    if rows.shape != where.shape:
+        raise ValueError(f"where must be {tuple(rows.shape)} as rows is, got {tuple(where.shape)}")
+    if positions.dim() != 2 or positions.shape[1:] != items.shape[1:]:
+        raise ValueError(f"positions must be (P, {items.shape[1]}) = (P, D), got {tuple(positions.shape)}")
     check_rows(rows, len(items))
-    out: Tensor = _EmbedPositions.apply(rows, items, positions, threshold_of(dropout))  # type: ignore[no-untyped-call]  # torch's Function carries no types
-    return out
+    check_rows(where, len(positions))
+    out: Tensor = _EmbedPositions.apply(rows.flatten(), where.flatten(), items, positions, threshold_of(dropout))  # type: ignore[no-untyped-call]  # torch's Function carries no types
+    return out.view(*rows.shape, -1)
 
 
 class _EmbedPositions(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, items: Tensor, positions: Tensor, threshold: int) -> Tensor:
-        from recbole_lisa.ops.row_loops.encoder import embed
+    """apply(rows (M,), where (M,), items, positions, threshold) -> (M, D)."""
 
-        out = items.new_empty(*rows.shape, items.shape[1])
-        ctx.seed, ctx.threshold, ctx.n_items = draw_seeds(1, threshold)[0], threshold, len(items)
-        ctx.numbers = array(torch.tensor([0.0, scale_of(threshold)], dtype=items.dtype))
-        ctx.save_for_backward(rows)
-        read = [array(x) for x in (rows.flatten(), items, positions)]
-        flat = array(out.view(-1, out.shape[2]))
-        share(lambda i, j: embed(i, j, *read, ctx.seed, threshold, ctx.numbers, flat), len(flat))
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, where: Tensor, items: Tensor, positions: Tensor, threshold: int) -> Tensor:
+        from recbole_lisa.ops.row_loops.encoder import embed, embed_in_parts
+
+        out = items.new_empty(len(rows), items.shape[1])
+        numbers = array(torch.tensor([0.0, scale_of(threshold)], dtype=items.dtype))
+        ctx.drop = draw_seeds(1, threshold)[0], threshold, numbers
+        ctx.sizes = len(items), len(positions)
+        ctx.save_for_backward(rows, where)
+        share(embed, embed_in_parts, len(out), *arrays(rows, where, items, positions), *ctx.drop, array(out))
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, Tensor, None]:
         """Gradients by items and positions."""
-        from recbole_lisa.ops.row_loops.encoder import undo_embed
+        from recbole_lisa.ops.row_loops.encoder import undo_embed, undo_embed_in_parts
 
-        (rows,) = ctx.saved_tensors
-        d_items = grad.new_zeros(ctx.n_items, grad.shape[2])
-        d_positions = grad.new_zeros(grad.shape[1:])
-        read = [array(x) for x in (rows.flatten(), grad.flatten(0, 1))]
-        sums = [array(x) for x in (d_items, d_positions)]
-        share(lambda i, j: undo_embed(i, j, *read, ctx.seed, ctx.threshold, ctx.numbers, *sums), grad.shape[2])
-        return None, d_items, d_positions, None
+        d_items, d_positions = (grad.new_zeros(size, grad.shape[1]) for size in ctx.sizes)
+        read, sums = arrays(*ctx.saved_tensors, grad), arrays(d_items, d_positions)
+        share(undo_embed, undo_embed_in_parts, grad.shape[1], *read, *ctx.drop, *sums)
+        return None, None, d_items, d_positions, None

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.dropout_bits import draw_seeds, scale_of, threshold_of
-from recbole_lisa.ops.row_loops import array, share
+from recbole_lisa.ops.row_loops import array, arrays, share
 
 BLOCK_ELEMENTS = 2**18
 """Entries of a block's (rows, D) tensors: 1 MB in float32, to stay near the cores."""
@@ -72,25 +72,27 @@ class _EncoderBlock(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stream: Tensor, attended: Tensor, threshold: int, eps: float, *weights: Tensor) -> Tensor:
         """Block by block; what backward needs is written where it is kept."""
-        from recbole_lisa.ops.row_loops.encoder import activate, add_and_norm
+        from recbole_lisa.ops.row_loops.encoder import (
+            activate,
+            activate_in_parts,
+            add_and_norm,
+            add_and_norm_in_parts,
+        )
 
         w, seeds, numbers = BlockWeights(*weights), draw_seeds(3, threshold), _numbers(stream, threshold, eps)
         out, first, second = (torch.empty_like(stream) for _ in range(3))
         inner, moments = stream.new_empty(len(stream), len(w.w1)), stream.new_empty(2, 2, len(stream))
         for rows in _blocks(*stream.shape):
-            before, size = rows.start, rows.stop - rows.start
-            dropped = [(seed, before, threshold, numbers) for seed in seeds]
+            size = rows.stop - rows.start
+            drop = [(seed, rows.start, threshold, numbers) for seed in seeds]
             h, stats = torch.empty_like(stream[rows]), stream.new_empty(2, 2, size)
-            arrays = [array(x) for x in (w.gain1, w.shift1, first[rows], stats[0], h)]
-            x, a = array(stream[rows]), array(attended[rows])
-            share(lambda i, j, x=x, a=a, m=dropped[0], o=arrays: add_and_norm(i, j, x, a, *m, *o), size)  # type: ignore[misc]  # bound now
+            read, written = (stream[rows], attended[rows]), (w.gain1, w.shift1, first[rows], stats[0], h)
+            share(add_and_norm, add_and_norm_in_parts, size, *arrays(*read), *drop[0], *arrays(*written))
             u = torch.addmm(w.b1, h, w.w1.t())  # (rows, F)
-            x, o = array(u), array(inner[rows])
-            share(lambda i, j, x=x, m=dropped[1], o=o: activate(i, j, x, *m, o), size)  # type: ignore[misc]  # bound now
+            share(activate, activate_in_parts, size, array(u), *drop[1], array(inner[rows]))
             fed = torch.addmm(w.b2, inner[rows], w.w2.t())  # (rows, D)
-            arrays = [array(x) for x in (w.gain2, w.shift2, second[rows], stats[1], out[rows])]
-            x, a = array(h), array(fed)
-            share(lambda i, j, x=x, a=a, m=dropped[2], o=arrays: add_and_norm(i, j, x, a, *m, *o), size)  # type: ignore[misc]  # bound now
+            written = (w.gain2, w.shift2, second[rows], stats[1], out[rows])
+            share(add_and_norm, add_and_norm_in_parts, size, *arrays(h, fed), *drop[2], *arrays(*written))
             moments[:, :, rows] = stats
         ctx.save_for_backward(first, inner, second, moments, *weights)
         ctx.seeds, ctx.threshold, ctx.eps = seeds, threshold, eps
@@ -100,7 +102,14 @@ class _EncoderBlock(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by stream, attended and the weights."""
-        from recbole_lisa.ops.row_loops.encoder import norm_again, undo_activate, undo_add_and_norm
+        from recbole_lisa.ops.row_loops.encoder import (
+            norm_again,
+            norm_again_in_parts,
+            undo_activate,
+            undo_activate_in_parts,
+            undo_add_and_norm,
+            undo_add_and_norm_in_parts,
+        )
 
         first, inner, second, moments, *weights = ctx.saved_tensors
         w, numbers = BlockWeights(*weights), _numbers(first, ctx.threshold, ctx.eps)
@@ -109,19 +118,12 @@ class _EncoderBlock(torch.autograd.Function):
 
         def undo(grad: Tensor, site: int, rows: slice, total: Tensor, d_x: Tensor, d_branch: Tensor) -> None:
             gain, d_gain, d_shift = (w.gain1, sums.gain1, sums.shift1) if site == 0 else (w.gain2, *sums[6:])
-            mask = (ctx.seeds[2 * site], rows.start, ctx.threshold, numbers)
-            arrays = [array(x) for x in (gain, total[rows], moments[site][:, rows], d_x, d_branch)]
-            read, parts = array(grad), gain.new_zeros(-(-len(grad) // PART_ROWS), 2, len(gain))
-            sums_of_parts = array(parts)
-
-            def work(first: int, end: int) -> None:
-                for part in range(first, end):
-                    start = part * PART_ROWS
-                    stop = min(start + PART_ROWS, len(read))
-                    undo_add_and_norm(start, stop, read, *mask, *arrays, *sums_of_parts[part])
-
-            share(work, len(parts))
-            by_gain, by_shift = parts.sum(dim=0)
+            drop = (ctx.seeds[2 * site], rows.start, ctx.threshold, numbers)
+            d_norm = gain.new_zeros(-(-len(grad) // PART_ROWS), 2, len(gain))
+            written = arrays(gain, total[rows], moments[site][:, rows], d_x, d_branch, d_norm)
+            loops = undo_add_and_norm, undo_add_and_norm_in_parts
+            share(*loops, len(d_norm), PART_ROWS, array(grad), *drop, *written)
+            by_gain, by_shift = d_norm.sum(dim=0)
             d_gain.add_(by_gain)
             d_shift.add_(by_shift)
 
@@ -133,10 +135,9 @@ class _EncoderBlock(torch.autograd.Function):
                 sums.w2.addmm_(d_fed.t(), inner[rows])
                 sums.b2.add_(d_fed.sum(dim=0))
                 d_inner = d_fed @ w.w2  # (rows, F)
-                o, g = array(inner[rows]), array(d_inner)
-                share(lambda i, j, o=o, g=g: undo_activate(i, j, o, numbers, g), size)  # type: ignore[misc]  # bound now
-                arrays = [array(x) for x in (first[rows], moments[0][:, rows], w.gain1, w.shift1, h)]
-                share(lambda i, j, arrays=arrays: norm_again(i, j, *arrays), size)  # type: ignore[misc]  # bound now
+                share(undo_activate, undo_activate_in_parts, size, array(inner[rows]), numbers, array(d_inner))
+                read = arrays(first[rows], moments[0][:, rows], w.gain1, w.shift1, h)
+                share(norm_again, norm_again_in_parts, size, *read)
                 sums.w1.addmm_(d_inner.t(), h)
                 sums.b1.add_(d_inner.sum(dim=0))
                 d_h.addmm_(d_inner, w.w1)

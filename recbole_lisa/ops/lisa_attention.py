@@ -22,7 +22,7 @@ from recbole_lisa.ops.lisa_blocks import BlockedLISA
 from recbole_lisa.ops.lisa_loops import LoopedLISA
 from recbole_lisa.ops.lisa_triton import TritonLISA, triton_is_there
 from recbole_lisa.ops.readout import SAFE_SPAN, row_span
-from recbole_lisa.ops.row_loops import numba_is_there
+from recbole_lisa.ops.row_loops import loops_serve
 
 logger = logging.getLogger(__name__)
 Arguments = ParamSpec("Arguments")
@@ -54,11 +54,6 @@ def _kernels_serve(device: torch.device, dtype: torch.dtype, *, causal: bool) ->
         _log_fallback()
         return False
     return True
-
-
-def _loops_serve(device: torch.device, dtype: torch.dtype, span: float) -> bool:
-    """Whether the compiled loops do the work: on the CPU, for scores that need no logarithms."""
-    return device.type == "cpu" and span <= SAFE_SPAN[dtype] and numba_is_there()
 
 
 def _check(
@@ -201,17 +196,99 @@ def lisa_attention_items(
         rows = None if assignment is None else assignment.flatten(1)
         kernels: Tensor = TritonLISA.apply(items, codes, rows, table, values, steps, valid)  # type: ignore[no-untyped-call]  # torch's Function carries no types
         return kernels
-    flat_codes = codes + torch.arange(codes.shape[1], device=codes.device) * table.shape[1]  # (U, B) int64, b * W + q
+    if _loops_attend(table, dtype, span, causal=causal):
+        starts = torch.arange(items.numel()) % items.shape[1] == 0
+        flat = None if valid is None else valid.flatten()
+        per_step = steps.flatten() if steps.dim() else steps
+        looped = _attend_in_loops(
+            items.flatten(), starts, codes, table, values, assignment=assignment, decay=per_step, valid=flat, span=span
+        )
+        return looped.view(*items.shape, -1)
     with torch.autocast(items.device.type, enabled=False):
-        if causal and _loops_serve(table.device, dtype, span):
-            rows = None if assignment is None else assignment.flatten(1).to(dtype)
-            looped: Tensor = LoopedLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
-                items, flat_codes, rows, table.to(dtype), values.to(dtype), steps, valid, span
-            )
-            return looped.to(values.dtype)
         soft = None if assignment is None else nn.functional.pad(assignment.flatten(1).to(dtype), (0, 0, 0, 1))
         out: Tensor = BlockedLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
-            items, flat_codes, soft, table.to(dtype), values.to(dtype), steps, valid, causal, span
+            items, _flat(codes, table), soft, table.to(dtype), values.to(dtype), steps, valid, causal, span
+        )
+    return out.to(values.dtype)
+
+
+@_uncompiled
+def lisa_attention_real(
+    items: Tensor,
+    codes: Tensor,
+    table: Tensor,
+    values: Tensor,
+    *,
+    assignment: Tensor | None = None,
+    decay: float | Tensor = 0.0,
+    valid: Tensor,
+    causal: bool = True,
+) -> Tensor:
+    """lisa_attention_items at the M real positions only, one row after the other.
+
+    Where compiled loops do the work nothing is done for padding; elsewhere the real positions are chosen at the end.
+    Arguments as in lisa_attention_items, with padding on the right.
+
+    Returns:
+        (M, D) in the dtype of values.
+
+    Raises:
+        ValueError: as lisa_attention.
+    """
+    _check(codes, table, values, assignment, decay, n_dims=2)
+    steps = _steps(decay, table.device)
+    _check_sequences(items, steps, valid)
+    span = row_span(table)
+    on_the_right = bool((valid[:, 1:] <= valid[:, :-1]).all())
+    if not (on_the_right and _loops_attend(table, _working_dtype(table, values, span), span, causal=causal)):
+        out = lisa_attention_items(
+            items, codes, table, values, assignment=assignment, decay=decay, valid=valid, causal=causal
+        )
+        return out[valid]
+    real = valid.flatten().nonzero().squeeze(1)  # (M,)
+    return _attend_in_loops(
+        items.flatten().index_select(0, real),
+        real % max(items.shape[1], 1) == 0,
+        codes,
+        table,
+        values,
+        assignment=assignment,
+        decay=steps.flatten().index_select(0, real) if steps.dim() else steps,
+        valid=None,
+        span=span,
+    )
+
+
+def _loops_attend(table: Tensor, dtype: torch.dtype, span: float, *, causal: bool) -> bool:
+    """Whether the compiled loops do the work: on the CPU, for causal attention with scores that need no logarithms."""
+    return causal and span <= SAFE_SPAN[dtype] and loops_serve(table.to(dtype))
+
+
+def _flat(codes: Tensor, table: Tensor) -> Tensor:
+    """Codes of all codebooks in one numbering, b * W + q: (U, B) int64."""
+    return codes + torch.arange(codes.shape[1], device=codes.device) * table.shape[1]
+
+
+def _attend_in_loops(
+    items: Tensor,
+    starts: Tensor,
+    codes: Tensor,
+    table: Tensor,
+    values: Tensor,
+    *,
+    assignment: Tensor | None,
+    decay: Tensor,
+    valid: Tensor | None,
+    span: float,
+) -> Tensor:
+    """Sequences one after the other, items (R,), starts (R,) true where each begins -> (R, D)."""
+    if not len(items):
+        return values.new_zeros(0, values.shape[-1])
+    dtype = _working_dtype(table, values, span)
+    with torch.autocast("cpu", enabled=False):
+        keys = None if assignment is None else assignment.flatten(1).to(dtype)
+        out: Tensor = LoopedLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
+            items, starts, _flat(codes, table), keys, table.to(dtype), values.to(dtype), decay, valid, span
         )
     return out.to(values.dtype)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.readout import score_table
-from recbole_lisa.ops.row_loops import array, check_rows, share
+from recbole_lisa.ops.row_loops import array, arrays, check_rows, share
 
 BLOCK_ELEMENTS = 2**18
 """Entries of a block's (rows, B * W) buffers: 1 MB in float32."""
@@ -32,15 +32,21 @@ class _Rows(NamedTuple):
     valid: Any
     scores: Any
     fade: Any
+    starts: Any
 
 
 def _rows(
-    items: Tensor, query: Tensor, assignment: Tensor | None, valid: Tensor | None, scores: Tensor, decay: Tensor
+    items: Tensor,
+    query: Tensor,
+    assignment: Tensor | None,
+    valid: Tensor | None,
+    scores: Tensor,
+    decay: Tensor,
+    starts: Tensor,
 ) -> _Rows:
     check_rows(items, len(query))
     fade = decay.neg().exp().to(scores.dtype).reshape(-1)
-    flat = None if valid is None else valid.reshape(-1)
-    return _Rows(*(array(x) for x in (items.reshape(-1), query, assignment, flat, scores, fade)))
+    return _Rows(*arrays(items, query, assignment, valid, scores, fade, starts))
 
 
 def _blocks(n_rows: int, columns: int) -> list[slice]:
@@ -49,15 +55,17 @@ def _blocks(n_rows: int, columns: int) -> list[slice]:
 
 
 class LoopedLISA(torch.autograd.Function):
-    """apply(items, query, assignment, table, values, decay, valid, span) -> (N, L, D), causal.
+    """apply(items, starts, query, assignment, table, values, decay, valid, span) -> (R, D), causal.
 
-    As lisa_blocks.BlockedLISA, with scores that span no more than readout.SAFE_SPAN.
+    As lisa_blocks.BlockedLISA, with scores that span no more than readout.SAFE_SPAN, and with the sequences one after
+    the other: items (R,), starts (R,) true at the first row of each, decay 0-d or (R,), valid (R,) or None.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
         items: Tensor,
+        starts: Tensor,
         query: Tensor,
         assignment: Tensor | None,
         table: Tensor,
@@ -69,7 +77,7 @@ class LoopedLISA(torch.autograd.Function):
         """Weigh a block of rows, multiply by the values."""
         scores = score_table(table, span).rows  # (B * W, W)
         flat_values = values.flatten(0, 1)  # (B * W, D)
-        rows = _rows(items, query, assignment, valid, scores, decay)
+        rows = _rows(items, query, assignment, valid, scores, decay, starts)
         out = values.new_empty(items.numel(), values.shape[-1])
         blocks = _blocks(items.numel(), flat_values.shape[0])
         carries = values.new_zeros(len(blocks) if any(ctx.needs_input_grad) else 1, flat_values.shape[0])
@@ -78,25 +86,25 @@ class LoopedLISA(torch.autograd.Function):
         for number, block in enumerate(blocks):
             if len(carries) > 1:
                 carries[number] = carry
-            weights, _ = memory.weigh(rows, block, items.shape[1], carry, histogram=None)
+            weights, _ = memory.weigh(rows, block, carry, histogram=None)
             torch.mm(weights, flat_values, out=out[block])
-        ctx.save_for_backward(items, query, assignment, scores, values, decay, valid, carries)
-        return out.view(*items.shape, -1)
+        ctx.save_for_backward(items, starts, query, assignment, scores, values, decay, valid, carries)
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by assignment, table, values and decay."""
-        from recbole_lisa.ops.row_loops.lisa import unweigh_rows
+        from recbole_lisa.ops.row_loops.lisa import unweigh_rows, unweigh_rows_in_parts
 
-        items, query, assignment, scores, values, decay, valid, carries = ctx.saved_tensors
-        rows = _rows(items, query, assignment, valid, scores, decay)
+        items, starts, query, assignment, scores, values, decay, valid, carries = ctx.saved_tensors
+        rows = _rows(items, query, assignment, valid, scores, decay, starts)
         flat_values = values.flatten(0, 1)
         n_books, n_words = values.shape[0], values.shape[1]
-        grad = grad_out.reshape(-1, grad_out.shape[-1])
+        grad = grad_out.contiguous()
         d_values, d_scores = torch.zeros_like(flat_values), torch.zeros_like(scores)
-        d_keys = values.new_zeros(assignment.shape) if ctx.needs_input_grad[2] else None
-        d_fade = values.new_empty(items.numel(), n_books) if ctx.needs_input_grad[5] else None
+        d_keys = values.new_zeros(assignment.shape) if ctx.needs_input_grad[3] else None
+        d_fade = values.new_empty(n_books, items.numel()) if ctx.needs_input_grad[6] else None
         later = torch.zeros_like(carries[0])
         blocks = _blocks(items.numel(), flat_values.shape[0])
         memory = _Memory(values, blocks[0], n_books, n_words)
@@ -104,23 +112,22 @@ class LoopedLISA(torch.autograd.Function):
         d_weights = torch.empty_like(histogram)
 
         def undo(start: int, *tensors: Tensor | None) -> None:
-            read = (rows.items, rows.query, rows.valid, rows.scores, rows.fade, start, items.shape[1], memory.numbers)
-            arrays = [array(x) for x in tensors]
-            share(lambda first, end: unweigh_rows(first, end, *read, *arrays), n_books)
+            read = (rows.items, rows.query, rows.valid, rows.scores, rows.fade, rows.starts, start, memory.numbers)
+            share(unweigh_rows, unweigh_rows_in_parts, n_books, *read, *arrays(*tensors))
 
         with torch.autocast("cpu", enabled=False):
             for number, block in reversed(list(enumerate(blocks))):
                 before, size = carries[number], block.stop - block.start
-                weights, inverse = memory.weigh(rows, block, items.shape[1], before.clone(), histogram=histogram[:size])
+                weights, inverse = memory.weigh(rows, block, before.clone(), histogram=histogram[:size])
                 d_values.addmm_(weights.t(), grad[block])
                 torch.mm(grad[block], flat_values.t(), out=d_weights[:size])
                 undo(block.start, weights, inverse, histogram, before, d_weights, later, d_keys, d_scores, d_fade)
         d_decay = None
         if d_fade is not None:
-            by_fade = d_fade.sum(dim=1, dtype=decay.dtype).view(items.shape)
+            by_fade = d_fade.sum(dim=0, dtype=decay.dtype)
             d_decay = -(by_fade if decay.dim() else by_fade.sum()) * decay.neg().exp()
         d_table = d_scores.view(n_books, n_words, n_words)
-        return None, None, d_keys, d_table, d_values.view_as(values), d_decay, None, None
+        return None, None, None, d_keys, d_table, d_values.view_as(values), d_decay, None, None
 
 
 class _Memory:
@@ -129,21 +136,16 @@ class _Memory:
     def __init__(self, like: Tensor, largest: slice, n_books: int, n_words: int) -> None:
         n_rows = largest.stop - largest.start
         self._weights = like.new_empty(n_rows, n_books * n_words)
-        self._inverse = like.new_empty(n_rows, n_books)
+        self._inverse = like.new_empty(n_books, n_rows)  # a book is one thread's: no two write beside each other
         info = torch.finfo(like.dtype)
         self.numbers = array(torch.tensor([0.0, 1.0, info.tiny, FORGOTTEN[like.dtype]], dtype=like.dtype))
 
-    def weigh(
-        self, rows: _Rows, block: slice, length: int, carry: Tensor, *, histogram: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """A (rows, B * W) and 1 / Z (rows, B) of a block; carry (B * W,) becomes the histogram after it."""
-        from recbole_lisa.ops.row_loops.lisa import weigh_rows
+    def weigh(self, rows: _Rows, block: slice, carry: Tensor, *, histogram: Tensor | None) -> tuple[Tensor, Tensor]:
+        """A (rows, B * W) and 1 / Z (B, rows) of a block; carry (B * W,) becomes the histogram after it."""
+        from recbole_lisa.ops.row_loops.lisa import weigh_rows, weigh_rows_in_parts
 
         size = block.stop - block.start
-        weights, inverse = self._weights[:size], self._inverse[:size]
-        arrays = [array(x) for x in (carry, weights, inverse, histogram)]
-        share(
-            lambda first, end: weigh_rows(first, end, *rows, block.start, length, self.numbers, *arrays),
-            inverse.shape[1],
-        )
+        weights, inverse = self._weights[:size], self._inverse
+        read, written = (*rows, block.start, self.numbers), arrays(carry, weights, inverse, histogram)
+        share(weigh_rows, weigh_rows_in_parts, len(inverse), *read, *written)
         return weights, inverse

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.row_loops import array, check_rows, numba_is_there, share
+from recbole_lisa.ops.row_loops import arrays, check_rows, loops_serve, share
 
 BLOCK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 """Entries of the gathered (rows, R, D) block: 1 MB in float32, near the cache, and 256 MB on a GPU."""
@@ -46,11 +46,10 @@ class _PairScores(torch.autograd.Function):
         ctx.save_for_backward(hidden, table, index)
         scores = hidden.new_empty(index.shape)
         if _loops_serve(hidden, index):
-            from recbole_lisa.ops.row_loops.encoder import score
+            from recbole_lisa.ops.row_loops.encoder import score, score_in_parts
 
             check_rows(index, len(table))
-            arrays = [array(x) for x in (hidden, table, index, scores)]
-            share(lambda first, end: score(first, end, *arrays), index.shape[0])
+            share(score, score_in_parts, index.shape[0], *arrays(hidden, table, index, scores))
             return scores
         for rows, gathered in _blocks(table, index):
             scores[rows] = (gathered @ hidden[rows].unsqueeze(-1)).squeeze(-1)
@@ -63,12 +62,12 @@ class _PairScores(torch.autograd.Function):
         hidden, table, index = ctx.saved_tensors
         d_hidden, d_table = torch.empty_like(hidden), torch.zeros_like(table)
         if _loops_serve(hidden, index):
-            from recbole_lisa.ops.row_loops.encoder import undo_score
+            from recbole_lisa.ops.row_loops.encoder import undo_score, undo_score_in_parts
 
             d_hidden = torch.empty_like(hidden, memory_format=torch.contiguous_format)
             d_table = torch.zeros_like(table, memory_format=torch.contiguous_format)
-            arrays = [array(x) for x in (hidden, table, index, grad, d_hidden, d_table)]
-            share(lambda first, end: undo_score(first, end, *arrays), hidden.shape[1])
+            both = arrays(hidden, table, index, grad, d_hidden, d_table)
+            share(undo_score, undo_score_in_parts, hidden.shape[1], *both)
             return d_hidden, d_table, None
         with torch.autocast(hidden.device.type, enabled=False):
             for rows, gathered in _blocks(table, index):
@@ -79,5 +78,4 @@ class _PairScores(torch.autograd.Function):
 
 
 def _loops_serve(hidden: Tensor, index: Tensor) -> bool:
-    full = hidden.dtype in (torch.float32, torch.float64) and index.numel() > 0 and hidden.shape[1] > 0
-    return hidden.device.type == "cpu" and full and numba_is_there()
+    return index.numel() > 0 and hidden.shape[1] > 0 and loops_serve(hidden)

@@ -70,6 +70,24 @@ def test_the_last_hidden_state_is_that_of_the_whole_sequence(name: str, n_layers
 
 
 @every_model
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_hidden_states_of_real_positions_are_those_of_the_whole_batch(name: str, n_layers: int) -> None:
+    model = build_model(name, n_layers=n_layers, hidden_dropout_prob=0.0).double()
+    batch = random_batch(6, 13, 30)
+    history = Sequences(batch["item_id_list"], torch.arange(13) < batch["item_length"].unsqueeze(1), torch.ones(6, 13))
+    view = model.view(model.embed(torch.arange(30)))
+    real, inputs = model.encode_real(history, view)
+    results = [real, model.encode(history, view)[history.valid]]
+    assert len(inputs) == n_layers
+    gradients = [torch.autograd.grad(x.sin().sum(), list(model.parameters()), allow_unused=True) for x in results]
+    assert_close(*results)
+    for ours, whole in zip(*gradients, strict=True):
+        assert (ours is None) == (whole is None)
+        if ours is not None and whole is not None:
+            assert_close(ours, whole)
+
+
+@every_model
 def test_scores_do_not_depend_on_padding_or_neighbours(name: str) -> None:
     model, batch = build_model(name).eval(), random_batch(4, 11, 30)
     scores = model.full_sort_predict(Interaction(batch))

@@ -9,10 +9,12 @@ from recbole_lisa.ops import (
     lisa_attention,
     lisa_attention_items,
     lisa_attention_last,
+    lisa_attention_real,
     lisa_blocks,
     lisa_loops,
     reference,
 )
+from recbole_lisa.ops.row_loops import sharing
 from tests.helpers import assert_close
 
 # The package exports a function of the same name.
@@ -29,7 +31,7 @@ def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "loops":
         pytest.importorskip("numba")
     else:
-        monkeypatch.setattr(module, "numba_is_there", lambda: False)
+        monkeypatch.setattr(sharing, "numba_is_there", lambda: False)
     return str(request.param)
 
 
@@ -382,6 +384,35 @@ def test_blocks_of_any_shape_equal_the_twin(
     grads = [torch.autograd.grad(out.sin().sum(), leaves) for out in outs]
     for fast, slow in zip(*grads, strict=True):
         assert_close(fast, slow)
+
+
+@pytest.mark.parametrize("decay_kind", ["0", "scalar", "per_step"])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("holes", [False, True], ids=["padded", "holes"])
+def test_the_real_positions_alone_equal_those_of_all(holes: bool, kind: str, decay_kind: str, code: str) -> None:
+    n, length, b, w = 4, 31, 3, 5
+    codes, table, values, valid = operands(n, length, b, w)
+    valid[1] = False
+    if holes:
+        valid &= torch.rand(n, length) < 0.6
+    items = torch.arange(n * length).view(n, length)
+    flat, decay = codes.flatten(0, 1), make_decay(decay_kind, n, length)
+    keys, _ = make_keys(kind, flat, w)
+    leaves = [x for x in (keys, table, values, decay) if isinstance(x, Tensor)]
+    results = []
+    for op in (lisa_attention_real, lisa_attention_items):
+        out = op(items, flat, table, values, assignment=keys, decay=decay, valid=valid)
+        out = out if op is lisa_attention_real else out[valid]
+        results.append([out, *torch.autograd.grad(out.sin().sum(), leaves)])
+    for real, chosen in zip(*results, strict=True):
+        assert_close(real, chosen)
+
+
+def test_the_real_positions_of_padding_only_are_none(code: str) -> None:
+    codes, table, values, valid = operands(2, 7, 2, 3)
+    items = torch.arange(14).view(2, 7)
+    out = lisa_attention_real(items, codes.flatten(0, 1), table, values, valid=valid & False)
+    assert out.shape == (0, D)
 
 
 def test_threads_share_the_codebooks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ draw_seeds; with threshold 0 nothing is dropped. Elements of a mask count from `
 from typing import Any
 
 import numpy as np
+from numba import prange
 
 from recbole_lisa.ops.row_loops.dropout import fill_mask
-from recbole_lisa.ops.row_loops.sharing import compiled
+from recbole_lisa.ops.row_loops.sharing import compiled, in_parts
 
 
 @compiled
@@ -51,6 +52,13 @@ def add_and_norm(
             o[i] = (t[i] - mean) * slope * gain[i] + shift[i]
 
 
+@in_parts
+def add_and_norm_in_parts(n: int, workers: int, args: Any) -> None:
+    """add_and_norm over 0 .. n, cut in as many ranges as there are workers."""
+    for i in prange(workers):
+        add_and_norm(n * i // workers, n * (i + 1) // workers, *args)
+
+
 @compiled
 def norm_again(first: int, end: int, total: Any, moments: Any, gain: Any, shift: Any, out: Any) -> None:
     """out = LayerNorm(total), from its moments."""
@@ -61,10 +69,18 @@ def norm_again(first: int, end: int, total: Any, moments: Any, gain: Any, shift:
             o[i] = (t[i] - mean) * slope * gain[i] + shift[i]
 
 
+@in_parts
+def norm_again_in_parts(n: int, workers: int, args: Any) -> None:
+    """norm_again over 0 .. n, cut in as many ranges as there are workers."""
+    for i in prange(workers):
+        norm_again(n * i // workers, n * (i + 1) // workers, *args)
+
+
 @compiled
 def undo_add_and_norm(
     first: int,
     end: int,
+    part_rows: int,
     grad: Any,
     seed: Any,
     before: int,
@@ -75,16 +91,19 @@ def undo_add_and_norm(
     moments: Any,
     d_x: Any,
     d_branch: Any,
-    d_gain: Any,
-    d_shift: Any,
+    d_norm: Any,
 ) -> None:
-    """Gradients by x and branch of add_and_norm; those by gain and shift (width,) are added to d_gain and d_shift."""
+    """Gradients by x and branch of add_and_norm, over parts first .. end of part_rows rows.
+
+    Those by gain and shift are added to d_norm (parts, 2, width).
+    """
     zero, scale = numbers[0], numbers[1]
-    width = grad.shape[1]
+    n_rows, width = grad.shape
     share = scale / scale / grad.dtype.type(width)
     mask = np.ones(width, grad.dtype)
-    for row in range(first, end):
+    for row in range(first * part_rows, min(end * part_rows, n_rows)):
         g, t, d_t, d_b = grad[row], total[row], d_x[row], d_branch[row]
+        d_gain, d_shift = d_norm[row // part_rows, 0], d_norm[row // part_rows, 1]
         if threshold > 0:
             fill_mask(seed, before + row, threshold, zero, scale, mask)
         mean, slope = moments[0, row], moments[1, row]
@@ -102,6 +121,13 @@ def undo_add_and_norm(
             d_b[i] = d_t[i] * mask[i]
 
 
+@in_parts
+def undo_add_and_norm_in_parts(n: int, workers: int, args: Any) -> None:
+    """undo_add_and_norm over 0 .. n, cut in as many ranges as there are workers."""
+    for i in prange(workers):
+        undo_add_and_norm(n * i // workers, n * (i + 1) // workers, *args)
+
+
 @compiled
 def activate(first: int, end: int, x: Any, seed: Any, before: int, threshold: int, numbers: Any, out: Any) -> None:
     """out = dropout(relu(x)); NaN stays NaN."""
@@ -116,6 +142,13 @@ def activate(first: int, end: int, x: Any, seed: Any, before: int, threshold: in
             o[i] = (zero if x_row[i] <= zero else x_row[i]) * mask[i]
 
 
+@in_parts
+def activate_in_parts(n: int, workers: int, args: Any) -> None:
+    """activate over 0 .. n, cut in as many ranges as there are workers."""
+    for i in prange(workers):
+        activate(n * i // workers, n * (i + 1) // workers, *args)
+
+
 @compiled
 def undo_activate(first: int, end: int, out: Any, numbers: Any, grad: Any) -> None:
     """The gradient by x of activate, in place of that by its output."""
@@ -126,39 +159,78 @@ def undo_activate(first: int, end: int, out: Any, numbers: Any, grad: Any) -> No
             g[i] = zero if o[i] == zero else g[i] * scale
 
 
+@in_parts
+def undo_activate_in_parts(n: int, workers: int, args: Any) -> None:
+    """undo_activate over 0 .. n, cut in as many ranges as there are workers."""
+    for i in prange(workers):
+        undo_activate(n * i // workers, n * (i + 1) // workers, *args)
+
+
 @compiled
 def embed(
-    first: int, end: int, rows: Any, items: Any, positions: Any, seed: Any, threshold: int, numbers: Any, out: Any
+    first: int,
+    end: int,
+    rows: Any,
+    where: Any,
+    items: Any,
+    positions: Any,
+    seed: Any,
+    threshold: int,
+    numbers: Any,
+    out: Any,
 ) -> None:
-    """out[m] = dropout(items[rows[m]] + positions[m % L])."""
+    """out[m] = dropout(items[rows[m]] + positions[where[m]])."""
     zero, scale = numbers[0], numbers[1]
-    length, width = positions.shape
+    width = positions.shape[1]
     mask = np.ones(width, items.dtype)
     for row in range(first, end):
-        item, position, o = items[rows[row]], positions[row % length], out[row]
+        item, position, o = items[rows[row]], positions[where[row]], out[row]
         if threshold > 0:
             fill_mask(seed, row, threshold, zero, scale, mask)
         for i in range(width):
             o[i] = (item[i] + position[i]) * mask[i]
 
 
+@in_parts
+def embed_in_parts(n: int, workers: int, args: Any) -> None:
+    """embed over 0 .. n, cut in as many ranges as there are workers."""
+    for i in prange(workers):
+        embed(n * i // workers, n * (i + 1) // workers, *args)
+
+
 @compiled
 def undo_embed(
-    first: int, end: int, rows: Any, grad: Any, seed: Any, threshold: int, numbers: Any, d_items: Any, d_positions: Any
+    first: int,
+    end: int,
+    rows: Any,
+    where: Any,
+    grad: Any,
+    seed: Any,
+    threshold: int,
+    numbers: Any,
+    d_items: Any,
+    d_positions: Any,
 ) -> None:
     """Add the gradients by items and positions in the columns first .. end."""
     zero, scale = numbers[0], numbers[1]
-    length, width = d_positions.shape
+    width = d_positions.shape[1]
     mask = np.ones(width, grad.dtype)
     for row in range(rows.shape[0]):
         g = grad[row, first:end]
-        item, position = d_items[rows[row], first:end], d_positions[row % length, first:end]
+        item, position = d_items[rows[row], first:end], d_positions[where[row], first:end]
         if threshold > 0:
             fill_mask(seed, row, threshold, zero, scale, mask)
         for i in range(end - first):
             x = g[i] * mask[first + i]
             item[i] += x
             position[i] += x
+
+
+@in_parts
+def undo_embed_in_parts(n: int, workers: int, args: Any) -> None:
+    """undo_embed over 0 .. n, cut in as many ranges as there are workers."""
+    for i in prange(workers):
+        undo_embed(n * i // workers, n * (i + 1) // workers, *args)
 
 
 @compiled
@@ -172,6 +244,13 @@ def score(first: int, end: int, hidden: Any, table: Any, index: Any, out: Any) -
             for i in range(1, hidden.shape[1]):
                 total += h[i] * item[i]
             out[row, r] = total
+
+
+@in_parts
+def score_in_parts(n: int, workers: int, args: Any) -> None:
+    """score over 0 .. n, cut in as many ranges as there are workers."""
+    for i in prange(workers):
+        score(n * i // workers, n * (i + 1) // workers, *args)
 
 
 @compiled
@@ -192,3 +271,10 @@ def undo_score(
             else:
                 for i in range(end - first):
                     d_h[i] += g * item[i]
+
+
+@in_parts
+def undo_score_in_parts(n: int, workers: int, args: Any) -> None:
+    """undo_score over 0 .. n, cut in as many ranges as there are workers."""
+    for i in prange(workers):
+        undo_score(n * i // workers, n * (i + 1) // workers, *args)

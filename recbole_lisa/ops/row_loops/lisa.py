@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from recbole_lisa.ops.row_loops.sharing import compiled
+from numba import prange
+
+from recbole_lisa.ops.row_loops.sharing import compiled, in_parts
 
 
 @compiled
@@ -15,19 +17,20 @@ def weigh_rows(  # noqa: C901  # one pass over a row: a loop that calls others w
     valid: Any,
     scores: Any,
     fade: Any,
+    starts: Any,
     first_row: int,
-    length: int,
     numbers: Any,
     carry: Any,
     weights: Any,
     inverse: Any,
     histogram: Any,
 ) -> None:
-    """E -> F -> A of some codebooks: fill weights (rows, B * W), inverse = 1 / Z (rows, B) and histogram (rows, B * W).
+    """E -> F -> A of some codebooks: fill weights (rows, B * W), inverse = 1 / Z (B, rows) and histogram (rows, B * W).
 
     items (R,), query (U, B) flat codes, keys (U, B * W) or None for hard ones, valid (R,) or None, scores (B * W, W)
-    exp(T), fade (R,) or (1,) exp(-decay), numbers of their dtype, because plain ones would turn sums into float64;
-    carry (B * W,) is the histogram before the block and then that after it; histogram may be None.
+    exp(T), fade (R,) or (1,) exp(-decay), starts (R,) true where a sequence begins, numbers of their dtype, because
+    plain ones would turn sums into float64; carry (B * W,) is the histogram before the block and then that after it;
+    histogram may be None.
     """
     zero, one, tiny, forgotten = numbers[0], numbers[1], numbers[2], numbers[3]
     n_words = scores.shape[1]
@@ -35,7 +38,7 @@ def weigh_rows(  # noqa: C901  # one pass over a row: a loop that calls others w
         at = first_row + row
         item = items[at]
         left = fade[at if fade.shape[0] > 1 else 0]
-        if at % length == 0:
+        if starts[at]:
             carry[first_book * n_words : end_book * n_words] = zero
         here = True
         if valid is not None:
@@ -63,11 +66,18 @@ def weigh_rows(  # noqa: C901  # one pass over a row: a loop that calls others w
                 a[w] = f[w] * score[w]
                 total += a[w]
             scale = one / max(total, tiny) if here else zero
-            inverse[row, book] = scale
+            inverse[book, row] = scale
             for w in range(n_words):
                 a[w] *= scale
             if histogram is not None:
                 histogram[row, words] = f
+
+
+@in_parts
+def weigh_rows_in_parts(n: int, workers: int, args: Any) -> None:
+    """weigh_rows over 0 .. n, cut in as many ranges as there are workers."""
+    for i in prange(workers):
+        weigh_rows(n * i // workers, n * (i + 1) // workers, *args)
 
 
 @compiled
@@ -79,8 +89,8 @@ def unweigh_rows(  # noqa: C901  # as weigh_rows
     valid: Any,
     scores: Any,
     fade: Any,
+    starts: Any,
     first_row: int,
-    length: int,
     numbers: Any,
     weights: Any,
     inverse: Any,
@@ -92,7 +102,7 @@ def unweigh_rows(  # noqa: C901  # as weigh_rows
     d_scores: Any,
     d_fade: Any,
 ) -> None:
-    """The same rows from last to first: add to d_keys (U, B * W), d_scores (B * W, W) by T, and d_fade (R, B).
+    """The same rows from last to first: add to d_keys (U, B * W), d_scores (B * W, W) by T, and d_fade (B, R).
 
     later (B * W,) is exp(-decay) H of the row after the block, then that of the block's first; before (B * W,) is the
     histogram before the block; d_keys and d_fade may be None, the others are as in weigh_rows.
@@ -103,7 +113,6 @@ def unweigh_rows(  # noqa: C901  # as weigh_rows
         at = first_row + row
         item = items[at]
         left = fade[at if fade.shape[0] > 1 else 0]
-        starts = at % length == 0
         here = True
         if valid is not None:
             here = valid[at]
@@ -112,7 +121,7 @@ def unweigh_rows(  # noqa: C901  # as weigh_rows
             f, a, d_a, h = histogram[row, words], weights[row, words], d_weights[row, words], later[words]
             code = query[item, book]
             score, d_score = scores[code], d_scores[code]
-            scale = inverse[row, book]
+            scale = inverse[book, row]
             mean = zero
             for w in range(n_words):
                 mean += a[w] * d_a[w]
@@ -127,10 +136,17 @@ def unweigh_rows(  # noqa: C901  # as weigh_rows
                         d_key[w] += h[w]
             if d_fade is not None:
                 total = zero
-                if not starts:
+                if not starts[at]:
                     earlier = histogram[row - 1, words] if row > 0 else before[words]
                     for w in range(n_words):
                         total += h[w] * earlier[w]
-                d_fade[at, book] = total
+                d_fade[book, at] = total
             for w in range(n_words):
-                h[w] = zero if starts else h[w] * left
+                h[w] = zero if starts[at] else h[w] * left
+
+
+@in_parts
+def unweigh_rows_in_parts(n: int, workers: int, args: Any) -> None:
+    """unweigh_rows over 0 .. n, cut in as many ranges as there are workers."""
+    for i in prange(workers):
+        unweigh_rows(n * i // workers, n * (i + 1) // workers, *args)

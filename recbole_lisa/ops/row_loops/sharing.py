@@ -1,8 +1,8 @@
 """What the compiled loops have in common: how they are compiled, see tensors and share the cores."""
 
 import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -20,6 +20,18 @@ def numba_is_there() -> bool:
     return find_spec("numba") is not None
 
 
+def loops_serve(*operands: Tensor) -> bool:
+    """Whether compiled loops can do the work: all is on the CPU and of one type, float32 or float64, with Numba."""
+    dtype = operands[0].dtype
+    alike = all(x.device.type == "cpu" and x.dtype == dtype for x in operands)
+    return alike and dtype in (torch.float32, torch.float64) and numba_is_there()
+
+
+def is_eager() -> bool:
+    """Whether operations run one by one as they are written: no autocast on the CPU, no torch.compile."""
+    return not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a loop at its first call for the types it is called with, and remember the result on disk.
 
@@ -29,9 +41,18 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         The compiled function; it holds no lock, so that threads can share the work.
     """
+    return _compile(function)
+
+
+def in_parts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As compiled, for a function whose prange loop Numba's threads share: see share."""
+    return _compile(function, parallel=True)
+
+
+def _compile(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
     import numba
 
-    options: dict[str, Any] = {"nogil": True, "fastmath": REORDERED, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "fastmath": REORDERED, "error_model": "numpy", **more}
     try:
         return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]  # numba has no types
     except RuntimeError:  # no folder for the cache can be written
@@ -41,6 +62,11 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def array(x: Tensor | None) -> Any:
     """A CPU tensor as a contiguous NumPy array, without a copy where it is one; None stays None."""
     return None if x is None else x.detach().contiguous().numpy()
+
+
+def arrays(*tensors: Tensor | None) -> list[Any]:
+    """array of each."""
+    return [array(x) for x in tensors]
 
 
 def check_rows(index: Tensor, n: int) -> None:
@@ -59,27 +85,64 @@ def check_rows(index: Tensor, n: int) -> None:
             raise IndexError(f"rows must lie in 0..{n - 1}, got {low}..{high}")
 
 
-@cache
-def _threads(process: int, n: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(n, thread_name_prefix="row-loops")
+class _Team:
+    """Numba's threads as torch's: on Linux both are those of the one OpenMP library that torch has loaded.
+
+    A pool of our own would fight for the cores with torch's threads, which wait busily after each operation.
+    """
+
+    def __init__(self) -> None:
+        self._process: int | None = None
+        self._one_at_a_time = threading.Lock()
+        self._is_safe = False
+
+    def size(self) -> int:
+        """Threads that may share work: torch's number; 1 in a process forked from one that shared work."""
+        import numba
+
+        if self._process not in (None, os.getpid()):
+            return 1  # OpenMP's threads do not outlive a fork, and Numba would end the process
+        return min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))
+
+    def run(self, loop_in_parts: Callable[..., Any], n: int, workers: int, args: tuple[Any, ...]) -> None:
+        """Call loop_in_parts(n, workers, args) with as many threads as workers."""
+        import numba
+
+        if self._is_safe:
+            self._run(numba, loop_in_parts, n, workers, args)
+            return
+        with self._one_at_a_time:  # the first call starts the threads; some kinds serve one caller at a time
+            torch_threads = torch.get_num_threads()
+            self._run(numba, loop_in_parts, n, workers, args)
+            if self._process is None:
+                torch.set_num_threads(torch_threads)  # starting them has set OpenMP's number to that of all cores
+                self._process = os.getpid()
+                self._is_safe = numba.threading_layer() in ("omp", "tbb")
+
+    @staticmethod
+    def _run(numba: Any, loop_in_parts: Callable[..., Any], n: int, workers: int, args: tuple[Any, ...]) -> None:
+        before = numba.get_num_threads()
+        numba.set_num_threads(workers)
+        try:
+            loop_in_parts(n, workers, args)
+        finally:
+            numba.set_num_threads(before)
 
 
-def share(work: Callable[[int, int], None], n: int) -> None:
-    """Call work(first, end) over ranges that make up 0 .. n, one for each of torch's threads, at the same time.
+_team = _Team()
+
+
+def share(loop: Callable[..., Any], loop_in_parts: Callable[..., Any], n: int, *args: Any) -> None:
+    """Call loop(first, end, *args) over ranges that make up 0 .. n, one for each of torch's threads, at the same time.
 
     Args:
-        work: Runs a loop over a range.
+        loop: Runs over a range.
+        loop_in_parts: Called with (n, workers, args), calls the loop for the range of each worker.
         n: How many there are in all.
+        *args: What both are given.
     """
-    workers = min(torch.get_num_threads(), n)
-    if workers <= 1:
-        work(0, n)
-        return
-    ends = [n * i // workers for i in range(workers + 1)]
-    pool = _threads(os.getpid(), workers - 1)  # threads do not outlive a fork: each process has its own
-    others = [pool.submit(work, first, end) for first, end in zip(ends[1:-1], ends[2:], strict=True)]
-    try:
-        work(ends[0], ends[1])
-    finally:
-        for other in others:
-            other.result()
+    workers = min(_team.size(), n)
+    if workers > 1:
+        _team.run(loop_in_parts, n, workers, args)
+    else:
+        loop(0, n, *args)
