@@ -12,7 +12,7 @@ from tqdm import tqdm
 from recbole_lisa.benchmark.attention_report import figures, tables
 from recbole_lisa.benchmark.gate import check_rows
 from recbole_lisa.benchmark.machine import Limits, memory_budget, set_up_device
-from recbole_lisa.benchmark.measure import Call, as_cuda_graph, memory_limit, time_in_turns
+from recbole_lisa.benchmark.measure import Call, Timing, as_cuda_graph, memory_limit, time_in_turns
 from recbole_lisa.benchmark.options import PARTS
 from recbole_lisa.benchmark.probe import probe, status_of
 from recbole_lisa.benchmark.problem import Problem
@@ -21,6 +21,10 @@ from recbole_lisa.benchmark.rows import rows_of
 from recbole_lisa.errors import UsageError, did_you_mean
 
 Record = dict[str, Any]
+SAMPLES_SHARE = 0.2
+"""Share of --row_seconds that the samples of a row may take together."""
+WARM_UP_SECONDS = 0.2
+"""Calls that take longer need no warm-up: the median leaves out the first sample anyway."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -166,17 +170,20 @@ def is_too_slow(earlier: Sequence[Record], length: int, limits: Limits) -> bool:
 
 
 def _add_timings(records: dict[str, Record], problem: Problem, limits: Limits) -> None:
-    """Time the rows that fit, and add the timings to their records."""
+    """Time the rows that fit, and add the timings to their records; on the CPU the probe timed the slowest already."""
     builders = rows_of(problem.part, backward=problem.backward)
     calls: dict[str, Call] = {}
     samples: dict[str, int] = {}
     with memory_limit(limits.memory_mb):
         for name, record in records.items():
             try:
+                samples[name] = max(1, min(limits.repeats, int(SAMPLES_SHARE * limits.seconds / record["seconds"])))
+                if samples[name] == 1 < limits.repeats and problem.device.type == "cpu":
+                    record.update(Timing(record["seconds"], record["seconds"], record["seconds"], 1)._asdict())
+                    continue
                 case = builders[name](problem)
-                samples[name] = max(1, min(limits.repeats, int(limits.seconds / record["seconds"])))
-                if samples[name] == limits.repeats:
-                    case()  # warm-up; a slower row was warm enough after its probe
+                if record["seconds"] < WARM_UP_SECONDS:
+                    case()
                 calls[name] = as_cuda_graph(case) if limits.cuda_graph else case
             except Exception as error:  # beside the inputs of the others it may not fit any more
                 record["status"] = status_of(error, limits)

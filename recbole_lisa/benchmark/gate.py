@@ -9,7 +9,7 @@ import torch
 from recbole_lisa.benchmark.problem import Problem
 from recbole_lisa.benchmark.rows import (
     LISA_NAIVE,
-    LISA_PER_CODEBOOK,
+    LISA_ONE_PRODUCT,
     SDPA,
     Row,
     attend_quadratically,
@@ -28,7 +28,7 @@ TWINS: dict[str, Row] = {
     "LISA-128 soft": functools.partial(lisa, n_codewords=16, hard=False, attend=attend_quadratically),
     "LISA-256": functools.partial(lisa, n_codewords=32, attend=attend_quadratically),
     LISA_NAIVE: functools.partial(lisa, n_codewords=16, attend=attend_quadratically),
-    LISA_PER_CODEBOOK: functools.partial(lisa, n_codewords=16, attend=attend_quadratically),
+    LISA_ONE_PRODUCT: functools.partial(lisa, n_codewords=16, attend=attend_quadratically),
     SDPA: functools.partial(vanilla, naive=True),
 }
 """Row -> what it must equal. The other mechanisms have their twins in the tests, and the naive Transformer is one."""

@@ -60,7 +60,7 @@ def _add_limits(parser: argparse.ArgumentParser, *, seconds: float) -> None:
         "--row_seconds",
         type=not_negative,
         default=seconds,
-        help=f"skip a row at a length where one call takes longer; it also ends its repeats (default {seconds:g})",
+        help=f"skip a row at a length where one call takes longer; timed samples take a fifth (default {seconds:g})",
     )
     parser.add_argument(
         "--memory_mb", type=positive, help="what a row may take on the CPU (default: 70%% of what is free now)"

@@ -22,7 +22,7 @@ from recbole_lisa.ops.lisa_attention import lisa_attention_items
 from recbole_lisa.ops.quantize import Quantized
 
 N_CODEBOOKS = 8
-LISA_NAIVE, LISA_PER_CODEBOOK = "LISA-128 naive", "LISA-128 naive, per codebook"
+LISA_NAIVE, LISA_ONE_PRODUCT = "LISA-128 naive", "LISA-128 naive, one product"
 LISA_ROWS = ("LISA-128", "LISA-128 soft", "LISA-256")
 NAIVE, SDPA = "Transformer naive", "Transformer SDPA"
 FLOOR = "one matmul (floor)"
@@ -56,7 +56,7 @@ def attend_naively(
     *,
     assignment: Tensor | None,
     decay: float,
-    formulation: Attend = reference.lisa_attention_eager,
+    formulation: Attend = reference.lisa_attention_per_codebook,
 ) -> Tensor:
     """Algorithm 1 written out, as attend_fused; keys of all positions are gathered first, as (N, L, B, W)."""
     query = codes[items].long()  # (N, L, B)
@@ -67,8 +67,8 @@ def attend_naively(
     return formulation(query, table, values, assignment=keys, decay=decay)
 
 
-attend_per_codebook = functools.partial(attend_naively, formulation=reference.lisa_attention_per_codebook)
-"""As attend_naively, with one product a codebook."""
+attend_in_one_product = functools.partial(attend_naively, formulation=reference.lisa_attention_eager)
+"""As attend_naively, with one product for all codebooks in place of one for each, which the paper writes."""
 
 
 def attend_quadratically(
@@ -219,7 +219,7 @@ def rows_of(part: str, *, backward: bool) -> dict[str, Row]:
         "LISA-128 soft": functools.partial(lisa, n_codewords=16, hard=False),
         "LISA-256": functools.partial(lisa, n_codewords=32),
         LISA_NAIVE: functools.partial(lisa, n_codewords=16, attend=attend_naively),
-        LISA_PER_CODEBOOK: functools.partial(lisa, n_codewords=16, attend=attend_per_codebook),
+        LISA_ONE_PRODUCT: functools.partial(lisa, n_codewords=16, attend=attend_in_one_product),
         NAIVE: functools.partial(vanilla, naive=True),
         SDPA: functools.partial(vanilla, naive=False),
     }

@@ -86,6 +86,14 @@ def test_a_row_that_fails_beside_the_others_says_so(monkeypatch: pytest.MonkeyPa
     assert [row["status"] for row in rows] == ["out of memory"] * 2
 
 
+@pytest.mark.usefixtures("fast")
+def test_the_slowest_rows_are_not_called_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(attention, "probe", lambda *_: ("ok", Probe(5.0, 2.0, 1.0, 0.5, "")))
+    assert main([*TINY, "--parts", "core", "--rows", NAIVE, "--output", str(tmp_path / "x.json")]) == 0
+    rows = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["rows"]
+    assert [(row["median"], row["samples"]) for row in rows] == [(5.0, 1)] * 2
+
+
 def test_rows_are_measured_alone_and_in_turns(tmp_path: Path) -> None:
     words = [*TINY, "--rows", "LISA-128", SDPA, "--parts", "sublayer", "--backward", "--dtype", "bfloat16"]
     assert main([*words, "--output", str(tmp_path / "x.json")]) == 0
