@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.dropout_bits import draw_seeds, scale_of, threshold_of
-from recbole_lisa.ops.row_loops import array, arrays, check_rows, share
+from recbole_lisa.ops.row_loops import array, arrays, check_rows, share, targets
 
 
 def embed_positions(rows: Tensor, where: Tensor, items: Tensor, positions: Tensor, *, dropout: float) -> Tensor:
@@ -49,7 +49,7 @@ class _EmbedPositions(torch.autograd.Function):
         ctx.drop = draw_seeds(1, threshold)[0], threshold, numbers
         ctx.sizes = len(items), len(positions)
         ctx.save_for_backward(rows, where)
-        share(embed, embed_in_parts, len(out), *arrays(rows, where, items, positions), *ctx.drop, array(out))
+        share(embed, embed_in_parts, len(out), *arrays(rows, where, items, positions), *ctx.drop, *targets(out))
         return out
 
     @staticmethod
@@ -59,6 +59,6 @@ class _EmbedPositions(torch.autograd.Function):
         from recbole_lisa.ops.row_loops.encoder import undo_embed, undo_embed_in_parts
 
         d_items, d_positions = (grad.new_zeros(size, grad.shape[1]) for size in ctx.sizes)
-        read, sums = arrays(*ctx.saved_tensors, grad), arrays(d_items, d_positions)
+        read, sums = arrays(*ctx.saved_tensors, grad), targets(d_items, d_positions)
         share(undo_embed, undo_embed_in_parts, grad.shape[1], *read, *ctx.drop, *sums)
         return None, None, d_items, d_positions, None

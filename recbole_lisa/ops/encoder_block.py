@@ -5,7 +5,6 @@
 A block of rows stays in cache; kept for the backward pass are the inputs of both LayerNorms and what enters W2.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.dropout_bits import draw_seeds, scale_of, threshold_of
-from recbole_lisa.ops.row_loops import array, arrays, share
+from recbole_lisa.ops.row_loops import array, arrays, cut_rows, share, targets
 
 BLOCK_ELEMENTS = 2**18
 """Entries of a block's (rows, D) tensors: 1 MB in float32, to stay near the cores."""
@@ -57,11 +56,6 @@ def encoder_block(stream: Tensor, attended: Tensor, weights: BlockWeights, *, dr
     return out.view(stream.shape)
 
 
-def _blocks(n_rows: int, width: int) -> Iterator[slice]:
-    size = max(BLOCK_ELEMENTS // width, 1)  # whatever the threads: sums must not hang on their number
-    return (slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size))
-
-
 def _numbers(like: Tensor, threshold: int, eps: float) -> Any:
     return array(torch.tensor([0.0, scale_of(threshold), eps], dtype=like.dtype))
 
@@ -82,17 +76,18 @@ class _EncoderBlock(torch.autograd.Function):
         w, seeds, numbers = BlockWeights(*weights), draw_seeds(3, threshold), _numbers(stream, threshold, eps)
         out, first, second = (torch.empty_like(stream) for _ in range(3))
         inner, moments = stream.new_empty(len(stream), len(w.w1)), stream.new_empty(2, 2, len(stream))
-        for rows in _blocks(*stream.shape):
+        for rows in cut_rows(len(stream), stream.shape[1], BLOCK_ELEMENTS):
             size = rows.stop - rows.start
             drop = [(seed, rows.start, threshold, numbers) for seed in seeds]
             h, stats = torch.empty_like(stream[rows]), stream.new_empty(2, 2, size)
-            read, written = (stream[rows], attended[rows]), (w.gain1, w.shift1, first[rows], stats[0], h)
-            share(add_and_norm, add_and_norm_in_parts, size, *arrays(*read), *drop[0], *arrays(*written))
+            norm, written = arrays(w.gain1, w.shift1), targets(first[rows], stats[0], h)
+            both = arrays(stream[rows], attended[rows])
+            share(add_and_norm, add_and_norm_in_parts, size, *both, *drop[0], *norm, *written)
             u = torch.addmm(w.b1, h, w.w1.t())  # (rows, F)
-            share(activate, activate_in_parts, size, array(u), *drop[1], array(inner[rows]))
+            share(activate, activate_in_parts, size, array(u), *drop[1], *targets(inner[rows]))
             fed = torch.addmm(w.b2, inner[rows], w.w2.t())  # (rows, D)
-            written = (w.gain2, w.shift2, second[rows], stats[1], out[rows])
-            share(add_and_norm, add_and_norm_in_parts, size, *arrays(h, fed), *drop[2], *arrays(*written))
+            norm, written = arrays(w.gain2, w.shift2), targets(second[rows], stats[1], out[rows])
+            share(add_and_norm, add_and_norm_in_parts, size, *arrays(h, fed), *drop[2], *norm, *written)
             moments[:, :, rows] = stats
         ctx.save_for_backward(first, inner, second, moments, *weights)
         ctx.seeds, ctx.threshold, ctx.eps = seeds, threshold, eps
@@ -120,24 +115,24 @@ class _EncoderBlock(torch.autograd.Function):
             gain, d_gain, d_shift = (w.gain1, sums.gain1, sums.shift1) if site == 0 else (w.gain2, *sums[6:])
             drop = (ctx.seeds[2 * site], rows.start, ctx.threshold, numbers)
             d_norm = gain.new_zeros(-(-len(grad) // PART_ROWS), 2, len(gain))
-            written = arrays(gain, total[rows], moments[site][:, rows], d_x, d_branch, d_norm)
+            read, written = arrays(gain, total[rows], moments[site][:, rows]), targets(d_x, d_branch, d_norm)
             loops = undo_add_and_norm, undo_add_and_norm_in_parts
-            share(*loops, len(d_norm), PART_ROWS, array(grad), *drop, *written)
+            share(*loops, len(d_norm), PART_ROWS, array(grad), *drop, *read, *written)
             by_gain, by_shift = d_norm.sum(dim=0)
             d_gain.add_(by_gain)
             d_shift.add_(by_shift)
 
         with torch.autocast("cpu", enabled=False):
-            for rows in _blocks(*first.shape):
+            for rows in cut_rows(len(first), first.shape[1], BLOCK_ELEMENTS):
                 size = rows.stop - rows.start
                 d_h, d_fed, h = (torch.empty_like(first[rows]) for _ in range(3))
                 undo(grad[rows], 1, rows, second, d_h, d_fed)
                 sums.w2.addmm_(d_fed.t(), inner[rows])
                 sums.b2.add_(d_fed.sum(dim=0))
                 d_inner = d_fed @ w.w2  # (rows, F)
-                share(undo_activate, undo_activate_in_parts, size, array(inner[rows]), numbers, array(d_inner))
-                read = arrays(first[rows], moments[0][:, rows], w.gain1, w.shift1, h)
-                share(norm_again, norm_again_in_parts, size, *read)
+                share(undo_activate, undo_activate_in_parts, size, array(inner[rows]), numbers, *targets(d_inner))
+                read = arrays(first[rows], moments[0][:, rows], w.gain1, w.shift1)
+                share(norm_again, norm_again_in_parts, size, *read, *targets(h))
                 sums.w1.addmm_(d_inner.t(), h)
                 sums.b1.add_(d_inner.sum(dim=0))
                 d_h.addmm_(d_inner, w.w1)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.readout import score_table
-from recbole_lisa.ops.row_loops import array, arrays, check_rows, share
+from recbole_lisa.ops.row_loops import array, arrays, check_rows, cut_rows, share, targets
 
 BLOCK_ELEMENTS = 2**18
 """Entries of a block's (rows, B * W) buffers: 1 MB in float32."""
@@ -45,13 +45,15 @@ def _rows(
     starts: Tensor,
 ) -> _Rows:
     check_rows(items, len(query))
+    keys = _or_no_rows(assignment, scores)
+    here = torch.ones_like(starts) if valid is None else valid
     fade = decay.neg().exp().to(scores.dtype).reshape(-1)
-    return _Rows(*arrays(items, query, assignment, valid, scores, fade, starts))
+    return _Rows(*arrays(items.long(), query, keys, here, scores, fade, starts))
 
 
-def _blocks(n_rows: int, columns: int) -> list[slice]:
-    size = max(BLOCK_ELEMENTS // columns, 1)  # whatever the threads: sums must not hang on their number
-    return [slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size)]
+def _or_no_rows(x: Tensor | None, like: Tensor) -> Tensor:
+    """A matrix without rows for None: each type of operand, None too, would be compiled for."""
+    return like.new_empty(0, 0) if x is None else x
 
 
 class LoopedLISA(torch.autograd.Function):
@@ -79,7 +81,7 @@ class LoopedLISA(torch.autograd.Function):
         flat_values = values.flatten(0, 1)  # (B * W, D)
         rows = _rows(items, query, assignment, valid, scores, decay, starts)
         out = values.new_empty(items.numel(), values.shape[-1])
-        blocks = _blocks(items.numel(), flat_values.shape[0])
+        blocks = cut_rows(items.numel(), flat_values.shape[0], BLOCK_ELEMENTS)
         carries = values.new_zeros(len(blocks) if any(ctx.needs_input_grad) else 1, flat_values.shape[0])
         carry = torch.zeros_like(carries[0])
         memory = _Memory(values, blocks[0], *table.shape[:2])
@@ -106,14 +108,15 @@ class LoopedLISA(torch.autograd.Function):
         d_keys = values.new_zeros(assignment.shape) if ctx.needs_input_grad[3] else None
         d_fade = values.new_empty(n_books, items.numel()) if ctx.needs_input_grad[6] else None
         later = torch.zeros_like(carries[0])
-        blocks = _blocks(items.numel(), flat_values.shape[0])
+        blocks = cut_rows(items.numel(), flat_values.shape[0], BLOCK_ELEMENTS)
         memory = _Memory(values, blocks[0], n_books, n_words)
         histogram = values.new_empty(blocks[0].stop, flat_values.shape[0])
         d_weights = torch.empty_like(histogram)
 
-        def undo(start: int, *tensors: Tensor | None) -> None:
+        def undo(start: int, *block: Tensor) -> None:
             read = (rows.items, rows.query, rows.valid, rows.scores, rows.fade, rows.starts, start, memory.numbers)
-            share(unweigh_rows, unweigh_rows_in_parts, n_books, *read, *arrays(*tensors))
+            written = targets(later, _or_no_rows(d_keys, later), d_scores, _or_no_rows(d_fade, later))
+            share(unweigh_rows, unweigh_rows_in_parts, n_books, *read, *arrays(*block), *written)
 
         with torch.autocast("cpu", enabled=False):
             for number, block in reversed(list(enumerate(blocks))):
@@ -121,7 +124,7 @@ class LoopedLISA(torch.autograd.Function):
                 weights, inverse = memory.weigh(rows, block, before.clone(), histogram=histogram[:size])
                 d_values.addmm_(weights.t(), grad[block])
                 torch.mm(grad[block], flat_values.t(), out=d_weights[:size])
-                undo(block.start, weights, inverse, histogram, before, d_weights, later, d_keys, d_scores, d_fade)
+                undo(block.start, weights, inverse, histogram, before, d_weights)
         d_decay = None
         if d_fade is not None:
             by_fade = d_fade.sum(dim=0, dtype=decay.dtype)
@@ -146,6 +149,7 @@ class _Memory:
 
         size = block.stop - block.start
         weights, inverse = self._weights[:size], self._inverse
-        read, written = (*rows, block.start, self.numbers), arrays(carry, weights, inverse, histogram)
+        written = targets(carry, weights, inverse, _or_no_rows(histogram, carry))
+        read = (*rows, block.start, self.numbers)
         share(weigh_rows, weigh_rows_in_parts, len(inverse), *read, *written)
         return weights, inverse

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.row_loops import arrays, check_rows, loops_serve, share
+from recbole_lisa.ops.row_loops import arrays, check_rows, loops_serve, share, targets
 
 BLOCK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 """Entries of the gathered (rows, R, D) block: 1 MB in float32, near the cache, and 256 MB on a GPU."""
@@ -49,7 +49,7 @@ class _PairScores(torch.autograd.Function):
             from recbole_lisa.ops.row_loops.encoder import score, score_in_parts
 
             check_rows(index, len(table))
-            share(score, score_in_parts, index.shape[0], *arrays(hidden, table, index, scores))
+            share(score, score_in_parts, index.shape[0], *arrays(hidden, table, index), *targets(scores))
             return scores
         for rows, gathered in _blocks(table, index):
             scores[rows] = (gathered @ hidden[rows].unsqueeze(-1)).squeeze(-1)
@@ -66,8 +66,8 @@ class _PairScores(torch.autograd.Function):
 
             d_hidden = torch.empty_like(hidden, memory_format=torch.contiguous_format)
             d_table = torch.zeros_like(table, memory_format=torch.contiguous_format)
-            both = arrays(hidden, table, index, grad, d_hidden, d_table)
-            share(undo_score, undo_score_in_parts, hidden.shape[1], *both)
+            read, written = arrays(hidden, table, index, grad), targets(d_hidden, d_table)
+            share(undo_score, undo_score_in_parts, hidden.shape[1], *read, *written)
             return d_hidden, d_table, None
         with torch.autocast(hidden.device.type, enabled=False):
             for rows, gathered in _blocks(table, index):

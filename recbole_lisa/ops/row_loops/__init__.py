@@ -4,6 +4,15 @@ Each of those would move the whole block through memory. The modules beside `sha
 when they are first needed, so that the package works, slower, without it.
 """
 
-from recbole_lisa.ops.row_loops.sharing import array, arrays, check_rows, is_eager, loops_serve, share
+from recbole_lisa.ops.row_loops.sharing import (
+    array,
+    arrays,
+    check_rows,
+    cut_rows,
+    is_eager,
+    loops_serve,
+    share,
+    targets,
+)
 
-__all__ = ["array", "arrays", "check_rows", "is_eager", "loops_serve", "share"]
+__all__ = ["array", "arrays", "check_rows", "cut_rows", "is_eager", "loops_serve", "share", "targets"]

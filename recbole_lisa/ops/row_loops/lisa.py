@@ -27,10 +27,10 @@ def weigh_rows(  # noqa: C901  # one pass over a row: a loop that calls others w
 ) -> None:
     """E -> F -> A of some codebooks: fill weights (rows, B * W), inverse = 1 / Z (B, rows) and histogram (rows, B * W).
 
-    items (R,), query (U, B) flat codes, keys (U, B * W) or None for hard ones, valid (R,) or None, scores (B * W, W)
+    items (R,), query (U, B) flat codes, keys (U, B * W), without rows for hard ones, valid (R,), scores (B * W, W)
     exp(T), fade (R,) or (1,) exp(-decay), starts (R,) true where a sequence begins, numbers of their dtype, because
     plain ones would turn sums into float64; carry (B * W,) is the histogram before the block and then that after it;
-    histogram may be None.
+    histogram may have no rows.
     """
     zero, one, tiny, forgotten = numbers[0], numbers[1], numbers[2], numbers[3]
     n_words = scores.shape[1]
@@ -40,16 +40,14 @@ def weigh_rows(  # noqa: C901  # one pass over a row: a loop that calls others w
         left = fade[at if fade.shape[0] > 1 else 0]
         if starts[at]:
             carry[first_book * n_words : end_book * n_words] = zero
-        here = True
-        if valid is not None:
-            here = valid[at]
+        here = valid[at]
         for book in range(first_book, end_book):
             words = slice(book * n_words, (book + 1) * n_words)
             f, a = carry[words], weights[row, words]
             code = query[item, book]
             score = scores[code]
             total = zero
-            if keys is None or not here:
+            if keys.shape[0] == 0 or not here:
                 for w in range(n_words):
                     f[w] *= left
                     if abs(f[w]) < forgotten:
@@ -69,7 +67,7 @@ def weigh_rows(  # noqa: C901  # one pass over a row: a loop that calls others w
             inverse[book, row] = scale
             for w in range(n_words):
                 a[w] *= scale
-            if histogram is not None:
+            if histogram.shape[0] > 0:
                 histogram[row, words] = f
 
 
@@ -105,7 +103,7 @@ def unweigh_rows(  # noqa: C901  # as weigh_rows
     """The same rows from last to first: add to d_keys (U, B * W), d_scores (B * W, W) by T, and d_fade (B, R).
 
     later (B * W,) is exp(-decay) H of the row after the block, then that of the block's first; before (B * W,) is the
-    histogram before the block; d_keys and d_fade may be None, the others are as in weigh_rows.
+    histogram before the block; d_keys and d_fade may have no rows, the others are as in weigh_rows.
     """
     zero = numbers[0]
     n_words = scores.shape[1]
@@ -113,9 +111,7 @@ def unweigh_rows(  # noqa: C901  # as weigh_rows
         at = first_row + row
         item = items[at]
         left = fade[at if fade.shape[0] > 1 else 0]
-        here = True
-        if valid is not None:
-            here = valid[at]
+        here = valid[at]
         for book in range(first_book, end_book):
             words = slice(book * n_words, (book + 1) * n_words)
             f, a, d_a, h = histogram[row, words], weights[row, words], d_weights[row, words], later[words]
@@ -129,12 +125,11 @@ def unweigh_rows(  # noqa: C901  # as weigh_rows
                 slope = (d_a[w] - mean) * score[w] * scale
                 d_score[w] += f[w] * slope
                 h[w] += slope
-            if d_keys is not None:  # noqa: SIM102  # Numba leaves out a branch on None, but only when it stands alone
-                if here:
-                    d_key = d_keys[item, words]
-                    for w in range(n_words):
-                        d_key[w] += h[w]
-            if d_fade is not None:
+            if here and d_keys.shape[0] > 0:
+                d_key = d_keys[item, words]
+                for w in range(n_words):
+                    d_key[w] += h[w]
+            if d_fade.shape[0] > 0:
                 total = zero
                 if not starts[at]:
                     earlier = histogram[row - 1, words] if row > 0 else before[words]

@@ -69,6 +69,24 @@ def arrays(*tensors: Tensor | None) -> list[Any]:
     return [array(x) for x in tensors]
 
 
+def targets(*tensors: Tensor | None) -> list[Any]:
+    """As arrays, for what a loop writes to.
+
+    Raises:
+        ValueError: a tensor is not contiguous: a copy would be written to, and nobody would see it.
+    """
+    for x in tensors:
+        if x is not None and not x.is_contiguous():
+            raise ValueError(f"a loop can write to contiguous tensors only, got strides {x.stride()} of {x.shape}")
+    return arrays(*tensors)
+
+
+def cut_rows(n_rows: int, width: int, most: int) -> list[slice]:
+    """Blocks of rows of at most `most` entries; never by the number of threads, on which no sum may hang."""
+    size = max(most // width, 1)
+    return [slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size)]
+
+
 def check_rows(index: Tensor, n: int) -> None:
     """Compiled loops read whatever memory they are told to: refuse rows that are not there.
 
@@ -102,7 +120,7 @@ class _Team:
 
         if self._process not in (None, os.getpid()):
             return 1  # OpenMP's threads do not outlive a fork, and Numba would end the process
-        return min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))
+        return min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]  # numba has no types
 
     def run(self, loop_in_parts: Callable[..., Any], n: int, workers: int, args: tuple[Any, ...]) -> None:
         """Call loop_in_parts(n, workers, args) with as many threads as workers."""
@@ -117,7 +135,7 @@ class _Team:
             if self._process is None:
                 torch.set_num_threads(torch_threads)  # starting them has set OpenMP's number to that of all cores
                 self._process = os.getpid()
-                self._is_safe = numba.threading_layer() in ("omp", "tbb")
+                self._is_safe = numba.threading_layer() in ("omp", "tbb")  # type: ignore[attr-defined]  # numba has no types
 
     @staticmethod
     def _run(numba: Any, loop_in_parts: Callable[..., Any], n: int, workers: int, args: tuple[Any, ...]) -> None:
