@@ -34,41 +34,43 @@ def weigh_rows(  # noqa: C901  # one pass over a row: a loop that calls others w
     """
     zero, one, tiny, forgotten = numbers[0], numbers[1], numbers[2], numbers[3]
     n_words = scores.shape[1]
+    columns = slice(first_book * n_words, end_book * n_words)
+    hard = keys.shape[0] == 0
+    f = carry[columns]
     for row in range(weights.shape[0]):
         at = first_row + row
-        item = items[at]
+        item, here = items[at], valid[at]
         left = fade[at if fade.shape[0] > 1 else 0]
         if starts[at]:
-            carry[first_book * n_words : end_book * n_words] = zero
-        here = valid[at]
+            f[:] = zero
+        if hard or not here:
+            if left != one:
+                for i in range(f.shape[0]):
+                    kept = f[i] * left
+                    f[i] = zero if abs(kept) < forgotten else kept
+            if here:
+                for book in range(first_book, end_book):
+                    carry[query[item, book]] += one
+        else:
+            key = keys[item, columns]
+            for i in range(f.shape[0]):
+                kept = f[i] * left + key[i]
+                f[i] = zero if abs(kept) < forgotten else kept
+        if histogram.shape[0] > 0:
+            copy = histogram[row, columns]
+            for i in range(f.shape[0]):
+                copy[i] = f[i]
         for book in range(first_book, end_book):
             words = slice(book * n_words, (book + 1) * n_words)
-            f, a = carry[words], weights[row, words]
-            code = query[item, book]
-            score = scores[code]
+            counts, a, score = carry[words], weights[row, words], scores[query[item, book]]
             total = zero
-            if keys.shape[0] == 0 or not here:
-                for w in range(n_words):
-                    f[w] *= left
-                    if abs(f[w]) < forgotten:
-                        f[w] = zero
-                if here:
-                    carry[code] += one
-            else:
-                key = keys[item, words]
-                for w in range(n_words):
-                    f[w] = f[w] * left + key[w]
-                    if abs(f[w]) < forgotten:
-                        f[w] = zero
             for w in range(n_words):
-                a[w] = f[w] * score[w]
+                a[w] = counts[w] * score[w]
                 total += a[w]
             scale = one / max(total, tiny) if here else zero
             inverse[book, row] = scale
             for w in range(n_words):
                 a[w] *= scale
-            if histogram.shape[0] > 0:
-                histogram[row, words] = f
 
 
 @in_parts
@@ -105,16 +107,17 @@ def unweigh_rows(  # noqa: C901  # as weigh_rows
     later (B * W,) is exp(-decay) H of the row after the block, then that of the block's first; before (B * W,) is the
     histogram before the block; d_keys and d_fade may have no rows, the others are as in weigh_rows.
     """
-    zero = numbers[0]
+    zero, one = numbers[0], numbers[1]
     n_words = scores.shape[1]
+    columns = slice(first_book * n_words, end_book * n_words)
+    h = later[columns]
     for row in range(weights.shape[0] - 1, -1, -1):
         at = first_row + row
         item = items[at]
         left = fade[at if fade.shape[0] > 1 else 0]
-        here = valid[at]
         for book in range(first_book, end_book):
             words = slice(book * n_words, (book + 1) * n_words)
-            f, a, d_a, h = histogram[row, words], weights[row, words], d_weights[row, words], later[words]
+            f, a, d_a, d_e = histogram[row, words], weights[row, words], d_weights[row, words], later[words]
             code = query[item, book]
             score, d_score = scores[code], d_scores[code]
             scale = inverse[book, row]
@@ -124,20 +127,22 @@ def unweigh_rows(  # noqa: C901  # as weigh_rows
             for w in range(n_words):
                 slope = (d_a[w] - mean) * score[w] * scale
                 d_score[w] += f[w] * slope
-                h[w] += slope
-            if here and d_keys.shape[0] > 0:
-                d_key = d_keys[item, words]
-                for w in range(n_words):
-                    d_key[w] += h[w]
+                d_e[w] += slope
             if d_fade.shape[0] > 0:
+                earlier = histogram[row - 1, words] if row > 0 else before[words]
                 total = zero
-                if not starts[at]:
-                    earlier = histogram[row - 1, words] if row > 0 else before[words]
-                    for w in range(n_words):
-                        total += h[w] * earlier[w]
-                d_fade[book, at] = total
-            for w in range(n_words):
-                h[w] = zero if starts[at] else h[w] * left
+                for w in range(n_words):
+                    total += d_e[w] * earlier[w]
+                d_fade[book, at] = zero if starts[at] else total
+        if d_keys.shape[0] > 0 and valid[at]:
+            d_key = d_keys[item, columns]
+            for i in range(h.shape[0]):
+                d_key[i] += h[i]
+        if starts[at]:
+            h[:] = zero
+        elif left != one:
+            for i in range(h.shape[0]):
+                h[i] *= left
 
 
 @in_parts
