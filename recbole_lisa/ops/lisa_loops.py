@@ -19,20 +19,22 @@ from recbole_lisa.ops.row_loops import array, arrays, check_rows, cut_rows, shar
 
 BLOCK_ELEMENTS = 2**18
 """Entries of a block's (rows, B * W) buffers: 1 MB in float32."""
+PARTS_OF_A_BLOCK = 8
+"""What the threads share of a block, whatever their number: sums must not hang on it."""
 FORGOTTEN = {torch.float32: 1e-37, torch.float64: 1e-307}
 """What has faded below is taken as 0: it could not decide anything (readout.SAFE_SPAN), and is slow to compute with."""
 
 
 class _Rows(NamedTuple):
-    """What both loops read, as arrays: see row_loops.lisa.weigh_rows."""
+    """What the loops read, as arrays: see row_loops.lisa.weigh_rows."""
 
     items: Any
     query: Any
     keys: Any
     valid: Any
-    scores: Any
     fade: Any
     starts: Any
+    numbers: Any
 
 
 def _rows(
@@ -40,15 +42,18 @@ def _rows(
     query: Tensor,
     assignment: Tensor | None,
     valid: Tensor | None,
-    scores: Tensor,
     decay: Tensor,
     starts: Tensor,
+    *,
+    like: Tensor,
 ) -> _Rows:
     check_rows(items, len(query))
-    keys = _or_no_rows(assignment, scores)
+    info = torch.finfo(like.dtype)
+    numbers = torch.tensor([0.0, 1.0, info.tiny, FORGOTTEN[like.dtype]], dtype=like.dtype)
+    keys = _or_no_rows(assignment, like)
     here = torch.ones_like(starts) if valid is None else valid
-    fade = decay.neg().exp().to(scores.dtype).reshape(-1)
-    return _Rows(*arrays(items.long(), query, keys, here, scores, fade, starts))
+    fade = decay.neg().exp().to(like.dtype).reshape(-1)
+    return _Rows(*arrays(items.long(), query, keys, here, fade, starts, numbers))
 
 
 def _or_no_rows(x: Tensor | None, like: Tensor) -> Tensor:
@@ -79,12 +84,12 @@ class LoopedLISA(torch.autograd.Function):
         """Weigh a block of rows, multiply by the values."""
         scores = score_table(table, span).rows  # (B * W, W)
         flat_values = values.flatten(0, 1)  # (B * W, D)
-        rows = _rows(items, query, assignment, valid, scores, decay, starts)
+        rows = _rows(items, query, assignment, valid, decay, starts, like=values)
         out = values.new_empty(items.numel(), values.shape[-1])
         blocks = cut_rows(items.numel(), flat_values.shape[0], BLOCK_ELEMENTS)
         carries = values.new_zeros(len(blocks) if any(ctx.needs_input_grad) else 1, flat_values.shape[0])
         carry = torch.zeros_like(carries[0])
-        memory = _Memory(values, blocks[0], *table.shape[:2])
+        memory = _Memory(scores, blocks[0], table.shape[0])
         for number, block in enumerate(blocks):
             if len(carries) > 1:
                 carries[number] = carry
@@ -100,7 +105,7 @@ class LoopedLISA(torch.autograd.Function):
         from recbole_lisa.ops.row_loops.lisa import unweigh_rows, unweigh_rows_in_parts
 
         items, starts, query, assignment, scores, values, decay, valid, carries = ctx.saved_tensors
-        rows = _rows(items, query, assignment, valid, scores, decay, starts)
+        rows = _rows(items, query, assignment, valid, decay, starts, like=values)
         flat_values = values.flatten(0, 1)
         n_books, n_words = values.shape[0], values.shape[1]
         grad = grad_out.contiguous()
@@ -109,12 +114,12 @@ class LoopedLISA(torch.autograd.Function):
         d_fade = values.new_empty(n_books, items.numel()) if ctx.needs_input_grad[6] else None
         later = torch.zeros_like(carries[0])
         blocks = cut_rows(items.numel(), flat_values.shape[0], BLOCK_ELEMENTS)
-        memory = _Memory(values, blocks[0], n_books, n_words)
+        memory = _Memory(scores, blocks[0], n_books)
         histogram = values.new_empty(blocks[0].stop, flat_values.shape[0])
         d_weights = torch.empty_like(histogram)
 
         def undo(start: int, *block: Tensor) -> None:
-            read = (rows.items, rows.query, rows.valid, rows.scores, rows.fade, rows.starts, start, memory.numbers)
+            read = (rows.items, rows.query, rows.valid, array(scores), rows.fade, rows.starts, start, rows.numbers)
             written = targets(later, _or_no_rows(d_keys, later), d_scores, _or_no_rows(d_fade, later))
             share(unweigh_rows, unweigh_rows_in_parts, n_books, *read, *arrays(*block), *written)
 
@@ -134,22 +139,38 @@ class LoopedLISA(torch.autograd.Function):
 
 
 class _Memory:
-    """Buffers that the blocks use in turn: fresh memory costs more than the work of a block."""
+    """Buffers that the blocks use in turn: fresh memory costs more than the work of a block.
 
-    def __init__(self, like: Tensor, largest: slice, n_books: int, n_words: int) -> None:
+    Args:
+        scores: (B * W, W) exp(T).
+        largest: The first block.
+        n_books: B.
+    """
+
+    def __init__(self, scores: Tensor, largest: slice, n_books: int) -> None:
         n_rows = largest.stop - largest.start
-        self._weights = like.new_empty(n_rows, n_books * n_words)
-        self._inverse = like.new_empty(n_books, n_rows)  # a book is one thread's: no two write beside each other
-        info = torch.finfo(like.dtype)
-        self.numbers = array(torch.tensor([0.0, 1.0, info.tiny, FORGOTTEN[like.dtype]], dtype=like.dtype))
+        self._part_rows = -(-n_rows // PARTS_OF_A_BLOCK)
+        self._weights = scores.new_empty(n_rows, len(scores))
+        self._inverse = scores.new_empty(n_books, n_rows)
+        self._histograms = scores.new_empty(-(-n_rows // self._part_rows), len(scores))
+        self._scores, self._factors = array(scores), array(scores.new_empty(len(self._histograms)))
 
     def weigh(self, rows: _Rows, block: slice, carry: Tensor, *, histogram: Tensor | None) -> tuple[Tensor, Tensor]:
-        """A (rows, B * W) and 1 / Z (B, rows) of a block; carry (B * W,) becomes the histogram after it."""
-        from recbole_lisa.ops.row_loops.lisa import weigh_rows, weigh_rows_in_parts
+        """A (rows, B * W) and 1 / Z (B, rows) of a block; carry (B * W,) becomes the histogram after it.
+
+        The parts of the block are independent once the histogram before each is known.
+        """
+        from recbole_lisa.ops.row_loops.lisa import chain, sum_rows, sum_rows_in_parts, weigh_rows, weigh_rows_in_parts
 
         size = block.stop - block.start
-        weights, inverse = self._weights[:size], self._inverse
-        written = targets(carry, weights, inverse, _or_no_rows(histogram, carry))
-        read = (*rows, block.start, self.numbers)
-        share(weigh_rows, weigh_rows_in_parts, len(inverse), *read, *written)
-        return weights, inverse
+        parts = -(-size // self._part_rows)
+        weights = self._weights[:size]
+        self._histograms[0] = carry
+        read, histograms = (self._part_rows, *rows, block.start), array(self._histograms[:parts])
+        if parts > 1:
+            share(sum_rows, sum_rows_in_parts, parts - 1, *read, histograms, self._factors)
+            chain(self._factors, rows.numbers, histograms)
+        written = targets(weights, self._inverse, _or_no_rows(histogram, carry))
+        share(weigh_rows, weigh_rows_in_parts, parts, *read, self._scores, histograms, *written)
+        carry.copy_(self._histograms[parts - 1])
+        return weights, self._inverse
