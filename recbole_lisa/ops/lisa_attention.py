@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from recbole_lisa.ops.histogram import last_histogram
 from recbole_lisa.ops.lisa_blocks import BlockedLISA
 from recbole_lisa.ops.lisa_loops import LoopedLISA
+from recbole_lisa.ops.lisa_operands import check_operands, check_sequences, steps_of, working_dtype
 from recbole_lisa.ops.lisa_triton import TritonLISA, triton_is_there
 from recbole_lisa.ops.readout import SAFE_SPAN, row_span
 from recbole_lisa.ops.row_loops import loops_serve
@@ -56,62 +57,6 @@ def _kernels_serve(device: torch.device, dtype: torch.dtype, *, causal: bool) ->
     return True
 
 
-def _check(
-    codes: Tensor, table: Tensor, values: Tensor, assignment: Tensor | None, decay: float | Tensor, n_dims: int
-) -> None:
-    """Refuse operands whose types or shapes do not fit."""
-    if codes.dtype.is_floating_point or codes.dtype == torch.bool:
-        raise ValueError(f"codes must be integers, got {codes.dtype}")
-    if codes.dim() != n_dims:
-        raise ValueError(f"codes must have {n_dims} dimensions, the last over codebooks, got {tuple(codes.shape)}")
-    if table.dim() != 3 or table.shape[1] != table.shape[2]:
-        raise ValueError(f"table must be (B, W, W), got {tuple(table.shape)}")
-    if values.dim() != 3 or values.shape[:2] != table.shape[:2]:
-        raise ValueError(f"values must be (B, W, D) = {tuple(table.shape[:2])} + (D,), got {tuple(values.shape)}")
-    if codes.shape[-1] != table.shape[0]:
-        raise ValueError(f"codes have {codes.shape[-1]} codebooks, table has {table.shape[0]}")
-    if assignment is not None and tuple(assignment.shape) != (*codes.shape, table.shape[1]):
-        raise ValueError(
-            f"assignment must be {(*codes.shape, table.shape[1])} (codes' shape and W), got {tuple(assignment.shape)}"
-        )
-    _check_numbers(codes, decay, table.shape[1])
-
-
-def _check_numbers(codes: Tensor, decay: float | Tensor, n_codewords: int) -> None:
-    """Refuse numbers out of range; tensors are looked at on the CPU only, where that is free."""
-    if not isinstance(decay, Tensor) and not decay >= 0:
-        raise ValueError(f"decay must be at least 0, got {decay}")
-    if isinstance(decay, Tensor) and decay.device.type == "cpu" and bool((decay < 0).any()):
-        raise ValueError(f"decay must be at least 0, got {float(decay.detach().min())}")
-    if codes.device.type == "cpu" and codes.numel():
-        low, high = (int(x) for x in codes.to(torch.int64).aminmax())
-        if low < 0 or high >= n_codewords:
-            raise ValueError(f"codes must lie in 0..{n_codewords - 1} (W - 1), got {low if low < 0 else high}")
-
-
-def _check_sequences(items: Tensor, decay: Tensor, valid: Tensor | None) -> None:
-    if decay.dim() not in (0, 2) or (decay.dim() == 2 and decay.shape != items.shape):
-        raise ValueError(f"decay must be a number or (N, L) = {tuple(items.shape)}, got {tuple(decay.shape)}")
-    if valid is not None and (valid.shape != items.shape or valid.dtype != torch.bool):
-        raise ValueError(f"valid must be bool (N, L) = {tuple(items.shape)}, got {valid.dtype} {tuple(valid.shape)}")
-
-
-def _steps(decay: float | Tensor, device: torch.device) -> Tensor:
-    """The decay as float64, 0-d or (N, L); a number is filled in on the device, which need not wait for a copy."""
-    if isinstance(decay, Tensor):
-        return decay.to(device, torch.float64)
-    return torch.full((), float(decay), dtype=torch.float64, device=device)
-
-
-def _working_dtype(table: Tensor, values: Tensor, span: float) -> torch.dtype:
-    """float32, unless an operand is float64 or the scores span so much that a faded codeword could still win.
-
-    A float32 histogram forgets what is below 1e-45; with scores within SAFE_SPAN that can decide nothing.
-    """
-    wide = torch.float64 in (table.dtype, values.dtype) or span > SAFE_SPAN[torch.float32]
-    return torch.float64 if wide else torch.float32
-
-
 @_uncompiled
 def lisa_attention(
     codes: Tensor,
@@ -144,7 +89,7 @@ def lisa_attention(
     Scores that span more than 50 within a row are worked on in float64: with such scores a codeword that was last seen
     long ago can outweigh recent ones. What has faded below float64 (decay times age above 700) is forgotten.
     """
-    _check(codes, table, values, assignment, decay, n_dims=3)
+    check_operands(codes, table, values, assignment, decay, n_dims=3)
     n, length, n_codebooks = codes.shape
     items = torch.arange(n * length, device=codes.device).view(n, length)
     flat = None if assignment is None else assignment.flatten(0, 1)
@@ -183,15 +128,15 @@ def lisa_attention_items(
     Raises:
         ValueError: as lisa_attention.
     """
-    _check(codes, table, values, assignment, decay, n_dims=2)
-    steps = _steps(decay, table.device)
-    _check_sequences(items, steps, valid)
+    check_operands(codes, table, values, assignment, decay, n_dims=2)
+    steps = steps_of(decay, table.device)
+    check_sequences(items, steps, valid)
     if not causal and (isinstance(decay, Tensor) or decay != 0):
         raise ValueError(f"bidirectional attention has no decay: pass decay=0.0, got {decay}")
     if not items.numel():
         return values.new_zeros(*items.shape, values.shape[-1])
     span = row_span(table)
-    dtype = _working_dtype(table, values, span)
+    dtype = working_dtype(table, values, span)
     if _kernels_serve(table.device, dtype, causal=causal):
         rows = None if assignment is None else assignment.flatten(1)
         kernels: Tensor = TritonLISA.apply(items, codes, rows, table, values, steps, valid)  # type: ignore[no-untyped-call]  # torch's Function carries no types
@@ -235,16 +180,14 @@ def lisa_attention_real(
     Raises:
         ValueError: as lisa_attention.
     """
-    _check(codes, table, values, assignment, decay, n_dims=2)
-    steps = _steps(decay, table.device)
-    _check_sequences(items, steps, valid)
-    span = row_span(table)
-    on_the_right = bool((valid[:, 1:] <= valid[:, :-1]).all())
-    if not (on_the_right and _loops_attend(table, _working_dtype(table, values, span), span, causal=causal)):
+    if not _skips_padding(table, values, valid, causal=causal):
         out = lisa_attention_items(
             items, codes, table, values, assignment=assignment, decay=decay, valid=valid, causal=causal
         )
         return out[valid]
+    check_operands(codes, table, values, assignment, decay, n_dims=2)
+    steps = steps_of(decay, table.device)
+    check_sequences(items, steps, valid)
     real = valid.flatten().nonzero().squeeze(1)  # (M,)
     return _attend_in_loops(
         items.flatten().index_select(0, real),
@@ -255,8 +198,17 @@ def lisa_attention_real(
         assignment=assignment,
         decay=steps.flatten().index_select(0, real) if steps.dim() else steps,
         valid=None,
-        span=span,
+        span=row_span(table),
     )
+
+
+def _skips_padding(table: Tensor, values: Tensor, valid: Tensor, *, causal: bool) -> bool:
+    """Whether the compiled loops do the work and all padding is on the right; a GPU is not asked, it would wait."""
+    if table.device.type != "cpu":
+        return False
+    span = row_span(table)
+    loops = _loops_attend(table, working_dtype(table, values, span), span, causal=causal)
+    return loops and bool((valid[:, 1:] <= valid[:, :-1]).all())
 
 
 def _loops_attend(table: Tensor, dtype: torch.dtype, span: float, *, causal: bool) -> bool:
@@ -284,7 +236,7 @@ def _attend_in_loops(
     """Sequences one after the other, items (R,), starts (R,) true where each begins -> (R, D)."""
     if not len(items):
         return values.new_zeros(0, values.shape[-1])
-    dtype = _working_dtype(table, values, span)
+    dtype = working_dtype(table, values, span)
     with torch.autocast("cpu", enabled=False):
         keys = None if assignment is None else assignment.flatten(1).to(dtype)
         out: Tensor = LoopedLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
@@ -314,13 +266,13 @@ def lisa_attention_last(
     Raises:
         ValueError: as lisa_attention.
     """
-    _check(codes, table, values, assignment, decay, n_dims=2)
+    check_operands(codes, table, values, assignment, decay, n_dims=2)
     n_codewords = table.shape[1]
-    steps = _steps(decay, table.device)
-    _check_sequences(items, steps, valid)
+    steps = steps_of(decay, table.device)
+    check_sequences(items, steps, valid)
     codes = codes.long()
     if assignment is not None:
-        assignment = assignment.to(_working_dtype(table, values, row_span(table)))
+        assignment = assignment.to(working_dtype(table, values, row_span(table)))
     with torch.autocast(items.device.type, enabled=False):
         histogram = last_histogram(items, codes, n_codewords, assignment=assignment, decay=steps, valid=valid)
         final = (valid.sum(dim=1) - 1).clamp_min(0)  # (N,)
