@@ -81,13 +81,7 @@ def run_command(words: Sequence[str]) -> int:
     Raises:
         UsageError: The words are not options, or a setting is wrong.
     """
-    parser = UsageParser(
-        prog="recbole-lisa [run]",
-        description="Train a model on a data set and print its metrics.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = UsageParser("recbole-lisa [run]", "Train a model on a data set and print its metrics.", _EPILOG)
     parser.register("action", None, _Once)
     parser.add_argument("-m", "--model", required=True, help=", ".join([*MODELS, *OPTIONAL_MODELS]))
     parser.add_argument("-d", "--dataset", required=True, help="a data set with settings, or your own")

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from recbole_lisa.errors import UsageError
+
 
 @contextlib.contextmanager
 def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
@@ -96,6 +98,26 @@ def probe_writing(path: str | os.PathLike[str]) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def check_output_file(path: str | os.PathLike[str], option: str) -> None:
+    """Refuse a file that `atomic_writer` could not write, before the work that fills it.
+
+    Args:
+        path: The file.
+        option: That names it.
+
+    Raises:
+        UsageError: It is a folder, or no file can be made there.
+    """
+    if Path(path).is_dir():
+        raise UsageError(f"{option} '{path}' is a folder; name a file")
+    try:
+        probe_writing(path)
+    except OSError as error:
+        raise UsageError(
+            f"{option} '{path}' cannot be written ({error.strerror}); name a file in a folder that can be"
+        ) from error
 
 
 def unique_run_name(model: str, dataset: str) -> str:

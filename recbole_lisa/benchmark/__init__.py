@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     if name not in VERBS:
         raise UsageError(f"unknown benchmark '{name}': known are {', '.join(VERBS)}.{did_you_mean(name, VERBS)}")
     verb = VERBS[name]
-    parser = UsageParser(prog=f"recbole-lisa benchmark {name}", description=verb.description, allow_abbrev=False)
+    parser = UsageParser(f"recbole-lisa benchmark {name}", verb.description)
     verb.add_options(parser)
     try:
         options = parser.parse_args(argv[1:])

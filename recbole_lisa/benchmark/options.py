@@ -5,6 +5,8 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
+from recbole_lisa.arguments import positive
+
 PARTS = ("sublayer", "core")
 GPU_PARTS = ("tests", "attention", "memory", "online", "step", "training")
 AMP = ("no", "bf16", "fp16")
@@ -17,14 +19,6 @@ class Verb(NamedTuple):
     description: str
     add_options: Callable[[argparse.ArgumentParser], None]
     run: str
-
-
-def positive(text: str) -> int:
-    """An integer above 0."""
-    with contextlib.suppress(ValueError):
-        if int(text) >= 1:
-            return int(text)
-    raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text}")
 
 
 def not_negative(text: str) -> float:

@@ -1,13 +1,12 @@
 """The command `recbole-lisa export`."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from recbole_lisa.arguments import UsageParser
 from recbole_lisa.deploy.bundling import bundle_of_checkpoint
-from recbole_lisa.serving.archive import write_export
+from recbole_lisa.serving.archive import check_folder, write_export
 
 _EPILOG = """\
 The folder holds manifest.json and three .npz files without pickle: codes at log2(W) bits with their codebooks (for
@@ -31,18 +30,13 @@ def main(words: Sequence[str]) -> int:
     Raises:
         UsageError: See `bundle_of_checkpoint` and `write_export`.
     """
-    parser = UsageParser(
-        prog="recbole-lisa export",
-        description="Write what serving a trained model needs.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = UsageParser("recbole-lisa export", "Write what serving a trained model needs.", _EPILOG)
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the export")
     parser.add_argument("--data_path", metavar="DIR", help="where the data set lies now, for its item ids")
     parser.add_argument("--overwrite", action="store_true", help="replace an export that is there")
     options = parser.parse_args(words)
+    check_folder(options.output, overwrite=options.overwrite)
     bundle, _ = bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
     manifest = write_export(bundle, options.output, overwrite=options.overwrite)
     print("\n".join(report(manifest, options.output)))

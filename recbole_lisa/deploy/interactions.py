@@ -1,6 +1,7 @@
 """Histories from a table of interactions, recommendations to one; csv, tsv and parquet, without pandas."""
 
 import csv
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from io import TextIOWrapper
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recbole_lisa.errors import UsageError, did_you_mean
-from recbole_lisa.files import atomic_writer
+from recbole_lisa.files import atomic_writer, check_output_file
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".inter": "\t"}
 COLUMNS = ("user_id", "rank", "item_id", "score")
@@ -26,7 +27,7 @@ class UserHistory(NamedTuple):
 
 
 def check_output(path: Path) -> None:
-    """Refuse a file that is neither csv, tsv nor parquet, or a parquet file without pyarrow.
+    """Refuse a file that is neither csv, tsv nor parquet, needs a missing pyarrow, or cannot be written.
 
     Raises:
         UsageError: With what would be right.
@@ -35,6 +36,7 @@ def check_output(path: Path) -> None:
         raise UsageError(f"'{path}' must end in .csv, .tsv or .parquet")
     if path.suffix == ".parquet":
         _pyarrow(path)
+    check_output_file(path, "--output")
 
 
 def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[UserHistory]:
@@ -47,10 +49,11 @@ def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[
         time: column of the time in seconds; without such a column the order of the rows counts.
 
     Returns:
-        Users in the order of their first row, items ordered by time (equal times as in the file).
+        Users in the order of their first row, items ordered by time (equal times as in the file). Empty lines of a text
+        count for nothing.
 
     Raises:
-        UsageError: The file or a column is missing, or a time is no number.
+        UsageError: The file or a column is missing, the file cannot be read, or a time is no finite number.
     """
     rows = _parquet_rows(path) if path.suffix == ".parquet" else _text_rows(path)
     names = next(rows)
@@ -83,9 +86,12 @@ def _ordered(history: UserHistory) -> UserHistory:
 
 def _seconds(cell: Any, path: Path, number: int) -> float:
     try:
-        return float(cell)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"'{path}', row {number}: the time {cell!r} is no number of seconds") from error
+        seconds = float(cell)
+    except (TypeError, ValueError):
+        seconds = float("nan")
+    if not math.isfinite(seconds):
+        raise UsageError(f"'{path}', row {number}: the time {cell!r} is no number of seconds")
+    return seconds
 
 
 def _text_rows(path: Path) -> Iterator[list[Any]]:
@@ -100,7 +106,9 @@ def _text_rows(path: Path) -> Iterator[list[Any]]:
             if header is None:
                 raise UsageError(f"'{path}' is empty: it needs a header and a row for each interaction")
             yield [name.partition(":")[0] for name in header]
-            yield from rows
+            yield from filter(None, rows)
+    except csv.Error as error:
+        raise UsageError(f"'{path}', line {rows.line_num}: {error}") from error
     except OSError as error:
         raise UsageError(f"cannot read '{path}': {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -124,6 +132,20 @@ def _pyarrow(path: Path) -> Any:
     except ImportError as error:
         raise UsageError(f"'{path}' needs pyarrow: pip install 'recbole-lisa[parquet]', or use .csv") from error
     return pyarrow.parquet
+
+
+def read_ids(path: Path) -> list[str]:
+    """Read ids, one a line; empty lines count for nothing.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
+    try:
+        return [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line]
+    except OSError as error:
+        raise UsageError(f"cannot read '{path}': {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"'{path}' is not utf-8: {error}") from error
 
 
 def write_recommendations(

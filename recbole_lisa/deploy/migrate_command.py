@@ -1,6 +1,5 @@
 """The command `recbole-lisa migrate`."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from recbole_lisa.arguments import UsageParser
 from recbole_lisa.cli import parse_settings
 from recbole_lisa.deploy.migration import migrate
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import check_output_file
 
 _EPILOG = """\
 First train a vanilla Transformer on quantised items, then hand its codebooks to LISA-Base:
@@ -33,19 +33,14 @@ def main(words: Sequence[str]) -> int:
     Raises:
         UsageError: See `migrate`.
     """
-    parser = UsageParser(
-        prog="recbole-lisa migrate",
-        description="Make a LISABase from the codebooks of a Transformer.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = UsageParser("recbole-lisa migrate", "Make a LISABase from the codebooks of a Transformer.", _EPILOG)
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a Transformer")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the .pth file to write")
     options, rest = parser.parse_known_args(words)
     settings = parse_settings(rest)
     if options.output.suffix != ".pth":
         raise UsageError(f"--output is '{options.output}', it must end in .pth")
+    check_output_file(options.output, "--output")
     metrics, _ = migrate(options.checkpoint, options.output, settings)
     found = ", ".join(f"{name} {value:.4f}" for name, value in (metrics or {}).items()) or "there is no test set"
     print(f"{options.output}: LISABase without further training: {found}")

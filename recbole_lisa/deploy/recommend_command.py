@@ -9,16 +9,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-from recbole_lisa.arguments import UsageParser
+from recbole_lisa.arguments import UsageParser, positive
 from recbole_lisa.deploy.interactions import (
     UserHistory,
     check_output,
+    read_ids,
     read_user_histories,
     write_recommendations,
 )
 from recbole_lisa.errors import UsageError
 from recbole_lisa.serving import Recommender
-from recbole_lisa.serving.inputs import POLICIES
+from recbole_lisa.serving.inputs import POLICIES, told_unknown
 
 _USERS_AT_ONCE = 256
 _EPILOG = """\
@@ -47,9 +48,13 @@ def main(words: Sequence[str]) -> int:
     if options.export is not None and options.input is None:
         raise UsageError("--export holds no users: give their histories with --input, or use --checkpoint")
     check_output(options.output)
+    candidates = None if options.candidates is None else UserHistory("", read_ids(options.candidates), None)
     recommender, users = _sources(options)
     if options.input is not None:
         users = read_user_histories(options.input, user=options.user, item=options.item, time=options.time)
+    users = [_known(recommender, user, options.on_unknown, f"user '{user.user}'") for user in users]
+    if candidates is not None:
+        candidates = _known(recommender, candidates, options.on_unknown, f"'{options.candidates}'")
     left_out = 0
 
     def rows() -> Iterator[tuple[str, Sequence[str], Sequence[float]]]:
@@ -57,7 +62,8 @@ def main(words: Sequence[str]) -> int:
         with tqdm(total=len(users), desc="recommend", unit=" users", disable=not sys.stderr.isatty()) as bar:
             for start in range(0, len(users), _USERS_AT_ONCE):
                 some = users[start : start + _USERS_AT_ONCE]
-                for user, answer in zip(some, _recommend(recommender, some, options), strict=True):
+                answers = _recommend(recommender, some, None if candidates is None else candidates.items, options)
+                for user, answer in zip(some, answers, strict=True):
                     left_out += not answer.items
                     yield user.user, answer.items, answer.scores
                 bar.update(len(some))
@@ -67,15 +73,36 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _recommend(recommender: Recommender, users: Sequence[UserHistory], options: argparse.Namespace) -> Any:
+def _known(recommender: Recommender, history: UserHistory, on_unknown: str, where: str) -> UserHistory:
+    """A history without the items that the model does not know.
+
+    Raises:
+        UsageError: There are some, and the policy is raise.
+    """
+    known = recommender.ids.numbers(history.items) >= 0
+    if known.all():
+        return history
+    message = f"{where}: {told_unknown([history.items[n] for n in (~known).nonzero()[0]])}"
+    if on_unknown == "raise":
+        raise UsageError(f"{message}; with --on_unknown=warn or skip they are left out")
+    if on_unknown == "warn":
+        print(f"warning: {message}; left out", file=sys.stderr)
+    kept = known.nonzero()[0]
+    times = None if history.times is None else [history.times[n] for n in kept]
+    return UserHistory(history.user, [history.items[n] for n in kept], times)
+
+
+def _recommend(
+    recommender: Recommender, users: Sequence[UserHistory], candidates: list[str] | None, options: argparse.Namespace
+) -> Any:
     times = [user.times for user in users]
     return recommender.recommend(
         [user.items for user in users],
         options.k,
         times=times if recommender.needs_times and times[0] is not None else None,
         filter_seen=not options.keep_seen,
-        candidates=options.candidates and options.candidates.read_text(encoding="utf-8").splitlines(),
-        on_unknown=options.on_unknown,
+        candidates=candidates,
+        on_unknown="skip",
     )
 
 
@@ -91,18 +118,12 @@ def _sources(options: argparse.Namespace) -> tuple[Recommender, list[UserHistory
 
 
 def _parser() -> UsageParser:
-    parser = UsageParser(
-        prog="recbole-lisa recommend",
-        description="Write the best items for each user.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = UsageParser("recbole-lisa recommend", "Write the best items for each user.", _EPILOG)
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="a .pth file of a run")
     parser.add_argument("--export", type=Path, metavar="DIR", help="what recbole-lisa export wrote")
     parser.add_argument("--input", type=Path, metavar="FILE", help="interactions: .csv, .tsv, .inter or .parquet")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help=".csv, .tsv or .parquet")
-    parser.add_argument("--k", type=int, default=10, help="items for each user (default: 10)")
+    parser.add_argument("--k", type=positive, default=10, help="items for each user (default: 10)")
     parser.add_argument("--keep_seen", action="store_true", help="items of the history may be recommended again")
     parser.add_argument("--candidates", type=Path, metavar="FILE", help="choose from these items, one id a line")
     parser.add_argument(

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from recbole_lisa.arguments import UsageParser
+from recbole_lisa.arguments import UsageParser, positive
 from recbole_lisa.errors import UsageError
 from recbole_lisa.service.limits import Limits
 from recbole_lisa.serving import Recommender
@@ -31,9 +31,10 @@ JSON in and out, with Content-Type: application/json:
   GET    /health, /metrics           for a supervisor, for Prometheus
   GET    /                           a page to try it with
 
-Optional fields: times (seconds), filter_seen, candidates, on_unknown (raise, warn or skip). expected_length makes a
-repeated request safe: it is refused with 409 when the items are there already. There is no login and no TLS: to be
-reached from elsewhere, put a proxy in front. SIGTERM ends it after the requests that have begun.
+Optional fields: times (seconds), filter_seen, candidates, on_unknown (raise, skip, or warn, which tells what was left
+out in "unknown" and "unknown_candidates"). expected_length makes a repeated request safe: it is refused with 409 when
+the items are there already. There is no login and no TLS: to be reached from elsewhere, put a proxy in front. SIGTERM
+ends it after the requests that have begun.
 """
 
 
@@ -66,7 +67,7 @@ def main(words: Sequence[str]) -> int:
         k=options.max_k,
         waiting=options.max_waiting,
     )
-    _warm_up(recommender)
+    warm_up(recommender)
     service = app.build_app(recommender, store, measures, limits, options.threads, hosts_of(options))
     bundle = recommender.bundle
     print(f"{bundle.model} of {bundle.dataset}, {len(bundle.ids):,} items: {server.address_of(listening)}", flush=True)
@@ -74,12 +75,12 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _warm_up(recommender: Recommender) -> None:
+def warm_up(recommender: Recommender) -> None:
     """What the first calls load and compile should not keep the first callers waiting."""
-    anything = [recommender.ids.raw(1)]
-    recommender.recommend([anything], k=1, filter_seen=False)
+    anything, times = [recommender.ids.raw(0)], [0.0]
+    recommender.recommend([anything], k=1, times=[times], filter_seen=False)
     with contextlib.suppress(UsageError):  # a model without sessions
-        recommender.start(anything).recommend(1, filter_seen=False)
+        recommender.start(anything, times).recommend(1, filter_seen=False)
 
 
 def hosts_of(options: argparse.Namespace) -> frozenset[str] | None:
@@ -99,12 +100,6 @@ def _store(options: argparse.Namespace, recommender: Recommender, measures: Any)
     )
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) < 2**31:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text}")
-    return int(text)
-
-
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"must be a port from 0 (any that is free) to 65535, got {text}")
@@ -112,13 +107,7 @@ def _port(text: str) -> int:
 
 
 def _parser() -> UsageParser:
-    parser = UsageParser(
-        prog="recbole-lisa serve",
-        description="Answer requests for recommendations over HTTP.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = UsageParser("recbole-lisa serve", "Answer requests for recommendations over HTTP.", _EPILOG)
     parser.add_argument("--export", type=Path, required=True, metavar="DIR", help="what recbole-lisa export wrote")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=_port, default=8000, help="default: 8000; 0 takes a free one")
@@ -148,5 +137,5 @@ def _parser() -> UsageParser:
         (parser, "max_k", Limits.k, "recommendations for one history"),
         (parser, "max_waiting", Limits.waiting, "requests that wait for the model; more get 503"),
     ):
-        group.add_argument(f"--{name}", type=_positive, default=default, help=f"{meaning} (default: {default})")
+        group.add_argument(f"--{name}", type=positive, default=default, help=f"{meaning} (default: {default})")
     return parser

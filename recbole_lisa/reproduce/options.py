@@ -52,7 +52,7 @@ class Table:
 
 def table_parser(name: str, description: str) -> UsageParser:
     """A parser with the options of every table."""
-    parser = UsageParser(prog=f"recbole-lisa reproduce {name}", description=description, allow_abbrev=False)
+    parser = UsageParser(f"recbole-lisa reproduce {name}", description)
     add = parser.add_argument
     add("-d", "--dataset", required=True, help="data set name")
     add("--seeds", nargs="+", type=int, default=[1, 2, 3], help="default: 1 2 3")

@@ -59,6 +59,7 @@ class RecommendSession:
     k: int
     filter_seen: bool
     candidates: Ids | None
+    on_unknown: str
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -117,9 +118,9 @@ def read_update(body: dict[str, Any], limits: Limits) -> Update:
 
 def read_recommend_session(body: dict[str, Any], limits: Limits) -> RecommendSession:
     """Check the body of POST /sessions/ID/recommend."""
-    fields = Fields(body, ("k", "filter_seen", "candidates"), limits)
+    fields = Fields(body, ("k", "filter_seen", "candidates", "on_unknown"), limits)
     candidates = fields.ids_of(body["candidates"], "candidates", limits.items) if fields.given("candidates") else None
-    return RecommendSession(fields.k(), fields.boolean("filter_seen"), candidates)
+    return RecommendSession(fields.k(), fields.boolean("filter_seen"), candidates, fields.on_unknown())
 
 
 def check_session_id(value: object) -> str:

@@ -88,7 +88,8 @@ class Engine:
         )
         told: Answer = {"recommendations": [_shown(answer) for answer in answers]}
         if asked.on_unknown == "warn":
-            told["unknown"] = [self._known(history, None, "warn")[2] for history in asked.histories]
+            told["unknown"] = [self._unknown(history) for history in asked.histories]
+            told.update(self._unknown_candidates(asked.candidates))
         return told
 
     def start(self, asked: Start) -> Changed:
@@ -116,8 +117,14 @@ class Engine:
     def recommend_session(self, asked: RecommendSession, data: bytes) -> Answer:
         """A list for a session."""
         session = self.recommender.from_bytes(data)
-        found = session.recommend(asked.k, filter_seen=asked.filter_seen, candidates=asked.candidates)
-        return {**_shown(found), "length": len(session)}
+        found = session.recommend(
+            asked.k,
+            filter_seen=asked.filter_seen,
+            candidates=asked.candidates,
+            on_unknown="raise" if asked.on_unknown == "raise" else "skip",
+        )
+        told = self._unknown_candidates(asked.candidates) if asked.on_unknown == "warn" else {}
+        return {**_shown(found), "length": len(session), **told}
 
     def describe(self, data: bytes) -> Answer:
         """The length of a session, and the codeword histogram (B, W) of each layer of LISA."""
@@ -132,10 +139,21 @@ class Engine:
         """Items, their times, and the unknown ones, which the first two lack unless the policy is raise."""
         if on_unknown == "raise":
             return items, times, []
+        kept = (self.recommender.ids.numbers(items) >= 0).nonzero()[0].tolist()
+        return [items[n] for n in kept], times if times is None else [times[n] for n in kept], self._unknown(items)
+
+    def _unknown(self, items: Ids) -> Ids:
         known = (self.recommender.ids.numbers(items) >= 0).tolist()
-        kept = [n for n, is_known in enumerate(known) if is_known]
-        unknown = [item for item, is_known in zip(items, known, strict=True) if not is_known]
-        return [items[n] for n in kept], times if times is None else [times[n] for n in kept], unknown
+        return [item for item, is_known in zip(items, known, strict=True) if not is_known]
+
+    def _unknown_candidates(self, candidates: Ids | list[Ids] | None) -> Answer:
+        """What is told of candidates under the policy warn, in their own shape."""
+        if not candidates:
+            return {}
+        nested = [one if isinstance(one, list) else [one] for one in candidates]
+        unknown = [self._unknown(one) for one in nested]
+        flat = not isinstance(candidates[0], list)
+        return {"unknown_candidates": [item for one in unknown for item in one] if flat else unknown}
 
 
 def _shown(answer: Recommendation) -> Answer:

@@ -1,12 +1,15 @@
 """The process: a listening socket, uvicorn on it, and an orderly end."""
 
+import asyncio
 import contextlib
 import signal
 import socket
 from typing import Any, NoReturn
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from recbole_lisa.errors import UsageError
 
@@ -49,6 +52,41 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
+class Connection(H11Protocol):
+    """uvicorn's connection, ended where the head of a request takes longer than an idle connection may be kept.
+
+    uvicorn waits for a head for ever, so that callers who never finish one could hold all connections.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """The first head may begin."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """More of a head, or what follows one."""
+        super().data_received(data)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is waited for any more."""
+        super().connection_lost(exc)
+        self._forget_deadline()
+
+    def _await_head(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._forget_deadline()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
 def server_of(app: Starlette, stop_seconds: int) -> uvicorn.Server:
     """uvicorn around a service, with limits on what a caller may hold.
 
@@ -58,7 +96,7 @@ def server_of(app: Starlette, stop_seconds: int) -> uvicorn.Server:
     """
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=Connection,
         loop="asyncio",
         ws="none",
         lifespan="on",

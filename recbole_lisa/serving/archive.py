@@ -20,7 +20,7 @@ import torch
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer
+from recbole_lisa.files import atomic_writer, probe_writing
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.ops.packing import pack_codes, unpack_codes
 from recbole_lisa.serving.bundle import Bundle
@@ -47,7 +47,7 @@ def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: b
         UsageError: There are files in the folder, or it cannot be written.
     """
     target = Path(folder)
-    _check_target(target, overwrite)
+    check_folder(target, overwrite=overwrite)
     files = {}
     try:
         for name, arrays in _contents(bundle).items():
@@ -59,7 +59,7 @@ def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: b
         with atomic_writer(target / MANIFEST) as stream:
             stream.write((json.dumps(manifest, indent=2, ensure_ascii=True) + "\n").encode())
     except OSError as error:
-        raise UsageError(f"cannot write the export '{target}': {error.strerror}; name another folder") from error
+        raise _unwritable(target, error) from error
     return manifest
 
 
@@ -116,6 +116,10 @@ def read_export(folder: str | os.PathLike[str]) -> tuple[Bundle, dict[str, Any]]
     return bundle, manifest
 
 
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot write the export '{folder}': {error.strerror}; name another folder")
+
+
 def fingerprint_of(bundle: Bundle) -> str:
     """SHA-256 over what the files of an export hold; equal to the manifest's `fingerprint`."""
     return _fingerprint([hashlib.sha256(_npz(arrays)).hexdigest() for arrays in _contents(bundle).values()])
@@ -133,12 +137,22 @@ def _contents(bundle: Bundle) -> dict[str, Arrays]:
     }
 
 
-def _check_target(target: Path, overwrite: bool) -> None:
+def check_folder(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Refuse a folder that `write_export` would not write to.
+
+    Raises:
+        UsageError: There are files in it, it is a file, or it cannot be written.
+    """
+    target = Path(folder)
     if target.is_dir() and any(target.iterdir()) and not (overwrite and (target / MANIFEST).is_file()):
         hint = "" if overwrite else ", or overwrite it (--overwrite)" if (target / MANIFEST).is_file() else ""
         raise UsageError(f"'{target}' has files in it: name another folder{hint}")
     if target.exists() and not target.is_dir():
         raise UsageError(f"'{target}' is a file: name a folder for the export")
+    try:
+        probe_writing(target / MANIFEST)
+    except OSError as error:
+        raise _unwritable(target, error) from error
 
 
 def _manifest(bundle: Bundle, files: dict[str, dict[str, Any]]) -> dict[str, Any]:

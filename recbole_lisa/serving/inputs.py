@@ -1,5 +1,6 @@
 """Raw ids of callers turned into numbers, with one policy for ids that the model does not know."""
 
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from recbole_lisa.serving.id_map import IdMap
 
 POLICIES = ("raise", "warn", "skip")
 MAX_NAMED = 3
+_OWN_MODULES = ("recbole_lisa", "torch")  # torch has the decorators of public methods
 Numbers = npt.NDArray[np.int64]
 
 
@@ -30,6 +32,19 @@ def check_policy(on_unknown: str) -> None:
         )
 
 
+def listed(raw: Any, where: str) -> list[Any]:
+    """Ids as a list.
+
+    Raises:
+        UsageError: they are a single text, or nothing that holds ids.
+    """
+    if isinstance(raw, str | bytes | int):
+        raise UsageError(f"{where} must be a list of ids, got {raw!r}; write [{raw!r}]")
+    if not isinstance(raw, Iterable):
+        raise UsageError(f"{where} must be a list of ids, got {raw!r}")
+    return list(raw)
+
+
 def numbers_of(ids: IdMap, raw: Iterable[Any], on_unknown: str, where: str) -> tuple[Numbers, npt.NDArray[np.bool_]]:
     """Number raw ids.
 
@@ -43,11 +58,9 @@ def numbers_of(ids: IdMap, raw: Iterable[Any], on_unknown: str, where: str) -> t
         Numbers (K,) of the known ids in their order, and (L,) which of all ids are known.
 
     Raises:
-        UsageError: an id is unknown and the policy is raise; or raw is a single text.
+        UsageError: an id is unknown and the policy is raise; or see listed.
     """
-    if isinstance(raw, str | bytes):
-        raise UsageError(f"{where} must be a list of ids, got {raw!r}; write [{raw!r}]")
-    given = list(raw)
+    given = listed(raw, where)
     numbers = ids.numbers(given)
     known = numbers >= 0
     if not known.all():
@@ -56,12 +69,25 @@ def numbers_of(ids: IdMap, raw: Iterable[Any], on_unknown: str, where: str) -> t
 
 
 def _unknown(raw: list[Any], on_unknown: str, where: str) -> None:
-    named = ", ".join(repr(str(one)) for one in raw[:MAX_NAMED]) + (", ..." if len(raw) > MAX_NAMED else "")
-    message = f"{where}: {len(raw)} unknown item{'s' if len(raw) > 1 else ''}: {named}"
+    message = f"{where}: {told_unknown(raw)}"
     if on_unknown == "raise":
         raise UsageError(f"{message}; with on_unknown 'warn' or 'skip' they are left out")
     if on_unknown == "warn":
-        warnings.warn(f"{message}; left out", stacklevel=5)
+        warnings.warn(f"{message}; left out", stacklevel=_caller_level())
+
+
+def told_unknown(raw: Sequence[Any]) -> str:
+    """How many ids are unknown, and the first of them."""
+    named = ", ".join(repr(str(one)) for one in raw[:MAX_NAMED]) + (", ..." if len(raw) > MAX_NAMED else "")
+    return f"{len(raw)} unknown item{'s' if len(raw) > 1 else ''}: {named}"
+
+
+def _caller_level() -> int:
+    """The stacklevel, for a warning of the function that asks, of the line outside of this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OWN_MODULES:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def read_histories(ids: IdMap, histories: Sequence[Any], times: Sequence[Any] | None, on_unknown: str) -> list[History]:
@@ -77,7 +103,7 @@ def read_histories(ids: IdMap, histories: Sequence[Any], times: Sequence[Any] | 
         UsageError: unknown ids under the policy raise, a history that is a single text, or times that do not fit.
     """
     check_policy(on_unknown)
-    if isinstance(histories, str | bytes):
+    if isinstance(histories, str | bytes) or not isinstance(histories, Iterable):
         raise UsageError(f"histories must be a list of lists of ids, got {histories!r}; write [[{histories!r}]]")
     if times is not None and len(times) != len(histories):
         raise UsageError(f"times must hold one list for each of the {len(histories)} histories, got {len(times)}")
@@ -89,7 +115,10 @@ def read_histories(ids: IdMap, histories: Sequence[Any], times: Sequence[Any] | 
 
 
 def _seconds(times: Iterable[Any], known: npt.NDArray[np.bool_], where: str) -> npt.NDArray[np.float64]:
-    seconds = np.asarray(list(times), dtype=np.float64)
+    try:
+        seconds = np.asarray(list(times), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the times of {where} must be numbers of seconds: {error}") from error
     if seconds.shape != known.shape:
         raise UsageError(f"{where} has {len(known)} items and {len(seconds)} times: give one time for each item")
     if not np.isfinite(seconds).all() or (np.diff(seconds) < 0).any():

@@ -12,7 +12,7 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
 from recbole_lisa.serving.archive import fingerprint_of, read_export
 from recbole_lisa.serving.bundle import Bundle, Network
-from recbole_lisa.serving.inputs import History, Numbers, numbers_of, read_histories
+from recbole_lisa.serving.inputs import History, Numbers, listed, numbers_of, read_histories
 from recbole_lisa.serving.ranking import positions_of, rank
 from recbole_lisa.serving.sessions import Session, SessionBatch
 
@@ -175,15 +175,17 @@ class Recommender:
         Raises:
             UsageError: k is below 1.
         """
-        if not isinstance(k, int | np.integer) or k < 1:
+        if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
             raise UsageError(f"k must be a whole number of at least 1, got {k!r}")
         targets = self.network.items.targets
         if candidates is None:
             return self._named(*rank(targets, hidden, int(k), left_out))
         answers = [Recommendation([], [])] * len(hidden)
-        groups = {id(allowed): allowed for allowed in candidates}
-        for key, allowed in groups.items():
-            rows = [n for n, own in enumerate(candidates) if id(own) == key]
+        groups: dict[int, list[int]] = {}
+        for n, own in enumerate(candidates):
+            groups.setdefault(id(own), []).append(n)
+        for rows in groups.values():
+            allowed = candidates[rows[0]]
             if not len(allowed):
                 continue
             own_left_out = None if left_out is None else [positions_of(left_out[n], allowed) for n in rows]
@@ -200,13 +202,14 @@ class Recommender:
     def _candidates(self, candidates: Sequence[Any] | None, n: int, on_unknown: str) -> list[Numbers] | None:
         if candidates is None:
             return None
-        if not any(isinstance(one, list | tuple | set | np.ndarray) for one in candidates):
-            return [np.unique(self.numbers(candidates, on_unknown, "candidates"))] * n
-        if len(candidates) != n:
+        given = listed(candidates, "candidates")
+        if not any(isinstance(one, list | tuple | set | np.ndarray) for one in given):
+            return [np.unique(self.numbers(given, on_unknown, "candidates"))] * n
+        if len(given) != n:
             raise UsageError(
-                f"candidates must be one list of ids, or one for each of the {n} histories: got {len(candidates)}"
+                f"candidates must be one list of ids, or one for each of the {n} histories: got {len(given)}"
             )
-        return [np.unique(self.numbers(c, on_unknown, f"candidates {i}")) for i, c in enumerate(candidates)]
+        return [np.unique(self.numbers(c, on_unknown, f"candidates {i}")) for i, c in enumerate(given)]
 
     def _named(self, scores: Tensor, numbers: Tensor) -> list[Recommendation]:
         answers = []

@@ -104,7 +104,7 @@ class SessionBatch:
             UsageError: bytes are damaged, of another version or of another model.
         """
         template = _nothing(recommender, 1)
-        rows = [_read(recommender, one, template) for one in data]
+        rows = [template.rows([]).tensors(), *(_read(recommender, one, template) for one in data)]
         return cls(recommender, template.with_tensors([torch.cat(column) for column in zip(*rows, strict=True)]))
 
     def to_bytes(self) -> list[bytes]:
@@ -178,7 +178,12 @@ class SessionBatch:
 
     @torch.no_grad()
     def recommend(
-        self, k: int = 10, *, filter_seen: bool = True, candidates: Sequence[Any] | None = None
+        self,
+        k: int = 10,
+        *,
+        filter_seen: bool = True,
+        candidates: Sequence[Any] | None = None,
+        on_unknown: str = "raise",
     ) -> list["Recommendation"]:
         """The k best items for every session.
 
@@ -186,17 +191,19 @@ class SessionBatch:
             k: at least 1.
             filter_seen: leave out the newest max_length items of the history.
             candidates: ids to choose from; None takes the whole catalogue.
+            on_unknown: what candidates do that the model does not know: raise, warn or skip.
 
         Raises:
-            UsageError: a session has no item yet, a candidate is unknown, or k is below 1.
+            UsageError: a session has no item yet, a candidate is unknown under raise, or k is below 1.
         """
+        check_policy(on_unknown)
         empty = (self._kept.state.length == 0).nonzero().flatten().tolist()
         if empty:
             raise UsageError(f"session {empty[0]} has no item yet: update it first")
         seen = [row[row >= 0].astype(np.int64) for row in self._kept.recent.numpy()] if filter_seen else None
         allowed: list[Numbers] | None = None
         if candidates is not None:
-            allowed = [np.unique(self.recommender.numbers(candidates, "raise", "candidates"))] * len(self)
+            allowed = [np.unique(self.recommender.numbers(candidates, on_unknown, "candidates"))] * len(self)
         return self.recommender.best(self.hidden, k, seen, allowed)
 
     def _seconds(self, times: Sequence[float] | None) -> Tensor:
@@ -205,7 +212,10 @@ class SessionBatch:
             if self.recommender.needs_times:
                 raise UsageError("this model's histogram fades with time (histogram_decay: time): give the times")
             return self._kept.time
-        seconds = torch.tensor([float(time) for time in times], dtype=torch.float64)
+        try:
+            seconds = torch.tensor([float(time) for time in times], dtype=torch.float64)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"times must be numbers of seconds: {error}") from error
         if not bool(seconds.isfinite().all()) or bool((seconds < self._kept.time).any()):
             raise UsageError("times must be finite and never go back")
         return seconds
@@ -242,10 +252,15 @@ class Session:
         self.batch.update([item], None if time is None else [time], on_unknown=on_unknown)
 
     def recommend(
-        self, k: int = 10, *, filter_seen: bool = True, candidates: Sequence[Any] | None = None
+        self,
+        k: int = 10,
+        *,
+        filter_seen: bool = True,
+        candidates: Sequence[Any] | None = None,
+        on_unknown: str = "raise",
     ) -> "Recommendation":
         """The k best items; see `SessionBatch.recommend`."""
-        return self.batch.recommend(k, filter_seen=filter_seen, candidates=candidates)[0]
+        return self.batch.recommend(k, filter_seen=filter_seen, candidates=candidates, on_unknown=on_unknown)[0]
 
     def to_bytes(self) -> bytes:
         """All of the session, for `Recommender.from_bytes`; its size depends on the model alone."""
@@ -279,8 +294,11 @@ def _digest(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 
-def _read(recommender: "Recommender", data: bytes, template: _Kept) -> list[Tensor]:
+def _read(recommender: "Recommender", given: Any, template: _Kept) -> list[Tensor]:
     """The tensors of one session, each (1, ...)."""
+    if not isinstance(given, bytes | bytearray | memoryview):
+        raise UsageError(f"a session is bytes that to_bytes gave, got a {type(given).__name__}")
+    data = bytes(given)
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if len(data) < _HEADER.size + _DIGEST_BYTES or not data.startswith(MAGIC):
         raise UsageError(f"these {len(data)} bytes are no session")
@@ -291,6 +309,8 @@ def _read(recommender: "Recommender", data: bytes, template: _Kept) -> list[Tens
         raise UsageError("the session is damaged: it does not have its checksum; start it again")
     if model.hex() != recommender.fingerprint:
         raise UsageError("the session belongs to another model: start it again with the user's history")
+    if len(body) != _HEADER.size + sum(like.nbytes for like in template.tensors()):
+        raise UsageError("the session is damaged: it is not as long as this model's are; start it again")
     tensors, at = [], _HEADER.size
     for like in template.tensors():
         array = np.frombuffer(body, dtype=like.numpy().dtype, count=like.numel(), offset=at).reshape(like.shape)

@@ -80,13 +80,7 @@ def main(words: Sequence[str]) -> int:
 def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
     from recbole_lisa.cli import parse_settings
 
-    parser = UsageParser(
-        prog="recbole-lisa tune",
-        description="Search hyperparameters with Ray Tune.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = UsageParser("recbole-lisa tune", "Search hyperparameters with Ray Tune.", _EPILOG)
     add = parser.add_argument
     add("-m", "--model", required=True, help="as in run")
     add("-d", "--dataset", required=True, help="as in run")

@@ -62,7 +62,7 @@ def test_sides_take_turns_and_one_that_does_not_fit_is_not_tried_again(monkeypat
     ("words", "message"),
     [
         ("--dataset nothing", "there is no file dataset/nothing/nothing.inter"),
-        ("--lengths 0", "must be an integer of at least 1, got 0"),
+        ("--lengths 0", "must be a whole number from 1 to 2147483647, got 0"),
         ("--sides mine", "invalid choice: 'mine'"),
     ],
 )

@@ -65,7 +65,7 @@ def test_mixed_precision_is_that_of_our_side_alone(amp: str, monkeypatch: pytest
         ),
         ("benchmark", "which benchmark? Known are attention, step,"),
         ("benchmark step --models Transformer", "no naive twin of 'Transformer'"),
-        ("benchmark step --batch few", "argument --batch: must be an integer of at least 1, got few"),
+        ("benchmark step --batch few", "argument --batch: must be a whole number from 1 to 2147483647, got few"),
     ],
 )
 def test_mistakes_end_with_one_line_and_status_2(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

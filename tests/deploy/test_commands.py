@@ -74,12 +74,44 @@ def test_options_choose_what_is_recommended(export: Path, tmp_path: Path, capsys
     words = [f"--export={export}", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'top.csv'}"]
     words += ["--user=who", "--item=what", f"--candidates={tmp_path / 'only.txt'}"]
     assert main(["recommend", *words]) == 2
-    assert "history 0: 1 unknown item: 'gone'" in capsys.readouterr().err
+    assert "error: user 'a': 1 unknown item: 'gone'" in capsys.readouterr().err
+    assert main(["recommend", *words, "--on_unknown=warn"]) == 0
+    told = capsys.readouterr().err
+    assert [line for line in told.splitlines() if "warning" in line] == [
+        f"warning: user '{user}': 1 unknown item: 'gone'; left out" for user in "ab"
+    ]
     assert main(["recommend", *words, "--on_unknown=skip"]) == 0
     assert [(row["user_id"], row["item_id"]) for row in rows_of(tmp_path / "top.csv")] == [("a", "i5")]
     assert "1 rows for 1 users; 1 users without any" in capsys.readouterr().out
     assert main(["recommend", *words, "--on_unknown=skip", "--keep_seen"]) == 0
     assert {row["item_id"] for row in rows_of(tmp_path / "top.csv")} == {"i3", "i5"}
+
+
+def test_the_user_of_an_unknown_item_is_named_and_unknown_candidates_are_told(
+    export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = [f"user{n}" for n in range(300)]
+    (tmp_path / "in.csv").write_text("user_id,item_id\n" + "".join(f"{user},i3\n" for user in users) + "last,gone\n")
+    (tmp_path / "only.txt").write_text("i5\ngone\n\n")
+    words = [f"--export={export}", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'top.csv'}"]
+    assert main(["recommend", *words]) == 2
+    assert "error: user 'last': 1 unknown item: 'gone'" in capsys.readouterr().err
+    (tmp_path / "in.csv").write_text("user_id,item_id\na,i3\n")
+    words.append(f"--candidates={tmp_path / 'only.txt'}")
+    assert main(["recommend", *words]) == 2
+    assert f"error: '{tmp_path / 'only.txt'}': 1 unknown item: 'gone'" in capsys.readouterr().err
+    assert main(["recommend", *words, "--on_unknown=skip"]) == 0
+    assert [row["item_id"] for row in rows_of(tmp_path / "top.csv")] == ["i5"]
+
+
+def test_an_export_that_cannot_be_written_is_told_before_the_checkpoint_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").touch()
+    for folder, message in (("full", "has files in it"), ("full/a", "is a file"), ("full/a/b", "cannot write")):
+        assert main(["export", "--checkpoint=gone.pth", f"--output={tmp_path / folder}"]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -90,6 +122,9 @@ def test_options_choose_what_is_recommended(export: Path, tmp_path: Path, capsys
         (["--export=x"], "--export holds no users: give their histories with --input, or use --checkpoint"),
         (["--export=x", "--input=y.csv"], "'x' is no export: manifest.json: No such file or directory"),
         (["--checkpoint=gone.pth"], "there is no checkpoint 'gone.pth'"),
+        (["--export=x", "--input=y.csv", "--candidates=gone.txt"], "cannot read 'gone.txt': No such file"),
+        (["--export=x", "--input=y.csv", "--k=0"], "--k: must be a whole number from 1 to 2147483647, got 0"),
+        (["--export=x", "--input=y.csv", "--output=setup.cfg/top.csv"], "--output 'setup.cfg/top.csv' cannot be writ"),
     ],
     ids=str,
 )

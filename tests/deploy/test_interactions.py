@@ -2,7 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from recbole_lisa.deploy.interactions import UserHistory, check_output, read_user_histories, write_recommendations
+from recbole_lisa.deploy.interactions import (
+    UserHistory,
+    check_output,
+    read_ids,
+    read_user_histories,
+    write_recommendations,
+)
 from recbole_lisa.errors import UsageError
 
 NAMES = {"user": "user_id", "item": "item_id", "time": "timestamp"}
@@ -38,6 +44,12 @@ def test_without_times_the_order_of_the_rows_counts(tmp_path: Path) -> None:
     assert found == [UserHistory("1", ["x", "y"], None)]
 
 
+def test_empty_lines_count_for_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "h.csv"
+    file.write_text("user_id,item_id\n\na,x\n\na,y\n\n")
+    assert read_user_histories(file, **NAMES) == [UserHistory("a", ["x", "y"], None)]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -45,6 +57,8 @@ def test_without_times_the_order_of_the_rows_counts(tmp_path: Path) -> None:
         ("h.csv", "", "is empty: it needs a header"),
         ("h.csv", "user_id,item_id\na,b,c\n", "row 1: 3 cells, but the header names 2 columns"),
         ("h.csv", "user_id,item_id,timestamp\na,b,1\na,b,noon\n", "row 2: the time 'noon' is no number of seconds"),
+        ("h.csv", "user_id,item_id,timestamp\na,b,nan\n", "row 1: the time 'nan' is no number of seconds"),
+        ("h.csv", "user_id,item_id\na,b\na," + "c" * 200_000, "line 3: field larger than field limit (131072)"),
         ("h.xlsx", "", "must end in .csv, .tsv, .inter or .parquet"),
     ],
     ids=str,
@@ -81,6 +95,24 @@ def test_parquet_output_has_types(tmp_path: Path) -> None:
 def test_an_output_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"top\.json' must end in \.csv, \.tsv or \.parquet"):
         check_output(tmp_path / "top.json")
+
+
+@pytest.mark.parametrize("name", ["file/top.csv", "folder.csv"])
+def test_an_output_that_cannot_be_written_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(UsageError, match=rf"--output '.*{name}' (cannot be written|is a folder)"):
+        check_output(tmp_path / name)
+
+
+def test_ids_are_read_a_line_each(tmp_path: Path) -> None:
+    file = tmp_path / "ids.txt"
+    file.write_text("a\r\n\n b\x85c \u2028\n", encoding="utf-8-sig")
+    assert read_ids(file) == ["a", " b\x85c \u2028"]
+    file.write_bytes(b"\xff")
+    for path, message in ((file, "is not utf-8"), (tmp_path / "gone", "cannot read '.*gone': No such file")):
+        with pytest.raises(UsageError, match=message):
+            read_ids(path)
 
 
 def test_an_interrupted_output_leaves_no_file(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from recbole_lisa.cli import main
-from recbole_lisa.deploy.serve_command import REDIS_VARIABLE, _parser, hosts_of
+from recbole_lisa.deploy.bundling import bundle_of
+from recbole_lisa.deploy.serve_command import REDIS_VARIABLE, _parser, hosts_of, warm_up
 from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.archive import write_export
+from tests.model.build import build_model
 from tests.service.build import JSON, PATIENCE, redis_server, wait_until
 from tests.serving.build import raw, small_bundle
 
@@ -141,7 +143,7 @@ def update_until_it_dies(address: str, name: str, acknowledged: list[str]) -> No
     [
         (["--export=gone"], "'gone' is no export: manifest.json: No such file or directory"),
         (["--port=65536"], "argument --port: must be a port from 0 (any that is free) to 65535, got 65536"),
-        (["--max_k=0"], "argument --max_k: must be a whole number of at least 1, got 0"),
+        (["--max_k=0"], "argument --max_k: must be a whole number from 1 to 2147483647, got 0"),
         (["--host=nowhere.invalid"], "cannot listen on nowhere.invalid, port 8000: "),
         (
             ["--host=192.0.2.1"],
@@ -177,6 +179,23 @@ def test_missing_packages_are_told(
     assert main(["serve", f"--export={export}"]) == 2
     expected = "serve needs starlette and uvicorn and prometheus_client: pip install 'recbole-lisa[serve]'"
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("LISABase", {"histogram_decay": "time"}), ("LISASoft", {}), ("Transformer", {})]
+)
+def test_every_model_is_warmed_up(name: str, settings: dict[str, Any]) -> None:
+    recommender, warm = Recommender(small_bundle(name, **settings)[1]), []
+    recommend = recommender.recommend
+    recommender.recommend = lambda *args, **more: warm.extend(recommend(*args, **more))  # type: ignore[method-assign]
+    warm_up(recommender)
+    assert [len(answer.items) for answer in warm] == [1]
+
+
+def test_a_catalogue_of_one_item_is_served() -> None:
+    model = build_model("LISABase", n_items=2).double().eval()
+    warm_up(recommender := Recommender(bundle_of(model, ["only"], "small")))
+    assert recommender.recommend([["only"]], filter_seen=False)[0].items == ["only"]
 
 
 def test_only_loopback_names_are_served_unless_others_are_allowed() -> None:

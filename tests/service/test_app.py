@@ -11,6 +11,7 @@ import pytest
 
 from recbole_lisa.service.limits import Limits
 from recbole_lisa.service.stores import MemoryStore
+from recbole_lisa.serving import Recommender
 from tests.service.build import JSON, PATIENCE, Running, running, seeded_recommender, wait_until
 from tests.serving.build import IDS, N_ITEMS, raw, small_bundle
 
@@ -106,9 +107,25 @@ def test_unknown_items_go_by_the_policy(service: Running) -> None:
     assert service.call("GET", "/sessions/u/bytes").body == session.to_bytes()
 
 
-def test_times_count_where_the_model_asks_for_them() -> None:
-    from recbole_lisa.serving import Recommender
+def test_unknown_candidates_go_by_the_policy(service: Running) -> None:
+    recommender = seeded_recommender()
+    assert service.call("POST", "/sessions", {"id": "c", "history": raw([1])}).status == 201
+    for path, history, answer_of in (
+        ("/recommend", {"histories": [raw([1])]}, lambda told: told.pop("recommendations")[0]),
+        ("/sessions/c/recommend", {}, lambda told: {name: told.pop(name) for name in ("items", "scores")}),
+    ):
+        body = {**history, "candidates": ["new", *raw([2, 3])]}
+        assert service.call("POST", path, body).error == (422, "invalid")
+        for policy, more in (("skip", {}), ("warn", {"unknown_candidates": ["new"]})):
+            told = service.call("POST", path, {**body, "on_unknown": policy}).json
+            expected = recommender.recommend([raw([1])], candidates=raw([2, 3]))[0]
+            assert answer_of(told) == shown(expected)
+            assert {name: value for name, value in told.items() if name == "unknown_candidates"} == more
+    body = {"histories": [raw([1])] * 2, "candidates": [["new"], raw([2])], "on_unknown": "warn"}
+    assert service.call("POST", "/recommend", body).json["unknown_candidates"] == [["new"], []]
 
+
+def test_times_count_where_the_model_asks_for_them() -> None:
     recommender = Recommender(small_bundle("LISABase", histogram_decay="time")[1])
     with running(recommender) as service:
         assert service.call("GET", "/health").json["needs_times"] is True
@@ -243,7 +260,8 @@ def test_a_store_that_never_takes_a_change_ends_in_503(monkeypatch: pytest.Monke
         assert refused.error == (503, "busy") and refused.headers["retry-after"] == "1"
 
 
-def test_requests_beyond_those_that_may_wait_are_told_to_come_back() -> None:
+def held_up() -> tuple[Recommender, threading.Event, threading.Event]:
+    """A recommender that tells when it is asked, and answers only once it is let go."""
     recommender, asked, let_go = seeded_recommender(), threading.Event(), threading.Event()
     recommend = recommender.recommend
 
@@ -253,6 +271,11 @@ def test_requests_beyond_those_that_may_wait_are_told_to_come_back() -> None:
         return recommend(*args, **kwargs)
 
     recommender.recommend = slow  # type: ignore[method-assign]
+    return recommender, asked, let_go
+
+
+def test_requests_beyond_those_that_may_wait_are_told_to_come_back() -> None:
+    recommender, asked, let_go = held_up()
     body = {"histories": [raw([1])]}
     with running(recommender, limits=Limits(waiting=1)) as service, ThreadPoolExecutor(1) as clients:
         first = clients.submit(service.call, "POST", "/recommend", body)
@@ -266,15 +289,7 @@ def test_requests_beyond_those_that_may_wait_are_told_to_come_back() -> None:
 
 
 def test_requests_that_have_begun_end_after_the_stop() -> None:
-    recommender, asked, let_go = seeded_recommender(), threading.Event(), threading.Event()
-    recommend = recommender.recommend
-
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        asked.set()
-        assert let_go.wait(PATIENCE)
-        return recommend(*args, **kwargs)
-
-    recommender.recommend = slow  # type: ignore[method-assign]
+    recommender, asked, let_go = held_up()
     with ThreadPoolExecutor(1) as clients, running(recommender) as service:
         first = clients.submit(service.call, "POST", "/recommend", {"histories": [raw([1])]})
         assert asked.wait(PATIENCE)

@@ -151,4 +151,4 @@ def test_bodies_of_sessions_are_read() -> None:
     started = bodies.read_start({"id": "A_z-9", "history": [1], "times": [5], "on_unknown": "warn"}, LIMITS)
     assert started == bodies.Start("A_z-9", ["1"], [5.0], "warn")
     assert bodies.read_update({"items": ["a"], "expected_length": 0}, LIMITS) == bodies.Update(["a"], None, "raise", 0)
-    assert bodies.read_recommend_session({}, LIMITS) == bodies.RecommendSession(10, True, None)
+    assert bodies.read_recommend_session({}, LIMITS) == bodies.RecommendSession(10, True, None, "raise")

@@ -1,4 +1,5 @@
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 
 from recbole_lisa.deploy.bundling import check_scores
 from recbole_lisa.errors import UsageError
-from recbole_lisa.serving import Recommendation, Recommender
+from recbole_lisa.serving import Recommendation, Recommender, SessionBatch
 from recbole_lisa.serving import ranking as ranking_module
 from tests.helpers import assert_close
 from tests.model.build import MODEL_NAMES
@@ -120,6 +121,35 @@ def test_unknown_items_are_raised_warned_of_or_skipped(ids: list[str]) -> None:
         assert recommender.recommend([ids, ["new"]], 5, on_unknown="skip") == [*known, Recommendation([], [])]
 
 
+def test_a_warning_names_the_line_that_asked() -> None:
+    recommender = small_recommender()
+    session = recommender.start(["item 1"])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        recommender.recommend([["item 1", "new"]], on_unknown="warn")
+        recommender.recommend([["item 1"]], candidates=["item 2", "new"], on_unknown="warn")
+        session.update("new", on_unknown="warn")
+        session.recommend(candidates=["item 2", "new"], on_unknown="warn")
+    assert [Path(warning.filename).name for warning in caught] == [Path(__file__).name] * 4
+    assert len({warning.lineno for warning in caught}) == 4
+
+
+def test_candidates_may_come_one_by_one() -> None:
+    recommender = small_recommender()
+    expected = recommender.recommend([["item 1"]] * 2, candidates=["item 2", "item 3"])
+    assert recommender.recommend([["item 1"]] * 2, candidates=iter(["item 2", "item 3"])) == expected
+    assert all(len(answer.items) == 2 for answer in expected)
+
+
+def test_no_histories_have_no_answers() -> None:
+    recommender = small_recommender()
+    assert recommender.recommend([]) == []
+    batch = recommender.start_many([])
+    batch.update([])
+    assert (batch.recommend(), batch.lengths, batch.to_bytes()) == ([], [], [])
+    assert len(SessionBatch.from_bytes(recommender, [])) == 0
+
+
 def test_ids_that_are_no_text_count_as_their_text() -> None:
     from recbole_lisa.deploy.bundling import bundle_of
     from tests.model.build import build_model
@@ -140,7 +170,14 @@ def iterable_histories(histories: list[list[str]]) -> list[tuple[str, ...]]:
     [
         ({"histories": ["item 1"]}, r"history 0 must be a list of ids, got 'item 1'; write \['item 1'\]"),
         ({"histories": "item 1"}, r"histories must be a list of lists of ids, got 'item 1'"),
+        ({"histories": [7, 8]}, r"history 0 must be a list of ids, got 7; write \[7\]"),
+        ({"histories": [None]}, "history 0 must be a list of ids, got None"),
+        ({"histories": None}, "histories must be a list of lists of ids, got None"),
         ({"histories": [[]]}, "history 0 is empty"),
+        ({"k": True}, "k must be a whole number of at least 1, got True"),
+        ({"candidates": 5}, "candidates must be a list of ids, got 5"),
+        ({"times": [["noon"]]}, "the times of history 0 must be numbers of seconds: could not convert"),
+        ({"times": [None]}, "the times of history 0 must be numbers of seconds"),
         ({"k": 0}, "k must be a whole number of at least 1, got 0"),
         ({"k": 2.5}, "k must be a whole number of at least 1, got 2.5"),
         ({"on_unknown": "skipp"}, "on_unknown must be raise, warn, skip, got 'skipp'. Did you mean 'skip'?"),

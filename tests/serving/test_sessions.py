@@ -1,3 +1,4 @@
+import hashlib
 import struct
 from typing import Any
 
@@ -161,6 +162,8 @@ def test_time_gaps_count_between_updates() -> None:
         session.update("item 1")
     with pytest.raises(UsageError, match="times must be finite and never go back"):
         session.update("item 1", 109.0)
+    with pytest.raises(UsageError, match="times must be numbers of seconds: could not convert"):
+        session.update("item 1", "noon")  # type: ignore[arg-type]
 
 
 def test_mistakes_are_named() -> None:
@@ -187,5 +190,12 @@ def test_bytes_that_do_not_fit_are_named() -> None:
     for damaged in (data[:-1], data + b"0", data[:100] + bytes([data[100] ^ 1]) + data[101:]):
         with pytest.raises(UsageError, match="the session is damaged"):
             recommender.from_bytes(damaged)
+    for value in (None, "text", [data]):
+        with pytest.raises(UsageError, match="a session is bytes that to_bytes gave, got a (NoneType|str|list)"):
+            recommender.from_bytes(value)  # type: ignore[arg-type]
+    for body in (data[:-24], data[:-16] + bytes(8)):  # of another length, under a checksum of its own
+        with pytest.raises(UsageError, match="not as long as this model's are"):
+            recommender.from_bytes(body + hashlib.blake2b(body, digest_size=16).digest())
+    assert recommender.from_bytes(memoryview(data)).to_bytes() == data  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="the session belongs to another model"):
         small_recommender(n_layers=2).from_bytes(data)

@@ -73,13 +73,7 @@ def reading_from(words: Sequence[str]) -> Reading:
 
 
 def _parser() -> UsageParser:
-    parser = UsageParser(
-        prog="recbole-lisa convert",
-        description="Write the atomic file of a data set from a raw file.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = UsageParser("recbole-lisa convert", "Write the atomic file of a data set from a raw file.", _EPILOG)
     parser.add_argument("format", help=", ".join(FORMATS))
     table = parser.add_argument_group("of the format csv")
     for role, default in (("user", "user_id"), ("item", "item_id"), ("time", "timestamp"), ("rating", None)):

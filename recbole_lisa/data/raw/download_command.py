@@ -26,11 +26,7 @@ def main(words: Sequence[str]) -> int:
         UsageError: There is no such data set or address; see also `obtain`.
     """
     known = sorted(file.stem for file in (properties_path() / "dataset").glob("*.yaml"))
-    parser = UsageParser(
-        prog="recbole-lisa download",
-        description="Download a public data set, check it and write its atomic file.",
-        allow_abbrev=False,
-    )
+    parser = UsageParser("recbole-lisa download", "Download a public data set, check it and write its atomic file.")
     parser.add_argument("dataset", help=", ".join(known))
     parser.add_argument("--data_path", type=Path, default=Path("dataset"), help="the folder above (default: dataset)")
     parser.add_argument("--archive_url", help="another address of the raw file, such as a mirror")
