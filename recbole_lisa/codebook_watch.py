@@ -8,11 +8,13 @@ from typing import Any
 import torch
 
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import atomic_writer, check_replaceable
 from recbole_lisa.ops.codeword_usage import CodewordUsage
 
 COLLAPSED_SHARE = 0.1
 """A codebook has collapsed when its perplexity is at most this share of what it could be."""
 _ONE_CODEWORD = 1.05
+_MARK = "recbole-lisa codebooks"
 
 Usage = dict[str, dict[str, Any]]
 """Name of a set of codebooks -> n_codewords, used (a list over codebooks), perplexity (likewise)."""
@@ -83,10 +85,12 @@ def watch_codebooks(trainer: Any, epoch: int) -> list[str]:
 
 
 def check_codebook_plot(path: str | None) -> None:
-    """Refuse a plot that could not be drawn, before hours of training.
+    """Refuse a plot that could not or must not be drawn, before hours of training.
+
+    The plot of an earlier run is replaced; another picture is not.
 
     Raises:
-        UsageError: The file is no .png, or matplotlib is missing.
+        UsageError: The file is no .png, cannot be written or is another picture, or matplotlib is missing.
     """
     if path is None:
         return
@@ -94,6 +98,13 @@ def check_codebook_plot(path: str | None) -> None:
         raise UsageError(f"codebook_plot is {path!r}, it must end in .png")
     if find_spec("matplotlib") is None:
         raise UsageError("codebook_plot needs matplotlib: pip install 'recbole-lisa[bench]'")
+    check_replaceable(path, _is_own_plot, name="codebook_plot", content="the plot of a run")
+
+
+def _is_own_plot(path: Path) -> bool:
+    """Whether `draw_codebooks` wrote it: the mark stands in the first of the picture's text."""
+    with path.open("rb") as stream:
+        return _MARK.encode() in stream.read(4096)
 
 
 def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str) -> bool:
@@ -101,7 +112,7 @@ def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str) -> bool:
 
     Args:
         history: A trainer's.
-        path: A .png file; its folder is made.
+        path: A .png file; its folder is made, and the file is complete or not there.
 
     Returns:
         False when no epoch has codebooks, and nothing is drawn.
@@ -122,6 +133,6 @@ def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str) -> bool:
             ax.axhline(entries[0]["codebooks"][name]["n_codewords"], color="grey", linewidth=1, linestyle=":")
             ax.set(title=f"{name}: {title}", xlabel="epoch", ylim=(0, None))
         row[-1].legend(fontsize=8)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    canvas.savefig(path, dpi=110, metadata={"Software": None})
+    with atomic_writer(path) as stream:
+        canvas.savefig(stream, format="png", dpi=110, metadata={"Software": _MARK})
     return True

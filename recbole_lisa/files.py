@@ -1,12 +1,13 @@
 """Files that are either complete or not there: atomic writing, and names that no other run uses."""
 
 import contextlib
+import errno
 import os
 import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,8 +25,12 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     Yields:
         The temporary file, open for writing bytes.
+
+    Raises:
+        OSError: Nothing can be written there, or a device, a pipe or a socket would be replaced by the file.
     """
     target = Path(path)
+    _check_kind(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(target)
     try:
@@ -88,9 +93,10 @@ def probe_writing(path: str | os.PathLike[str]) -> None:
         path: The file. Where its folder is missing, the nearest folder above it is tried.
 
     Raises:
-        OSError: No file or folder can be made there; `strerror` says why.
+        OSError: No file can be made there; `strerror` says why.
     """
     target = Path(path)
+    _check_kind(target)
     folder = next(parent for parent in target.parents if parent.exists())
     temporary = _temporary(folder / target.name)
     try:
@@ -100,24 +106,35 @@ def probe_writing(path: str | os.PathLike[str]) -> None:
             temporary.unlink()
 
 
-def check_output_file(path: str | os.PathLike[str], option: str) -> None:
-    """Refuse a file that `atomic_writer` could not write, before the work that fills it.
+def check_replaceable(path: str | os.PathLike[str], is_own: Callable[[Path], bool], *, name: str, content: str) -> None:
+    """Refuse to write a file where that fails or loses what somebody else has put there, before the work for it starts.
+
+    No file, an empty one, and one of the kind that is to be written may be replaced.
 
     Args:
         path: The file.
-        option: That names it.
+        is_own: Whether a file is of this kind; may raise OSError or ValueError for one that cannot be read as such.
+        name: What the user calls the path, such as `result_file`.
+        content: The kind, such as `the result of a run`.
 
     Raises:
-        UsageError: It is a folder, or no file can be made there.
+        UsageError: No file can be made there, a folder is there, or a file of another kind.
     """
-    if Path(path).is_dir():
-        raise UsageError(f"{option} '{path}' is a folder; name a file")
+    target = Path(path)
+    if target.is_dir():
+        raise UsageError(f"{name} '{path}' is a folder; name a file in it")
     try:
-        probe_writing(path)
+        probe_writing(target)
     except OSError as error:
         raise UsageError(
-            f"{option} '{path}' cannot be written ({error.strerror}); name a file in a folder that can be"
+            f"{name} '{path}' cannot be written ({error.strerror}); name a file in a folder that can be"
         ) from error
+    try:
+        is_free = not target.is_file() or target.stat().st_size == 0 or is_own(target)
+    except (OSError, ValueError):
+        is_free = False
+    if not is_free:
+        raise UsageError(f"{name} '{path}' exists and is not {content}, which alone is replaced; name another file")
 
 
 def unique_run_name(model: str, dataset: str) -> str:
@@ -137,6 +154,12 @@ def unique_run_name(model: str, dataset: str) -> str:
     moment = time.strftime("%Y-%m-%d_%H-%M-%S")
     name = f"{model}-{dataset}-{moment}-{os.getpid()}-{secrets.token_hex(8)}"
     return name.replace(".", "_").replace(os.sep, "_")
+
+
+def _check_kind(target: Path) -> None:
+    """Refuse to put a file in the place of a device, a pipe or a socket, which `os.replace` would do."""
+    if target.exists() and not target.is_file() and not target.is_dir():
+        raise FileExistsError(errno.EEXIST, "Is no regular file", str(target))
 
 
 def _temporary(target: Path) -> Path:

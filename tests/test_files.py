@@ -1,10 +1,12 @@
 """Files are complete or not there, and names never meet."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from recbole_lisa.files import atomic_writer, new_folder, probe_writing, unique_run_name
+from recbole_lisa.errors import UsageError
+from recbole_lisa.files import atomic_writer, check_replaceable, new_folder, probe_writing, unique_run_name
 
 
 def test_atomic_writer_writes_the_file_and_its_folders(tmp_path: Path) -> None:
@@ -75,3 +77,51 @@ def test_new_folders_vanish_when_the_work_fails_unless_something_lies_there(tmp_
         (tmp_path / "c" / "kept").touch()
         raise RuntimeError("stop")
     assert (tmp_path / "c" / "kept").exists()
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="Is no regular file"):
+        probe_writing(pipe)
+    with pytest.raises(OSError, match="Is no regular file"), atomic_writer(pipe):
+        raise AssertionError("nothing is written")
+    assert pipe.is_fifo()
+
+
+def starts_with_mine(path: Path) -> bool:
+    return path.read_text(encoding="utf-8").startswith("mine")
+
+
+def replaceable(path: Path) -> None:
+    check_replaceable(path, starts_with_mine, name="plan", content="a plan of mine")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"mine, older"])
+def test_nothing_an_empty_file_and_an_own_one_may_be_replaced(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "deep" / "plan" if content is None else tmp_path / "plan"
+    if content is not None:
+        path.write_bytes(content)
+    replaceable(path)
+    assert (path.read_bytes() if path.exists() else None) == content
+    assert [place.name for place in tmp_path.iterdir()] == ([] if content is None else ["plan"])
+
+
+@pytest.mark.parametrize("content", [b"yours", b"\xff\xfe"])
+def test_what_somebody_else_wrote_is_not_replaced(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "plan"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"plan '.*plan' exists and is not a plan of mine, .*; name another file"):
+        replaceable(path)
+    assert path.read_bytes() == content
+
+
+def test_a_folder_a_pipe_and_a_place_without_access_are_no_place_for_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, message in (
+        (tmp_path, "is a folder; name a file in it"),
+        (tmp_path / "pipe", r"cannot be written \(Is no regular file\)"),
+        (tmp_path / "pipe" / "plan", r"cannot be written \(Not a directory\)"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            replaceable(path)

@@ -46,6 +46,20 @@ def test_result_describes_a_validated_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("isolated_run_dir")
+def test_an_earlier_result_is_replaced_and_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    write_result(result_of(tmp_path, "paper", epochs=1), path)
+    check_result_file(str(path))
+    for text in ("notes", "[1, 2]", '{"model": "mine", "config": {}}'):
+        path.write_text(text)
+        with pytest.raises(
+            UsageError, match=r"r\.json' exists and is not the result of a run, which alone is replaced"
+        ):
+            check_result_file(str(path))
+        assert path.read_text() == text
+
+
+@pytest.mark.usefixtures("isolated_run_dir")
 def test_result_without_validation_tests_the_last_epoch(tmp_path: Path) -> None:
     result = result_of(tmp_path, "paper", epochs=3, test_step=3)
     assert result["valid"] is None

@@ -13,9 +13,9 @@ import torch
 
 from recbole_lisa import __version__
 from recbole_lisa.benchmark.plots import Figure, draw
-from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, probe_writing
+from recbole_lisa.files import atomic_writer, check_replaceable
 
+_MARK = ", recbole-lisa "
 NO_PLOTS = "matplotlib is not installed, so no plot is drawn: pip install 'recbole-lisa[bench]'"
 
 
@@ -44,7 +44,7 @@ class Output:
         name: File name inside a folder.
 
     Raises:
-        UsageError: Nothing can be written there.
+        UsageError: Nothing can be written there, or a file is there that no benchmark has written.
     """
 
     def __init__(self, option: str | None, name: str) -> None:
@@ -56,10 +56,8 @@ class Output:
             self.prefix = Path(option, name)
         else:
             self.prefix = Path(option.removesuffix(".json"))
-        try:
-            probe_writing(self._file(".json"))
-        except OSError as error:
-            raise UsageError(f"--output={option} cannot be written: {error.strerror}") from error
+        for ending in (".json",) if self.json_only else (".json", ".md"):
+            check_replaceable(self._file(ending), _is_own, name="--output", content="the result of a benchmark")
         if not self.json_only and importlib.util.find_spec("matplotlib") is None:
             print(NO_PLOTS)
 
@@ -107,11 +105,20 @@ class Output:
             print(f"written: {file}")
 
 
+def _is_own(file: Path) -> bool:
+    """Whether a file begins with a heading."""
+    with file.open(encoding="utf-8") as stream:
+        if file.suffix == ".json":
+            found = json.load(stream)
+            return isinstance(found, dict) and _MARK in str(found.get("header"))
+        return _MARK in stream.readline()
+
+
 def heading(command: str, device: torch.device) -> str:
     """One line: device, threads, versions, commit and command."""
     threads = "" if device.type == "cuda" else f"{torch.get_num_threads()} threads, "
     return (
-        f"{device_name(device)}, {threads}torch {torch.__version__}, recbole-lisa {__version__}, "
+        f"{device_name(device)}, {threads}torch {torch.__version__}{_MARK}{__version__}, "
         f"commit {commit()}, command: {command}"
     )
 

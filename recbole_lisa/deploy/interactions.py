@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recbole_lisa.errors import UsageError, did_you_mean
-from recbole_lisa.files import atomic_writer, check_output_file
+from recbole_lisa.files import atomic_writer, check_replaceable
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".inter": "\t"}
 COLUMNS = ("user_id", "rank", "item_id", "score")
@@ -27,7 +27,9 @@ class UserHistory(NamedTuple):
 
 
 def check_output(path: Path) -> None:
-    """Refuse a file that is neither csv, tsv nor parquet, needs a missing pyarrow, or cannot be written.
+    """Refuse a file that is neither csv, tsv nor parquet, or that could not or must not be written.
+
+    Recommendations of an earlier call are replaced; a file with anything else in it is not.
 
     Raises:
         UsageError: With what would be right.
@@ -36,7 +38,14 @@ def check_output(path: Path) -> None:
         raise UsageError(f"'{path}' must end in .csv, .tsv or .parquet")
     if path.suffix == ".parquet":
         _pyarrow(path)
-    check_output_file(path, "--output")
+    check_replaceable(path, _is_own_output, name="--output", content="a table of recommendations")
+
+
+def _is_own_output(path: Path) -> bool:
+    if path.suffix == ".parquet":
+        return tuple(_pyarrow(path).ParquetFile(path).schema_arrow.names) == COLUMNS
+    with path.open(encoding="utf-8") as stream:
+        return stream.readline().rstrip("\n") == SEPARATORS[path.suffix].join(COLUMNS)
 
 
 def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[UserHistory]:
@@ -88,7 +97,7 @@ def _seconds(cell: Any, path: Path, number: int) -> float:
     try:
         seconds = float(cell)
     except (TypeError, ValueError):
-        seconds = float("nan")
+        seconds = math.nan
     if not math.isfinite(seconds):
         raise UsageError(f"'{path}', row {number}: the time {cell!r} is no number of seconds")
     return seconds
@@ -97,11 +106,9 @@ def _seconds(cell: Any, path: Path, number: int) -> float:
 def _text_rows(path: Path) -> Iterator[list[Any]]:
     if path.suffix not in SEPARATORS:
         raise UsageError(f"'{path}' must end in .csv, .tsv, .inter or .parquet")
-    # An atomic file has no quoting: a quote is a character of the id.
-    quoting = csv.QUOTE_NONE if path.suffix == ".inter" else csv.QUOTE_MINIMAL
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
-            rows = csv.reader(stream, delimiter=SEPARATORS[path.suffix], quoting=quoting)
+            rows = csv.reader(stream, delimiter=SEPARATORS[path.suffix])
             header = next(rows, None)
             if header is None:
                 raise UsageError(f"'{path}' is empty: it needs a header and a row for each interaction")

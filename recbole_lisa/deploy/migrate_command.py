@@ -5,9 +5,7 @@ from pathlib import Path
 
 from recbole_lisa.arguments import UsageParser
 from recbole_lisa.cli import parse_settings
-from recbole_lisa.deploy.migration import migrate
-from recbole_lisa.errors import UsageError
-from recbole_lisa.files import check_output_file
+from recbole_lisa.deploy.migration import check_output, migrate
 
 _EPILOG = """\
 First train a vanilla Transformer on quantised items, then hand its codebooks to LISA-Base:
@@ -38,9 +36,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the .pth file to write")
     options, rest = parser.parse_known_args(words)
     settings = parse_settings(rest)
-    if options.output.suffix != ".pth":
-        raise UsageError(f"--output is '{options.output}', it must end in .pth")
-    check_output_file(options.output, "--output")
+    check_output(options.output)
     metrics, _ = migrate(options.checkpoint, options.output, settings)
     found = ", ".join(f"{name} {value:.4f}" for name, value in (metrics or {}).items()) or "there is no test set"
     print(f"{options.output}: LISABase without further training: {found}")

@@ -31,7 +31,7 @@ def ranking(argv: Sequence[str]) -> int:
     parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW", help=f"default: {' '.join(ROWS)}")
     table = parse_table(parser, argv, own={"model": "--rows"})
     rows = choose_rows(table.options.rows, ROWS)
-    check_rows(table, rows.values())
+    check_rows(table, rows.values(), page=f"{table.options.dataset}.md")
     todo = table.jobs(rows)
     failed = table.run(todo)
     return _tell(write_page(table.options.dataset, results(todo), table.public(), Path(table.options.output)), failed)
@@ -50,7 +50,7 @@ def sensitivity(argv: Sequence[str]) -> int:
         parser, argv, own={"model": "--models", "n_codewords": "--codewords", "n_codebooks": f"nothing: it is {books}"}
     )
     rows = sensitivity_rows(table.options.models, table.options.codewords, books)
-    check_rows(table, rows.values())
+    check_rows(table, rows.values(), page=f"sensitivity-{table.options.dataset}.md")
     todo = table.jobs(rows, "sensitivity")
     failed = table.run(todo)
     files = sensitivity_page(table.options.dataset, rows, results(todo), table.public(), Path(table.options.output))
@@ -62,7 +62,7 @@ def migration(argv: Sequence[str]) -> int:
     parser = table_parser("migration", "LISA-Base on the frozen codebooks of a vanilla Transformer.")
     table = parse_table(parser, argv, own={"model": "nothing: the rows are fixed", "quantize_items": "nothing"})
     rows = {"LISA-Base": ROWS["LISA-Base"], "Transformer, quantised": Row("Transformer", {"quantize_items": True})}
-    check_rows(table, rows.values())
+    check_rows(table, rows.values(), page=f"migration-{table.options.dataset}.md")
     sources = table.jobs(rows, "migration")
     failed = table.run(sources)
     moved = migration_jobs(sources, "Transformer, quantised", table.settings)
@@ -83,7 +83,7 @@ def compression(argv: Sequence[str]) -> int:
     table = parse_table(parser, argv, own={"model": "nothing: the rows are fixed"})
     table.settings.setdefault("epochs", "1")
     rows = {name: ROWS[name] for name in ("LISA-Base", "LISA-Mini")}
-    check_rows(table, rows.values())
+    check_rows(table, rows.values(), page=f"compression-{table.options.dataset}.md")
     todo = table.jobs(rows, "compression")
     failed = table.run(todo)
     exported = export_all(results(todo), Path(table.options.runs, "compression").resolve())

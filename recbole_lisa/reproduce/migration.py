@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from recbole_lisa.evaluation import evaluate
-from recbole_lisa.reproduce.page import MARK, TITLES, Results, cell, head, write_text
+from recbole_lisa.reproduce.page import MARK, TITLES, Results, cell, head, kept_notes, write_text
 from recbole_lisa.reproduce.paper import METRICS
 from recbole_lisa.reproduce.ranking import Job, results
 from recbole_lisa.saved import load_data_and_model
@@ -67,7 +67,7 @@ def migration_page(
     seeds = " ".join(map(str, sorted({run["seed"] for runs in found.values() for run in runs})))
     words = f"recbole-lisa reproduce migration --dataset={dataset} --seeds {seeds} {' '.join(settings)}".rstrip()
     page = folder / f"migration-{dataset}.md"
-    notes = page.read_text(encoding="utf-8").partition(MARK)[2] if page.exists() else ""
+    notes = kept_notes(page)
     write_text(page, "\n".join([*lines, "", "```bash", words, "```", "", f"{MARK}{notes or chr(10)}"]))
     return [page]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from recbole_lisa.arguments import UsageParser
 from recbole_lisa.config import LISAConfig
 from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.reproduce.page import check_page
 from recbole_lisa.reproduce.paper import Row
 from recbole_lisa.reproduce.ranking import Cluster, Job, jobs, run_all
 
@@ -95,12 +96,18 @@ def parse_table(parser: UsageParser, argv: Sequence[str], *, own: Mapping[str, s
     return Table(options, settings)
 
 
-def check_rows(table: Table, rows: Iterable[Row]) -> None:
-    """Build every configuration: a mistake should show before hours of training.
+def check_rows(table: Table, rows: Iterable[Row], *, page: str) -> None:
+    """Build every configuration, and look where the page goes: a mistake should show before hours of training.
+
+    Args:
+        table: What was asked for.
+        rows: What is run.
+        page: Name of the page's file.
 
     Raises:
-        UsageError: A setting is wrong.
+        UsageError: A setting is wrong, or another file is in the place of the page.
     """
+    check_page(Path(table.options.output, page))
     for row in rows:
         LISAConfig(row.model, table.options.dataset, protocol="paper", command_line={**table.settings, **row.settings})
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recbole_lisa.files import atomic_writer
+from recbole_lisa.files import atomic_writer, check_replaceable
 from recbole_lisa.reproduce.paper import METRICS, ROWS, paper_figures
 
 TITLES = {"hit@5": "HR@5", "ndcg@5": "NDCG@5", "hit@10": "HR@10", "ndcg@10": "NDCG@10"}
 MARK = "<!-- Below this line the page is written by hand; above it `recbole-lisa reproduce ranking` writes. -->"
+_COMMAND = "recbole-lisa reproduce"
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
@@ -28,7 +29,7 @@ def write_page(dataset: str, found: Results, settings: Sequence[str], folder: Pa
         The files.
     """
     page, table, plot = folder / f"{dataset}.md", folder / f"{dataset}-curve.csv", folder / f"{dataset}-curve.png"
-    notes = page.read_text(encoding="utf-8").partition(MARK)[2] if page.exists() else ""
+    notes = kept_notes(page)
     text = "\n".join(
         [
             *head(f"{dataset}, the paper's protocol", found),
@@ -44,6 +45,22 @@ def write_page(dataset: str, found: Results, settings: Sequence[str], folder: Pa
         f"[{table.name}]({table.name}):\n\n![HR@10 and NDCG@10 by epoch]({plot.name})\n\n{MARK}{notes or chr(10)}",
     )
     return [page, table, plot]
+
+
+def check_page(page: Path) -> None:
+    """Refuse to write over a page of somebody else.
+
+    Raises:
+        UsageError: The file is there and names no command that writes such pages.
+    """
+    check_replaceable(
+        page, lambda file: _COMMAND in file.read_text("utf-8"), name="page", content=f"a page of {_COMMAND}"
+    )
+
+
+def kept_notes(page: Path) -> str:
+    """What is written by hand in a page that is there, see MARK."""
+    return page.read_text(encoding="utf-8").partition(MARK)[2] if page.exists() else ""
 
 
 def write_text(path: Path, text: str) -> None:

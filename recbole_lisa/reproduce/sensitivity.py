@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recbole_lisa.reproduce.page import MARK, TITLES, Results, cell, head, write_text
+from recbole_lisa.reproduce.page import MARK, TITLES, Results, cell, head, kept_notes, write_text
 from recbole_lisa.reproduce.paper import METRICS, Row
 
 MODELS = {"LISASoft": "LISA-Soft", "LISAMini": "LISA-Mini"}
@@ -44,7 +44,7 @@ def sensitivity_page(
         The files.
     """
     page, table, plot = (folder / f"sensitivity-{dataset}.{ending}" for ending in ("md", "csv", "png"))
-    notes = page.read_text(encoding="utf-8").partition(MARK)[2] if page.exists() else ""
+    notes = kept_notes(page)
     write_text(table, _csv(rows, found))
     _draw(dataset, rows, found, plot)
     lines = [

@@ -15,6 +15,7 @@ from recbole_lisa.files import atomic_writer
 from recbole_lisa.tuning.space import Settings
 
 WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", "stopped", "failed"
+_FILES = ("events.jsonl", "trials", "results.csv", "results.json", "results.png", "best.yaml")
 ENDED = (FINISHED, STOPPED, FAILED)
 
 
@@ -65,17 +66,31 @@ class Record:
     def _events(self) -> Path:
         return self.folder / "events.jsonl"
 
-    @classmethod
-    def create(cls, folder: Path, request: dict[str, Any]) -> "Record":
-        """Begin a search.
+    @staticmethod
+    def check_new(folder: Path) -> None:
+        """Refuse to begin a search where its files would meet others.
 
         Raises:
-            UsageError: The folder holds one already.
+            UsageError: The folder holds a search already, or files of the names that a search writes.
         """
         if (folder / "search.json").exists():
             raise UsageError(
                 f"'{folder}' holds a search already: go on with it by --resume, or choose another --name or --storage"
             )
+        taken = [name for name in _FILES if (folder / name).exists()]
+        if taken:
+            raise UsageError(
+                f"'{folder}' holds {', '.join(taken)}, which no search has written: choose another --name or --storage"
+            )
+
+    @classmethod
+    def create(cls, folder: Path, request: dict[str, Any]) -> "Record":
+        """Begin a search.
+
+        Raises:
+            UsageError: See `check_new`.
+        """
+        cls.check_new(folder)
         with atomic_writer(folder / "search.json") as stream:
             stream.write((json.dumps(request, indent=2) + "\n").encode())
         return cls(folder, request)

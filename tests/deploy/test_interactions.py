@@ -1,7 +1,11 @@
+import json
 from pathlib import Path
 
 import pytest
 
+from recbole_lisa.data.atomic import read_columns
+from recbole_lisa.data.raw.conversion import convert
+from recbole_lisa.data.raw.convert_command import reading_from
 from recbole_lisa.deploy.interactions import (
     UserHistory,
     check_output,
@@ -22,11 +26,26 @@ def test_csv_is_grouped_by_user_and_ordered_by_time(tmp_path: Path) -> None:
     assert read_user_histories(file, **NAMES) == EXPECTED
 
 
-def test_an_atomic_file_has_types_and_no_quotes(tmp_path: Path) -> None:
+def test_an_atomic_file_has_types(tmp_path: Path) -> None:
     file = tmp_path / "h.inter"
     lines = ["\t".join(row) for row in [("user_id:token", "item_id:token", "timestamp:float"), *ROWS]]
     file.write_text("\n".join(lines))
     assert read_user_histories(file, **NAMES) == EXPECTED
+
+
+def test_a_converted_file_gives_the_ids_that_a_run_reads(tmp_path: Path) -> None:
+    ids = ['"quoted"', 'in"side', '"', "NA", "[PAD]", "a,b", " blank "]
+    (tmp_path / "raw.jsonl").write_text(
+        "".join(json.dumps({"user_id": f"u{raw}", "item_id": raw, "timestamp": 1}) + "\n" for raw in ids)
+    )
+    convert(tmp_path / "raw.jsonl", tmp_path / "shop", reading_from(["csv"]))
+    found = read_user_histories(tmp_path / "shop" / "shop.inter", **NAMES)
+    assert [history.items for history in found] == [[raw] for raw in ids]
+    fields = {"user_id": "token", "item_id": "token"}
+    read = read_columns(
+        tmp_path / "shop" / "shop.inter", fields, separator="\t", encoding="utf-8", seq_separator=" ", tokens="object"
+    )
+    assert read["item_id"].tolist() == ids
 
 
 def test_parquet_is_read_with_its_own_types(tmp_path: Path) -> None:
@@ -123,3 +142,17 @@ def test_an_interrupted_output_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="stopped"):
         write_recommendations(tmp_path / "top.csv", rows())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["top.csv", "top.tsv", "top.parquet"])
+def test_earlier_recommendations_are_replaced_and_no_other_table(tmp_path: Path, name: str) -> None:
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    path = tmp_path / name
+    write_recommendations(path, [("u", ["i"], [0.5])])
+    check_output(path)
+    for text in ("user_id,item_id,timestamp\nu,i,1\n", "user_id,rank,item_id,score,mine\n"):
+        path.write_text(text)
+        with pytest.raises(UsageError, match="exists and is not a table of recommendations, which alone is replaced"):
+            check_output(path)
+        assert path.read_text() == text

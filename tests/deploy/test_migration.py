@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from recbole_lisa.cli import main
-from recbole_lisa.deploy.migration import take_over
+from recbole_lisa.deploy.migration import check_output, take_over
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.sequence_encoder import Sequences
 from recbole_lisa.quick_start import run
@@ -99,6 +99,7 @@ def test_without_epochs_the_metrics_are_told_and_nothing_is_trained(
     assert main(["migrate", *words]) == 0
     assert "LISABase without further training: hit@5 0." in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [out]
+    check_output(out)  # so that the same words may write it again
     config, model, *_ = load_data_and_model(out)
     assert (config["model"], config["histogram_decay"], config["n_codewords"]) == ("LISABase", 0, 8)
     assert model.attentions[0].decay == 0
@@ -134,6 +135,13 @@ def test_mistakes_on_the_command_line_are_named(transformer: Path, capsys: pytes
     ):
         assert main(["migrate", f"--checkpoint={transformer}", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_trained_model_is_not_written_over(transformer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = transformer.read_bytes()
+    assert main(["migrate", f"--checkpoint={transformer}", f"--output={transformer}"]) == 2
+    assert "exists and is not a migrated model without further training" in capsys.readouterr().err
+    assert transformer.read_bytes() == before
 
 
 def test_a_quantised_transformer_is_exported_as_codes(transformer: Path) -> None:

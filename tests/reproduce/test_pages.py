@@ -80,6 +80,27 @@ def test_mistakes_stop_before_anything_runs(
     assert list(isolated_run_dir.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("ranking", "ml-100k.md"),
+        ("sensitivity", "sensitivity-ml-100k.md"),
+        ("migration", "migration-ml-100k.md"),
+        ("compression", "compression-ml-100k.md"),
+    ],
+)
+def test_a_page_of_somebody_else_stays(
+    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], name: str, page: str
+) -> None:
+    file = isolated_run_dir / "results" / page
+    file.parent.mkdir()
+    file.write_text("# My notes\n")
+    assert main(["reproduce", name, "-d", "ml-100k"]) == 2
+    assert f"page 'results/{page}' exists and is not a page of recbole-lisa reproduce" in capsys.readouterr().err
+    assert file.read_text() == "# My notes\n"
+    assert list(isolated_run_dir.iterdir()) == [file.parent]
+
+
 @pytest.mark.slow
 def test_migration_and_compression_run_to_their_pages(isolated_run_dir: Path) -> None:
     write_tiny_dataset(Path("data"))

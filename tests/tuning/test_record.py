@@ -77,6 +77,14 @@ def test_a_search_is_neither_begun_twice_nor_resumed_with_other_words(tmp_path: 
         Record.read(tmp_path, {**REQUEST, "seed": 2})
 
 
+@pytest.mark.parametrize("name", ["results.csv", "best.yaml", "events.jsonl"])
+def test_a_search_is_not_begun_over_other_files(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match=f"holds {name}, which no search has written: choose another --name"):
+        Record.create(tmp_path, REQUEST)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(name, "mine")]
+
+
 def test_only_trials_that_have_not_ended_are_handed_out(tmp_path: Path) -> None:
     search = Search(filled(tmp_path), 4)
     assert search.remaining() == 2
