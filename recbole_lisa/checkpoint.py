@@ -8,6 +8,7 @@ Both hold all that is needed to go on from there.
 
 import os
 import random
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (),
     try:
         checkpoint = torch.load(str(path), map_location="cpu", weights_only=True, mmap=lazy)
     except Exception as error:  # torch raises whatever the broken bytes lead to: many unrelated types
-        reason = str(error).strip().split("\n")[0]
+        reason = re.split(r"\n|\. ", str(error).strip())[0]  # torch goes on with advice to run what the file says
         raise UsageError(f"'{path}' is damaged or is no checkpoint of recbole-lisa: {reason}") from error
     found = checkpoint.get("format") if isinstance(checkpoint, dict) else None
     if found != FORMAT:

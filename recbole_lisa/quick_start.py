@@ -16,6 +16,7 @@ from recbole_lisa.config import LISAConfig
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.data.raw.obtain import with_data
+from recbole_lisa.data.split import check_held_out
 from recbole_lisa.evaluation import check_loader
 from recbole_lisa.launch import joins_torchrun, launch, torchrun_group
 from recbole_lisa.processes import is_first, warn_if_crowded
@@ -48,8 +49,8 @@ def run(
         command_line: Settings by key; stronger than `config_dict`.
 
     Returns:
-        The result, see `recbole_lisa.results.collect_result` (`test` is None without test targets); with
-        `result_file` it is also written there.
+        The result, see `recbole_lisa.results.collect_result` (`test` is None where `eval_args` holds out no test
+        items); with `result_file` it is also written there.
 
     Raises:
         UsageError: A setting or a file is wrong; the message says which and what would be right.
@@ -122,6 +123,7 @@ def train_and_test(
         warn_if_crowded(config["device"].type)
         init_seed(config["seed"], config["reproducibility"])
         train, valid, test = create_loaders(config, create_dataset(config))
+        check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
         for loader in filter(None, (valid, test)):
             check_loader(loader, config)
 
@@ -147,11 +149,11 @@ def train_and_test(
 
 
 def report(result: dict[str, Any], trainer: LISATrainer, log: RunLog) -> None:
-    """Print the metrics; write the log, the plot of the codebooks and the result file."""
+    """Print the metrics; write the log, the result file and the plot of the codebooks."""
     config, table = trainer.config, result_table(result)
     log.note(f"result\n{table}")
     print(table, flush=True)  # first, so that no failing disk takes the metrics
-    if config["codebook_plot"] and not draw_codebooks(trainer.history, config["codebook_plot"]):
-        getLogger().warning(f"codebook_plot: {config['model']} has no codebooks, nothing is drawn")
     if config["result_file"]:
         write_result(result, config["result_file"])
+    if config["codebook_plot"] and not draw_codebooks(trainer.history, config["codebook_plot"]):
+        getLogger().warning(f"codebook_plot: {config['model']} has no codebooks, nothing is drawn")

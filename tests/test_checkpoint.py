@@ -75,7 +75,7 @@ def test_load_refuses_a_file_with_code_and_does_not_run_it(tmp_path: Path) -> No
             return Path.touch, (tmp_path / "ran",)
 
     torch.save({"format": FORMAT, "config": Code()}, tmp_path / "foreign.pth")
-    with pytest.raises(UsageError, match=r"foreign\.pth' is damaged or is no checkpoint"):
+    with pytest.raises(UsageError, match=r"foreign\.pth' is damaged or is no checkpoint of recbole-lisa: [^.]*$"):
         load_checkpoint(tmp_path / "foreign.pth")
     assert not (tmp_path / "ran").exists()
 

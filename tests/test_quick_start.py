@@ -98,11 +98,17 @@ def test_a_run_without_test_targets_reports_what_it_has(
     assert shown.format(ndcg=(result["valid"] or {}).get("ndcg@10")) in capsys.readouterr().out
 
 
-def test_a_single_user_with_two_items_trains_without_evaluation(
+def test_a_single_user_with_two_items_trains_where_no_evaluation_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_interactions(tmp_path, "tiny", [("u", "a", 1), ("u", "b", 2)])
-    result = run(TinyModel, "tiny", config_dict=tiny_settings(tmp_path, epochs=1, topk=[1], valid_metric="NDCG@1"))
+    settings = tiny_settings(tmp_path, epochs=1, topk=[1], valid_metric="NDCG@1")
+    with pytest.raises(
+        UsageError, match=r"no history is long enough for a test item: the longest of 1 has 2 .* takes 3"
+    ):
+        run(TinyModel, "tiny", config_dict=settings)
+    assert not Path("saved").exists()
+    result = run(TinyModel, "tiny", config_dict={**settings, "eval_args": {"split": {"RS": [1, 0, 0]}}})
     assert (result["valid"], result["test"], result["epochs_run"]) == (None, None, 1)
     assert Path(result["checkpoint"]).is_file()
     assert "-              -         -" in capsys.readouterr().out
@@ -118,6 +124,17 @@ def test_the_table_is_printed_even_when_the_result_file_fails(
     with pytest.raises(OSError, match="No space left"):
         run(TinyModel, "tiny", config_dict=tiny_settings(tmp_path, epochs=1, result_file="r.json"))
     assert "ndcg@10 " in capsys.readouterr().out
+
+
+def test_a_plot_that_fails_does_not_take_the_result_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("recbole_lisa.quick_start.draw_codebooks", fail)
+    settings = tiny_settings(tmp_path, epochs=1, result_file="r.json", codebook_plot="c.png")
+    with pytest.raises(OSError, match="No space left"):
+        run(TinyModel, "tiny", config_dict=settings)
+    assert json.loads(Path("r.json").read_text()).keys() == KEYS
 
 
 def test_diverged_training_stops_with_the_place() -> None:

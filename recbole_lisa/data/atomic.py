@@ -144,10 +144,10 @@ class Interval:
     low_closed: bool
     high_closed: bool
 
-    def contains(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of the counts lie inside; same shape."""
-        above = counts >= self.low if self.low_closed else counts > self.low
-        below = counts <= self.high if self.high_closed else counts < self.high
+    def contains(self, numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which of the numbers lie inside; same shape."""
+        above = numbers >= self.low if self.low_closed else numbers > self.low
+        below = numbers <= self.high if self.high_closed else numbers < self.high
         return above & below
 
 

@@ -19,7 +19,7 @@ from recbole.config import Config
 from recbole_lisa.data.cache import DatasetCache, dataset_state, restore_dataset
 from recbole_lisa.data.histories import Gaps, Histories, Index
 from recbole_lisa.data.loading import AtomicDataset
-from recbole_lisa.data.split import Part, split_targets, wanted_parts
+from recbole_lisa.data.split import Part, split_targets
 from recbole_lisa.errors import UsageError
 from recbole_lisa.processes import is_first
 
@@ -115,7 +115,7 @@ class WindowDataset(AtomicDataset):
         ]
 
     def _log_split(self, *parts: Part) -> None:
-        """Tell what is trained and held out, and warn where the split gives nothing to a phase that it names."""
+        """Tell what is trained and held out."""
         store = self.histories
         self.logger.info(
             f"{self.dataset_name}: {len(store.users)} users, {self.item_num - 1} items, "
@@ -124,17 +124,8 @@ class WindowDataset(AtomicDataset):
         tied = int((store.gaps == 0).sum()) - len(store.users)
         if tied:
             self.logger.info(f"{tied} interactions are at the time of the user's one before: they keep file order")
-        split = self.config["eval_args"]["split"]
-        shares = {"training": 1, **wanted_parts(split)}
-        for (phase, share), part in zip(shares.items(), parts, strict=True):
-            owners = int((part.count > 0).sum())
-            self.logger.info(f"{phase}: {int(part.count.sum())} targets of {owners} users")
-            if share and not owners:
-                longest = int(store.lengths.max(initial=0))
-                self.logger.warning(
-                    f"no {phase} item: the longest history has {longest} interactions, too few for the split {split}. "
-                    "Take another split in eval_args, or looser filters"
-                )
+        for phase, part in zip(("training", "validation", "test"), parts, strict=True):
+            self.logger.info(f"{phase}: {int(part.count.sum())} targets of {int((part.count > 0).sum())} users")
 
     def _phase(self, part: Part, history: npt.NDArray[np.int32], rows: Index) -> WindowDataset:
         """A view of this data set with the targets of one phase."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from recbole.data.dataset import SequentialDataset
+from recbole.utils import FeatureType
 
 from recbole_lisa.data import atomic
 from recbole_lisa.errors import UsageError, did_you_mean
@@ -97,11 +100,14 @@ class FilteredDataset(SequentialDataset):
         self.inter_feat = self.inter_feat.drop_duplicates(subset=[self.uid_field, self.iid_field], keep=keep)
 
     def _filter_by_field_value(self) -> None:
-        for field in self.config["val_interval"] or {}:
+        """Keep the rows whose numbers lie in the intervals, and whose tokens are in the lists, of `val_interval`."""
+        for field, wanted in (self.config["val_interval"] or {}).items():
             if field not in self.field2type:
                 hint = did_you_mean(field, self.field2type)
                 raise UsageError(f"val_interval names {field!r}, which is not a loaded column.{hint}")
-        super()._filter_by_field_value()
+            keeps = _kept_values(field, self.field2type[field], wanted)
+            for feat in self.field2feats(field):
+                feat.drop(feat.index[~keeps(feat[field])], inplace=True)
 
     def _filter_inter_by_user_or_item(self) -> None:
         if self.user_feat is not None or self.item_feat is not None:  # otherwise RecBole copies all rows for nothing
@@ -120,3 +126,21 @@ class FilteredDataset(SequentialDataset):
             # Without interactions a user or item passes only an interval that begins at 0.
             if feat is not None and intervals[field] and intervals[field][0].low > 0:
                 setattr(self, name, feat[feat[field].isin(self.inter_feat[field].unique())])
+
+
+def _kept_values(field: str, kind: FeatureType, wanted: Any) -> Callable[[pd.Series[Any]], npt.NDArray[np.bool_]]:
+    """What `val_interval` keeps of a column: (rows,) values -> (rows,) whether the row stays.
+
+    Raises:
+        UsageError: `wanted` is no interval for a column of numbers, no list for one of tokens, or the column is of
+            another kind.
+    """
+    if kind == FeatureType.FLOAT:
+        intervals = atomic.parse_intervals(f"val_interval of {field}", str(wanted))
+        return lambda column: np.any([interval.contains(column.to_numpy()) for interval in intervals], axis=0)
+    if kind != FeatureType.TOKEN:
+        raise UsageError(f"val_interval names {field!r}, a column of sequences: it filters numbers and tokens")
+    if not isinstance(wanted, list):
+        raise UsageError(f"val_interval of {field}, a column of tokens, must be a list of tokens, got {wanted!r}")
+    tokens = list(map(str, wanted))  # yaml reads some as numbers
+    return lambda column: column.isin(tokens).to_numpy()

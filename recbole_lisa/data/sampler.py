@@ -163,10 +163,11 @@ def _check_enough(blocked: npt.NDArray[np.bool_], weights: Index, sample_num: in
     """Stop when some user has fewer than K items left to draw."""
     free = blocked.shape[1] - int(blocked.sum(axis=1).max(initial=0))
     if free < sample_num:
+        fewer = f", or ask for at most {free}" if free else ""
         raise UsageError(
             f"{sample_num} evaluation negatives per user asked, but there is a user with only {free} items of "
-            f"{np.count_nonzero(weights)} that can be drawn and were never interacted with: set eval_args.mode "
-            f"to uni{free} or fewer, or to full"
+            f"{np.count_nonzero(weights)} that can be drawn and were never interacted with: set eval_args.mode to full"
+            f"{fewer}"
         )
 
 

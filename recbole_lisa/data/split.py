@@ -17,6 +17,7 @@ from recbole_lisa.data.histories import Index
 from recbole_lisa.errors import UsageError
 
 LEAVE_ONE_OUT = {"valid_and_test": (1, 1), "valid_only": (1, 0), "test_only": (0, 1)}
+_LONG_ENOUGH = 4  # a history of so many items has a target for each part that a split names
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,39 @@ def wanted_parts(split: Mapping[str, Any]) -> dict[str, float]:
     """
     shares = LEAVE_ONE_OUT[split["LS"]] if "LS" in split else split["RS"][1:]
     return dict(zip(("validation", "test"), shares, strict=True))
+
+
+_WITHOUT = {
+    "validation": "hold out test items alone: eval_args {split: {LS: test_only}}",
+    "test": "train on everything and test nothing: eval_args {split: {RS: [1, 0, 0]}}",
+}
+
+
+def check_held_out(eval_args: Mapping[str, Any], eval_step: int, lengths: Index) -> None:
+    """Refuse an evaluation that is asked for and has no item: its metrics would be missing after hours of training.
+
+    Args:
+        eval_args: As `split_targets` accepts it.
+        eval_step: Epochs from one validation to the next; from 0 down (in RecBole's pipeline) none is asked for.
+        lengths: (users,) items per history.
+
+    Raises:
+        UsageError: No history is long enough for a part that the split names; validation counts if it is asked for.
+    """
+    split = eval_args["split"]
+    wanted = wanted_parts(split)
+    if eval_step <= 0:
+        wanted["validation"] = 0
+    found = dict(zip(("validation", "test"), split_targets(eval_args, lengths)[1:], strict=True))
+    short = np.arange(_LONG_ENOUGH + 1)
+    by_length = dict(zip(("validation", "test"), split_targets(eval_args, short)[1:], strict=True))
+    for phase in ("test", "validation"):
+        if wanted[phase] and not found[phase].count.any():
+            raise UsageError(
+                f"no history is long enough for a {phase} item: the longest of {len(lengths):,} has "
+                f"{int(lengths.max(initial=0))} interactions, and the split {split} takes "
+                f"{int(np.argmax(by_length[phase].count > 0))}; loosen the filters, or {_WITHOUT[phase]}"
+            )
 
 
 def leave_one_out(lengths: Index, mode: str) -> tuple[Index, Index]:

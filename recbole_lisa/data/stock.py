@@ -11,7 +11,7 @@ from recbole.data.interaction import Interaction
 from recbole_lisa.data.dataloader import TrainLoader, gather_inputs
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.data.histories import Index
-from recbole_lisa.data.split import Part
+from recbole_lisa.data.split import Part, check_held_out
 from recbole_lisa.data.windows import Windows, preceding
 from recbole_lisa.fields import field_names
 
@@ -38,8 +38,9 @@ class AllPositionsDataset(WindowDataset):
     """
 
     def build(self) -> list[WindowDataset]:
-        """Split by `eval_args`; see `WindowDataset.build`."""
+        """Split by `eval_args`; see `WindowDataset.build`, and `check_held_out` for a part without items."""
         train, valid, test = super().build()
+        check_held_out(self.config["eval_args"], self.config["eval_step"], self.histories.lengths)
         return [_TrainRows.of(train), _HeldOutRows.of(valid), _HeldOutRows.of(test)]
 
     def __getitem__(self, index: Chosen) -> Interaction:

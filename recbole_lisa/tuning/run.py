@@ -8,6 +8,7 @@ from typing import Any
 from recbole_lisa.data.cache import DatasetCache, dataset_state
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import WindowDataset
+from recbole_lisa.data.split import check_held_out
 from recbole_lisa.errors import UsageError
 from recbole_lisa.evaluation import check_loader
 from recbole_lisa.tuning import ray_adapter
@@ -97,8 +98,8 @@ def run_plan(plan: Plan, folder: Path, resources: Resources, *, resume: bool) ->
     ray_adapter.check_tune()
     if resume:
         Record.read(folder, plan.identity())
-    elif (folder / "search.json").exists():
-        Record.create(folder, plan.identity())
+    else:
+        Record.check_new(folder)
     suggestions = OptunaSearch(plan.space, seed=plan.seed, problem=plan.problem) if plan.search == "optuna" else None
     with ray_adapter.ray_session(resources.address):
         gpus = resources.gpus
@@ -145,12 +146,8 @@ def keep_data(plan: Plan, around: Settings) -> None:
             around.pop("dataset_save_path")
         else:
             cache.write(kept)
-    _, valid, test = create_loaders(config, dataset)
-    if valid is None:
-        raise UsageError(
-            f"no history of '{plan.request.dataset}' is long enough to hold out a validation item, and a search needs "
-            "some: loosen the filters or take another split in eval_args"
-        )
+    train, valid, test = create_loaders(config, dataset)
+    check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
     for loader in filter(None, (valid, test)):
         check_loader(loader, config)
 

@@ -145,5 +145,8 @@ def test_evaluation_negatives_are_the_same_for_the_same_seed() -> None:
 def test_too_few_unseen_items_are_refused_with_the_numbers() -> None:
     store = Histories.from_interactions(np.ones(3, int), np.array([1, 2, 2]), np.arange(3.0))
     weights = item_weights(np.ones(6, int), "uniform")
-    with pytest.raises(UsageError, match="4 evaluation negatives.* only 3 items of 5 .*uni3 or fewer, or to full"):
+    with pytest.raises(
+        UsageError,
+        match="4 evaluation negatives.* only 3 items of 5 .*set eval_args.mode to full, or ask for at most 3",
+    ):
         evaluation_negatives(store, np.array([0]), weights, 4, rng())

@@ -1,9 +1,10 @@
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
-from recbole_lisa.data.split import Part, split_targets
+from recbole_lisa.data.split import Part, check_held_out, split_targets
 from recbole_lisa.errors import UsageError
 
 LENGTHS = np.array([1, 2, 3, 4, 10])
@@ -62,3 +63,39 @@ def test_targets_are_flat_rows() -> None:
 def test_what_histories_do_not_have_is_refused(split: Any, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         counts(split, **changed)
+
+
+def checked(split: Any, longest: int, eval_step: int = 1) -> None:
+    eval_args = {"split": split, "order": "TO", "group_by": "user"}
+    check_held_out(eval_args, eval_step, np.array([1, longest]))
+
+
+@pytest.mark.parametrize(
+    ("split", "phase", "takes"),
+    [
+        ({"LS": "valid_and_test"}, "test", 3),
+        ({"LS": "valid_and_test"}, "validation", 4),
+        ({"LS": "valid_only"}, "validation", 3),
+        ({"LS": "test_only"}, "test", 3),
+        ({"RS": [8, 1, 1]}, "test", 3),
+        ({"RS": [8, 1, 1]}, "validation", 4),
+        ({"RS": [98, 0, 2]}, "test", 3),
+        ({"RS": [9, 1, 0]}, "validation", 3),
+    ],
+    ids=str,
+)
+def test_a_part_that_is_asked_for_and_has_no_item_is_refused_with_the_numbers(
+    split: Any, phase: str, takes: int
+) -> None:
+    told = f"no history is long enough for a {phase} item: the longest of 2 has {takes - 1} interactions, and the split"
+    with pytest.raises(UsageError, match=re.escape(f"{told} {split} takes {takes}; loosen the filters, or ")):
+        checked(split, takes - 1)
+    checked(split, 4)
+
+
+def test_what_is_not_asked_for_may_be_missing() -> None:
+    checked({"RS": [1, 0, 0]}, 2)
+    checked({"LS": "test_only"}, 3)
+    checked({"LS": "valid_and_test"}, 3, eval_step=0)
+    with pytest.raises(UsageError, match="a test item"):
+        checked({"LS": "valid_and_test"}, 2, eval_step=0)
