@@ -10,13 +10,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import recbole.data.dataset
 import recbole.trainer
 import torch
 from recbole.config import Config
+from recbole.data.dataset import SequentialDataset
 
 from recbole_lisa.config import LISAConfig
 from recbole_lisa.errors import UsageError
@@ -38,6 +39,7 @@ _KINDS = (
 _ABSENT = object()
 # (owner, attribute, what was there), in the order of the changes.
 _changes: list[tuple[Any, str, Any]] = []
+_stock_functions: dict[FunctionType, Callable[..., Any]] = {}
 _aliases: dict[str, ModuleType] = {}
 _torch_load = threading.RLock()
 
@@ -55,8 +57,12 @@ def register(dataset: type[Any] | None = None) -> None:
             `SequentialDataset`, which trains on prefixes.
 
     Raises:
-        UsageError: RecBole has a model of the same name.
+        UsageError: RecBole has a model of the same name, or `dataset` is no data set class.
     """
+    if dataset is not None and not (isinstance(dataset, type) and issubclass(dataset, SequentialDataset)):
+        raise UsageError(
+            f"register takes a class of sequential data sets, such as AllPositionsDataset, got {dataset!r}"
+        )
     unregister()
     for name in MODELS:
         _alias(name)
@@ -70,9 +76,7 @@ def register(dataset: type[Any] | None = None) -> None:
         quick_start = importlib.import_module("recbole.quick_start")
     except ImportError:  # it needs ray, which nothing here does
         return
-    load = _with_our_files(quick_start.load_data_and_model)
-    for module in (quick_start, importlib.import_module("recbole.quick_start.quick_start")):
-        _change(module, "load_data_and_model", load)
+    _change_body(quick_start.load_data_and_model, _load_here)
 
 
 def unregister() -> None:
@@ -119,6 +123,14 @@ def _alias(name: str) -> None:
 def _change(owner: Any, name: str, value: Any) -> None:
     _changes.append((owner, name, vars(owner).get(name, _ABSENT)))
     setattr(owner, name, value)
+
+
+def _change_body(function: FunctionType, body: FunctionType) -> None:
+    """Change a function itself, so that whoever imported it before has the change too, and keep what it did."""
+    _changes.append((function, "__code__", function.__code__))
+    stock = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+    _stock_functions[body] = functools.update_wrapper(stock, function)
+    function.__code__ = body.__code__
 
 
 def _is_ours(model: Any) -> bool:
@@ -178,17 +190,19 @@ def _with_readable_file(original: Callable[..., None]) -> Callable[..., None]:
     return resume_checkpoint
 
 
-def _with_our_files(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`load_data_and_model` for the checkpoints of this package, and for those of RecBole of our models."""
+def _load_here(model_file):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Body of RecBole's function, and so run among its globals."""
+    from recbole_lisa.registration import load_of_both
 
-    @functools.wraps(original)
-    def load(model_file: Any) -> Any:
-        if _is_of_this_package(model_file):
-            return load_data_and_model(model_file)
-        with _whole_files(is_stock_file(model_file)):
-            return original(model_file)
+    return load_of_both(model_file)
 
-    return load
+
+def load_of_both(model_file: Any) -> Any:
+    """RecBole's `load_data_and_model`, for the checkpoints of this package and for those of RecBole of our models."""
+    if _is_of_this_package(model_file):
+        return load_data_and_model(model_file)
+    with _whole_files(is_stock_file(model_file)):
+        return _stock_functions[_load_here](model_file)
 
 
 def _is_of_this_package(path: Any) -> bool:

@@ -26,7 +26,7 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
 from recbole_lisa.registry import MODELS, model_class
 from recbole_lisa.saved import load_data_and_model
-from tests.helpers import assert_close
+from tests.helpers import assert_close, write_interactions
 from tests.tiny import write_tiny_dataset
 
 pytestmark = pytest.mark.usefixtures("isolated_run_dir", "only_its_own_words")
@@ -89,12 +89,9 @@ def scores(model: torch.nn.Module, loader: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_by_name_and_by_class_and_back_from_its_file(name: str) -> None:
-    from recbole.quick_start import load_data_and_model as original
-
-    recbole_lisa.register()
     from recbole.quick_start import load_data_and_model as stock_load
 
-    assert stock_load is not original
+    recbole_lisa.register()
     assert get_model(name) is model_class(name)
     by_name, (_, _, test) = trained(small(name))
     by_class, _ = trained(small(model_class(name)))
@@ -184,7 +181,8 @@ def test_registering_twice_and_undoing_leave_recbole_as_it_was() -> None:
     def state() -> list[Any]:
         places = (Config, Trainer, recbole.quick_start, recbole.quick_start.quick_start, recbole.data.dataset)
         modules = {name for name in sys.modules if name.startswith("recbole.model.sequential_recommender.")}
-        return [modules, torch.load, *(dict(vars(place)) for place in places)]
+        load = recbole.quick_start.load_data_and_model.__code__
+        return [modules, torch.load, load, *(dict(vars(place)) for place in places)]
 
     before = state()
     recbole_lisa.register()
@@ -217,6 +215,33 @@ def test_a_name_that_recbole_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(MODELS, "SASRec", MODELS["Transformer"])
     with pytest.raises(UsageError, match="RecBole has a sequential_recommender named SASRec of its own"):
         recbole_lisa.register()
+
+
+def test_a_function_imported_before_registering_reads_the_files_too() -> None:
+    from recbole.quick_start import load_data_and_model as imported_before
+
+    recbole_lisa.register()
+    trainer, _ = trained(small("LISASoft", epochs=1))
+    assert type(imported_before(trainer.saved_model_file)[1]) is model_class("LISASoft")
+    recbole_lisa.unregister()
+    with pytest.raises(Exception, match="weights_only"):
+        imported_before(trainer.saved_model_file)
+
+
+@pytest.mark.parametrize("dataset", ["AllPositionsDataset", dict])
+def test_what_is_no_data_set_class_is_not_registered(dataset: Any) -> None:
+    with pytest.raises(UsageError, match="register takes a class of sequential data sets, .*, got "):
+        recbole_lisa.register(dataset)
+    with pytest.raises((ValueError, ModuleNotFoundError)):
+        get_model("LISASoft")
+
+
+def test_all_positions_need_the_items_that_the_split_names(tmp_path: Path) -> None:
+    write_interactions(tmp_path, "short", [(f"u{n}", f"i{n + k}", k) for n in range(5) for k in range(3)])
+    recbole_lisa.register(AllPositionsDataset)
+    config = Config(model="Transformer", dataset="short", config_dict=SMALL)
+    with pytest.raises(UsageError, match="no history is long enough for a validation item: the longest of 5 has 3"):
+        data_preparation(config, create_dataset(config))
 
 
 def test_a_stock_run_resumes() -> None:
