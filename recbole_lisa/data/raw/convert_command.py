@@ -27,7 +27,7 @@ What becomes of what, each counted and told at the end:
   dates           ISO 8601; UTC where no zone is named
   empty cells     a row without a user, an item or a time is left out; an empty rating stays empty
   unreadable      a row with another kind of time is left out; another kind of rating becomes empty
-  repeated rows   of rows that are equal in every column the first stays (--repeated keep keeps all)
+  repeated rows   of rows that are equal in every column that is written the first stays (--repeated keep keeps all)
   equal times     keep the order of the file
   line ends, byte-order marks   Windows line ends and marks of utf-8, utf-16 and utf-32 are recognised
   longer lines    a line with more cells than the first stops the conversion, which names it
@@ -110,6 +110,11 @@ def _any_table(options: argparse.Namespace) -> Layout:
         raise UsageError(f"--separator is '{separator}', it must be one ASCII character other than a quote, or ::")
     names = {"user": "user_id", "item": "item_id", "time": "timestamp", "rating": None}
     columns: dict[str, Column | None] = {role: getattr(options, role) or name for role, name in names.items()}
+    roles: dict[Column, str] = {}
+    for role, column in columns.items():
+        other = role if column is None else roles.setdefault(str(column).strip(), role)
+        if other != role:
+            raise UsageError(f"--{other} and --{role} are both '{column}': each names a column of its own")
     if options.no_header:
         columns = {role: _position(role, column) for role, column in columns.items() if column is not None}
     layout = Layout(ANY_TABLE, Columns(**columns), separator=separator)  # type: ignore[arg-type]

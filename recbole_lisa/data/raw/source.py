@@ -34,6 +34,7 @@ _KINDS = {
     b"\x28\xb5\x2f\xfd": "a zstd file: unpack it first",
     b"7z\xbc\xaf": "a 7z archive: unpack it first",
 }
+_WINDOWS_ENDS = (b"\r\n", b"\r\0\n", b"\r\0\0\0\n")  # of narrow text, utf-16 and utf-32
 _TAR_MARK, _TAR_PLACE = b"ustar", 257
 _DAMAGED = (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error, NotImplementedError)
 
@@ -63,6 +64,7 @@ class RawFile(io.RawIOBase):
         self.has_bom = self.has_crlf = False
         self._stream = stream
         self._passed = 0
+        self._tail = b""
         self._position = position
         self._allows_nul = False
 
@@ -93,7 +95,7 @@ class RawFile(io.RawIOBase):
                 f"{self.name} has a NUL byte at position {at}: it is no text, or text in an encoding such as utf-16, "
                 "which --encoding must name"
             )
-        self.has_crlf = self.has_crlf or b"\r\n" in chunk
+        self.has_crlf = self.has_crlf or self._ends_lines_twice(chunk)
         self._passed += len(chunk)
         buffer[: len(chunk)] = chunk
         return len(chunk)
@@ -101,6 +103,12 @@ class RawFile(io.RawIOBase):
     def allow_nul(self) -> None:
         """Accept NUL bytes, which wide encodings are full of."""
         self._allows_nul = True
+
+    def _ends_lines_twice(self, chunk: bytes) -> bool:
+        """Whether this chunk, or where it meets the one before, has a Windows line end."""
+        seen = self._tail + chunk
+        self._tail = seen[1 - max(map(len, _WINDOWS_ENDS)) :]
+        return any(end in seen for end in (_WINDOWS_ENDS if self._allows_nul else _WINDOWS_ENDS[:1]))
 
     def _look_at_start(self, chunk: bytes) -> None:
         kind = next((kind for mark, kind in _KINDS.items() if chunk.startswith(mark)), None)

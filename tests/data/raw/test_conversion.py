@@ -21,6 +21,7 @@ from recbole_lisa.data.raw import conversion, tables
 from recbole_lisa.data.raw.conversion import RepeatedRows, convert
 from recbole_lisa.data.raw.convert_command import reading_from
 from recbole_lisa.data.raw.report import ConversionReport
+from recbole_lisa.data.raw.source import RawFile
 from recbole_lisa.errors import UsageError
 
 HEAD = "user_id:token\titem_id:token\ttimestamp:float\n"
@@ -247,7 +248,22 @@ def test_marks_of_the_encoding_and_windows_line_ends(tmp_path: Path, encoding: s
     atomic, report = converted(source)
     assert atomic == HEAD + "ü\t😀\t5\n"
     assert report.notes["bom"] == 1
-    assert ("noted 1 file with Windows line ends, read like any other" in report.lines()) == (encoding == "utf-8-sig")
+    assert "noted 1 file with Windows line ends, read like any other" in report.lines()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-32-be"])
+@pytest.mark.parametrize("block", [1, 2, 3, 5])
+def test_windows_line_ends_are_told_wherever_a_block_ends(encoding: str, block: int) -> None:
+    def told(text: str) -> bool:
+        raw = RawFile(io.BytesIO(text.encode(encoding)), "raw.csv", 0)
+        raw.allow_nul()
+        buffer = memoryview(bytearray(block))
+        while raw.readinto(buffer):
+            pass
+        return raw.has_crlf
+
+    assert told("a,b\r\n1,2")
+    assert not told("a,b\n1,2\r")
 
 
 def test_an_encoding_can_be_named(tmp_path: Path) -> None:

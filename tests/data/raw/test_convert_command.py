@@ -36,6 +36,14 @@ def test_the_command_writes_the_file_and_prints_the_counts(raw: Path, capsys: py
         (["csv", "raw.csv"], "the following arguments are required: --output"),
         (["csv", "raw.csv", "--output=d", "--time_unit=h"], "argument --time_unit: invalid choice: 'h'"),
         (["csv", "raw.csv", "--output=d"], "raw.csv has no column 'user_id' for the user; it has who, what, when."),
+        (
+            ["csv", "raw.csv", "--output=d", "--user=who", "--item=who"],
+            "--user and --item are both 'who': each names a",
+        ),
+        (
+            ["csv", "raw.csv", "--output=d", "--rating=timestamp"],
+            "--time and --rating are both 'timestamp': each names",
+        ),
         (["csv", "gone.csv", "--output=d"], "cannot read 'gone.csv': No such file or directory"),
     ],
 )
