@@ -62,7 +62,8 @@ def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[
         count for nothing.
 
     Raises:
-        UsageError: The file or a column is missing, the file cannot be read, or a time is no finite number.
+        UsageError: The file or a column is missing, the file cannot be read, a user or an item is null, or a time is no
+            finite number.
     """
     rows = _parquet_rows(path) if path.suffix == ".parquet" else _text_rows(path)
     names = next(rows)
@@ -77,6 +78,8 @@ def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[
     for number, row in enumerate(rows, start=1):
         if len(row) != len(names):
             raise UsageError(f"'{path}', row {number}: {len(row)} cells, but the header names {len(names)} columns")
+        if row[at_user] is None or row[at_item] is None:
+            raise UsageError(f"'{path}', row {number}: there is no {user if row[at_user] is None else item}")
         history = users.setdefault(
             str(row[at_user]), UserHistory(str(row[at_user]), [], None if at_time is None else [])
         )
@@ -129,8 +132,16 @@ def _parquet_rows(path: Path) -> Iterator[list[Any]]:
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read '{path}': {error}") from error
     yield [name.partition(":")[0] for name in file.schema_arrow.names]
-    for batch in file.iter_batches(_BATCH_ROWS):
+    batches = file.iter_batches(_BATCH_ROWS)
+    while (batch := _next_batch(batches, path)) is not None:
         yield from map(list, zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+def _next_batch(batches: Iterator[Any], path: Path) -> Any:
+    try:
+        return next(batches, None)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read '{path}': {error}") from error
 
 
 def _pyarrow(path: Path) -> Any:

@@ -76,7 +76,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise UsageError(
             f"'{folder}' is no export: {path.name}: {error.strerror}; write one with recbole-lisa export"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"the export '{folder}' is damaged: {MANIFEST} is not JSON; write it again") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UsageError(f"'{path}' is no manifest of {FORMAT}")

@@ -56,6 +56,22 @@ def test_parquet_is_read_with_its_own_types(tmp_path: Path) -> None:
     assert read_user_histories(tmp_path / "h.parquet", **NAMES) == EXPECTED
 
 
+def test_a_parquet_file_that_is_damaged_or_has_nulls_is_told(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "h.parquet"
+    for table, message in (
+        ({"user_id": ["a", None], "item_id": ["x", "y"]}, "row 2: there is no user_id"),
+        ({"user_id": ["a", "b"], "item_id": [None, "y"]}, "row 1: there is no item_id"),
+    ):
+        parquet.write_table(pyarrow.table(table), file)
+        with pytest.raises(UsageError, match=message):
+            read_user_histories(file, **NAMES)
+    data = file.read_bytes()
+    file.write_bytes(data[:4] + bytes(40) + data[44:])
+    with pytest.raises(UsageError, match="cannot read '.*h.parquet'"):
+        read_user_histories(file, **NAMES)
+
+
 def test_without_times_the_order_of_the_rows_counts(tmp_path: Path) -> None:
     file = tmp_path / "h.tsv"
     file.write_text("who\twhat\n1\tx\n1\ty\n")
