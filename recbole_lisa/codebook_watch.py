@@ -15,6 +15,8 @@ COLLAPSED_SHARE = 0.1
 """A codebook has collapsed when its perplexity is at most this share of what it could be."""
 _ONE_CODEWORD = 1.05
 _MARK = "recbole-lisa codebooks"
+SAMPLED_WINDOWS = 64
+"""Training windows whose positions tell how a layer above the first uses its codebooks."""
 
 Usage = dict[str, dict[str, Any]]
 """Name of a set of codebooks -> n_codewords, used (a list over codebooks), perplexity (likewise)."""
@@ -23,7 +25,27 @@ Usage = dict[str, dict[str, Any]]
 def codebook_usage(model: torch.nn.Module) -> Usage:
     """Used codewords and perplexity of every codebook over the items; empty for a model without codebooks."""
     measure = getattr(model, "codebook_usage", None)
-    sets: Mapping[str, tuple[int, CodewordUsage]] = measure() if measure is not None else {}
+    return _plain(measure()) if measure is not None else {}
+
+
+def layer_usage(model: Any, train_data: Any) -> Usage:
+    """The same of layers that quantise their own input, over the positions of some training windows.
+
+    Args:
+        model: In any mode.
+        train_data: Its loader; one that gives no samples, as of another package, has nothing measured.
+    """
+    if not getattr(model, "quantizing_layers", ()) or not hasattr(train_data, "sample"):
+        return {}
+    sample = train_data.sample(SAMPLED_WINDOWS).to(model.item_embedding.weight.device)
+    was_training = model.training
+    model.eval()
+    usage = _plain(model.layer_usage(sample))
+    model.train(was_training)
+    return usage
+
+
+def _plain(sets: Mapping[str, tuple[int, CodewordUsage]]) -> Usage:
     return {
         name: {"n_codewords": n, "used": usage.used.tolist(), "perplexity": usage.perplexity.tolist()}
         for name, (n, usage) in sets.items()
@@ -53,19 +75,20 @@ def collapsed(usage: Mapping[str, Any], n_items: int) -> list[int]:
     return [b for b, perplexity in enumerate(usage["perplexity"]) if perplexity <= least]
 
 
-def watch_codebooks(trainer: Any, epoch: int) -> list[str]:
+def watch_codebooks(trainer: Any, train_data: Any, epoch: int) -> list[str]:
     """Measure the codebooks after an epoch and record them in the history and for TensorBoard.
 
     A collapsed codebook is warned of once a run.
 
     Args:
         trainer: A `LISATrainer` whose history ends in this epoch.
+        train_data: Its training batches.
         epoch: From 0.
 
     Returns:
         Lines for the log.
     """
-    sets = codebook_usage(trainer.model)
+    sets = codebook_usage(trainer.model) | layer_usage(trainer.model, train_data)
     if not sets:
         return []
     warned = {key for entry in trainer.history for key in entry.get("collapsed", [])}
@@ -73,8 +96,9 @@ def watch_codebooks(trainer: Any, epoch: int) -> list[str]:
     trainer.history[-1].update(codebooks=sets, collapsed=found)
     for name, usage in sets.items():
         for b, (used, perplexity) in enumerate(zip(usage["used"], usage["perplexity"], strict=True), start=1):
-            trainer.tensorboard.add_scalar(f"Codebooks/{name}_{b}_used", used, epoch)
-            trainer.tensorboard.add_scalar(f"Codebooks/{name}_{b}_perplexity", perplexity, epoch)
+            curve = f"Codebooks/{name.replace(' ', '_')}_{b}"
+            trainer.tensorboard.add_scalar(f"{curve}_used", used, epoch)
+            trainer.tensorboard.add_scalar(f"{curve}_perplexity", perplexity, epoch)
     new = [name for name in found if name not in warned]
     if new:
         trainer.logger.warning(
@@ -132,7 +156,8 @@ def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str) -> bool:
                 ax.plot(epochs, values, marker="o", markersize=3, color=f"C{b % 10}", label=f"codebook {b + 1}")
             ax.axhline(entries[0]["codebooks"][name]["n_codewords"], color="grey", linewidth=1, linestyle=":")
             ax.set(title=f"{name}: {title}", xlabel="epoch", ylim=(0, None))
-        row[-1].legend(fontsize=8)
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     with atomic_writer(path) as stream:
         canvas.savefig(stream, format="png", dpi=110, metadata={"Software": _MARK})
     return True

@@ -136,7 +136,7 @@ class LISATrainer(Trainer):
             if validates and self.cur_step > self.stopping_step:
                 break
             log(self._train_and_record(train_data, epoch, show_progress))
-            for line in watch_codebooks(self, epoch):
+            for line in watch_codebooks(self, train_data, epoch):
                 log(line)
             score = None
             if validates and (epoch + 1) % self.eval_step == 0:

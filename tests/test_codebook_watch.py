@@ -3,15 +3,25 @@
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from recbole.data.interaction import Interaction
 
-from recbole_lisa.codebook_watch import check_codebook_plot, codebook_usage, collapsed, draw_codebooks, log_line
+from recbole_lisa.codebook_watch import (
+    SAMPLED_WINDOWS,
+    check_codebook_plot,
+    codebook_usage,
+    collapsed,
+    draw_codebooks,
+    layer_usage,
+    log_line,
+)
 from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
-from tests.model.build import build_model
+from tests.model.build import build_model, random_batch
 from tests.tiny import TinyModel, tiny_config, tiny_settings, tiny_trainer
 
 SMALL = {"epochs": 2, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8, "show_progress": False}
@@ -35,6 +45,44 @@ def test_every_quantiser_of_items_is_watched(name: str, settings: dict[str, Any]
     if sets:
         codes = model.item_view().quantized.codes[1:]
         assert usage["history"]["used"] == [len(codes[:, b].unique()) for b in range(3)]
+
+
+@pytest.mark.parametrize("name", ["LISABase", "LISASoft", "LISAMini"])
+def test_layers_that_quantise_their_own_input_are_watched(name: str) -> None:
+    model = build_model(name, n_layers=3).train()
+    batch = Interaction(random_batch(9, 7, 30))
+    asked: list[int] = []
+
+    def sample(most: int) -> Interaction:
+        asked.append(most)
+        return batch
+
+    usage = layer_usage(model, SimpleNamespace(sample=sample))
+    assert model.training and asked == [SAMPLED_WINDOWS]
+    model.eval()
+    valid = model._valid(batch)
+    for layer, h in enumerate(model.layer_inputs(model._history(batch), model.item_view())[1:], start=1):
+        codes = model.attentions[layer].codebook(h[valid]).codes
+        found = usage[f"layer {layer + 1}"]
+        assert found["n_codewords"] == 4
+        assert found["used"] == [len(codes[:, b].unique()) for b in range(3)]
+    assert len(usage) == 2
+    assert layer_usage(build_model(name), SimpleNamespace(sample=sample)) == {}
+    assert layer_usage(build_model("Transformer", n_layers=2), SimpleNamespace(sample=sample)) == {}
+
+
+def test_a_run_of_two_layers_logs_both_and_measuring_changes_nothing(
+    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plot = isolated_run_dir / "two.png"
+    settings = tiny_settings(isolated_run_dir, **SMALL, n_layers=2, codebook_plot=str(plot))
+    result = run("LISABase", "tiny", config_dict=settings)
+    assert [list(entry) for entry in result["codebooks"]] == [["epoch", "history", "layer 2"]] * 2
+    log = Path(result["log"]).read_text()
+    assert log_line(1, "layer 2", result["codebooks"][1]["layer 2"]) in log
+    assert b"Codebooks/layer_2_1_used" in b"".join(f.read_bytes() for f in Path("log_tensorboard").rglob("*tfevents*"))
+    monkeypatch.setattr("recbole_lisa.codebook_watch.layer_usage", lambda model, train_data: {})
+    assert run("LISABase", "tiny", config_dict=settings)["test"] == result["test"]
 
 
 def test_large_catalogues_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:

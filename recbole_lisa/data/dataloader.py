@@ -148,6 +148,11 @@ class TrainLoader(_Loader):
         batches = np.split(order, np.cumsum(sizes)[:-1])
         return [batches[number] for number in rng.permutation(len(batches))]
 
+    def sample(self, most: int) -> Interaction:
+        """The input columns of at most so many windows, spread evenly, the same ones at every call."""
+        step = -(-len(self.windows) // most)
+        return Interaction(self._inputs(np.arange(0, len(self.windows), step))[0])
+
     def batch(self, chosen: Index, rng: np.random.Generator) -> Interaction:
         """The batch of some windows, as described at the class.
 

@@ -7,11 +7,13 @@ from recbole.data.interaction import Interaction
 from torch import Tensor
 
 from recbole_lisa.attention import LISAAttention
+from recbole_lisa.attention.base import take_valid
 from recbole_lisa.layers.codebook import Codebook
 from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.model.attentive_recommender import REGULARISED
 from recbole_lisa.model.batch_share import every_nth
 from recbole_lisa.model.quantized_recommender import QuantizedRecommender
+from recbole_lisa.ops.codeword_usage import CodewordUsage, codeword_usage
 
 
 class LISARecommender(QuantizedRecommender):
@@ -45,6 +47,23 @@ class LISARecommender(QuantizedRecommender):
     def codebook(self) -> Codebook:
         """The quantiser of the item table."""
         return self.attentions[0].codebook
+
+    @property
+    def quantizing_layers(self) -> list[int]:
+        """The layers (from 0) that quantise their own input."""
+        return list(range(1, len(self.attentions)))
+
+    @torch.no_grad()
+    def layer_usage(self, interaction: Interaction) -> dict[str, tuple[int, CodewordUsage]]:
+        """W and how the real positions of a batch use the codewords of every layer above the first."""
+        history = self._history(interaction)
+        inputs = self.layer_inputs(history, self.item_view())
+        found = {}
+        for i in self.quantizing_layers:
+            _, quantized = self.attentions[i].quantized(take_valid(inputs[i], history.valid).unsqueeze(0))
+            n_codewords = self.attentions[i].codebook.n_codewords
+            found[f"layer {i + 1}"] = n_codewords, codeword_usage(quantized.codes, n_codewords)
+        return found
 
     def share(self, batch: Interaction, number: int, size: int) -> tuple[Interaction, tuple[float, ...]]:
         """See AttentiveRecommender; each process regularises its part of the whole batch's distinct items."""

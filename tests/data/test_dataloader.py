@@ -95,6 +95,15 @@ def test_time_gaps_belong_to_the_input_items(make_config: MakeConfig) -> None:
     assert gaps == {"ab.": [0, 10, 0], "cde": [20, 30, 40], "fgh": [50, 60, 70]}
 
 
+@pytest.mark.parametrize(("most", "expected"), [(9, ["ab.", "cde", "fgh", "a.."]), (3, ["ab.", "fgh"]), (1, ["ab."])])
+def test_a_sample_is_spread_evenly_over_the_windows(make_config: MakeConfig, most: int, expected: list[str]) -> None:
+    loader = train_loader(make_config(LONG + SHORT, MAX_ITEM_LIST_LENGTH=3))
+    sample = loader.sample(most)
+    longest = int(sample["item_length"].max())
+    assert [letters(loader, row) for row in sample["item_id_list"]] == [inputs[:longest] for inputs in expected]
+    assert equal(loader.sample(most), sample)
+
+
 def test_batches_have_the_documented_columns(make_config: MakeConfig) -> None:
     config = make_config(many_users(), train_neg_sample_args={"sample_num": 3}, train_batch_size=8)
     batch = next(iter(train_loader(config)))
