@@ -35,7 +35,7 @@ def read_header(path: Path, separator: str, encoding: str) -> dict[str, str]:
         Field name to one of `FIELD_TYPES`, in file order.
 
     Raises:
-        UsageError: the first line is not such a header, or not in this encoding.
+        UsageError: the first line is not such a header, names a column twice, or is not in this encoding.
     """
     try:
         with path.open(encoding=markless(encoding)) as stream:
@@ -50,6 +50,8 @@ def read_header(path: Path, separator: str, encoding: str) -> dict[str, str]:
                 f"{path}: the first line must name each column as name:type, separated by {separator!r}, with a type "
                 f"of {', '.join(FIELD_TYPES)}; got {cell[:80]!r}"
             )
+        if name in fields:
+            raise UsageError(f"{path}: the first line names the column {name} twice: give each a name of its own")
         fields[name] = kind
     return fields
 

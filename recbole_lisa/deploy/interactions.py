@@ -86,6 +86,8 @@ def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[
         history.items.append(str(row[at_item]))
         if at_time is not None and history.times is not None:
             history.times.append(_seconds(row[at_time], path, number))
+    if not users:
+        raise UsageError(f"'{path}' holds no interactions, only a header")
     return [_ordered(history) for history in users.values()]
 
 

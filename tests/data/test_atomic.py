@@ -37,6 +37,13 @@ def test_columns_keep_tokens_exact_times_and_sequences(tmp_path: Path) -> None:
     assert [cell.tolist() for cell in frame["v"]] == [[1.0, 2.5], []]
 
 
+@pytest.mark.parametrize("second", ["item:token", "item:float"])
+def test_a_column_that_is_named_twice_is_refused(tmp_path: Path, second: str) -> None:
+    path = write(tmp_path, f"user:token\titem:token\t{second}\n1\t2\t3\n")
+    with pytest.raises(UsageError, match="the first line names the column item twice"):
+        read_header(path, "\t", "utf-8")
+
+
 def test_ids_are_stored_as_small_integers_not_as_strings(tmp_path: Path) -> None:
     path = write(tmp_path, "user:token\n" + "somebody\n" * 1000)
     column = read(path, {"user": "token"})["user"]

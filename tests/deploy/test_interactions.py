@@ -90,6 +90,7 @@ def test_empty_lines_count_for_nothing(tmp_path: Path) -> None:
     [
         ("h.csv", "user_id,item\n", "has no column 'item_id', only user_id, item. Did you mean 'item'?"),
         ("h.csv", "", "is empty: it needs a header"),
+        ("h.csv", "user_id,item_id\n", "holds no interactions, only a header"),
         ("h.csv", "user_id,item_id\na,b,c\n", "row 1: 3 cells, but the header names 2 columns"),
         ("h.csv", "user_id,item_id,timestamp\na,b,1\na,b,noon\n", "row 2: the time 'noon' is no number of seconds"),
         ("h.csv", "user_id,item_id,timestamp\na,b,nan\n", "row 1: the time 'nan' is no number of seconds"),
