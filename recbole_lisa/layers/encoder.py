@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
-from recbole_lisa.ops.row_loops import is_eager, loops_serve
+from recbole_lisa.ops.row_loops import loops_serve, trains_eagerly
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -71,14 +71,14 @@ class EncoderBlock(nn.Module):
         return self.steps(stream, attended)
 
     def steps(self, stream: Tensor, attended: Tensor) -> Tensor:
-        """forward, one module after the other: on a GPU, under autocast or torch.compile, for other activations."""
+        """forward, one module after the other: without gradients, on a GPU, under autocast and the like."""
         h = self.attention_norm(stream + self.dropout(attended))
         out: Tensor = self.feed_forward_norm(h + self.dropout(self.feed_forward(h)))
         return out
 
     def _fits_the_op(self, stream: Tensor, attended: Tensor) -> bool:
-        relu = isinstance(self.feed_forward[1], nn.ReLU)
-        return relu and stream.numel() > 0 and is_eager() and loops_serve(stream, attended, self.attention_norm.weight)
+        fits = isinstance(self.feed_forward[1], nn.ReLU) and stream.numel() > 0
+        return fits and trains_eagerly() and loops_serve(stream, attended, self.attention_norm.weight)
 
     def _weights(self) -> BlockWeights:
         first, last = self.feed_forward[0], self.feed_forward[-1]

@@ -12,7 +12,7 @@ from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.layers.encoder import EncoderBlock
 from recbole_lisa.ops.embed_positions import embed_positions
 from recbole_lisa.ops.quantize import Quantized
-from recbole_lisa.ops.row_loops import is_eager, loops_serve
+from recbole_lisa.ops.row_loops import loops_serve, trains_eagerly
 
 
 class ItemView(NamedTuple):
@@ -167,7 +167,7 @@ class SequenceEncoder(nn.Module):
         """Rows (..., L) of the view at positions (L,) -> (..., L, D); beyond the last position there is that one."""
         where = positions.clamp_max(self.position_embedding.num_embeddings - 1)
         table = self.position_embedding.weight
-        if is_eager() and loops_serve(table, view.stream):
+        if trains_eagerly() and loops_serve(table, view.stream):
             return embed_positions(rows, where.expand_as(rows), view.stream, table, dropout=self.dropout.active)
         out: Tensor = self.dropout(nn.functional.embedding(rows, view.stream) + self.position_embedding(where))
         return out

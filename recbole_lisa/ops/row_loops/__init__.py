@@ -9,10 +9,10 @@ from recbole_lisa.ops.row_loops.sharing import (
     arrays,
     check_rows,
     cut_rows,
-    is_eager,
     loops_serve,
     share,
     targets,
+    trains_eagerly,
 )
 
-__all__ = ["array", "arrays", "check_rows", "cut_rows", "is_eager", "loops_serve", "share", "targets"]
+__all__ = ["array", "arrays", "check_rows", "cut_rows", "trains_eagerly", "loops_serve", "share", "targets"]

@@ -27,9 +27,12 @@ def loops_serve(*operands: Tensor) -> bool:
     return alike and dtype in (torch.float32, torch.float64) and numba_is_there()
 
 
-def is_eager() -> bool:
-    """Whether operations run one by one as they are written: no autocast on the CPU, no torch.compile."""
-    return not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
+def trains_eagerly() -> bool:
+    """Whether gradients are recorded and operations run as they are written: no autocast on the CPU, no torch.compile.
+
+    Without gradients there is nothing to keep for a backward pass, and torch's own operations are faster.
+    """
+    return torch.is_grad_enabled() and not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
