@@ -113,10 +113,16 @@ def test_an_interruption_leaves_no_process(two: LISAConfig, tmp_path: Path) -> N
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # what a shell starts in the background ignores it
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        launch(fail, two, "interrupt", str(tmp_path))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            launch(fail, two, "interrupt", str(tmp_path))
+    finally:
+        signal.signal(signal.SIGINT, before)
     thread.join()
     assert not any(is_running(number, tmp_path) for number in (0, 1))
 

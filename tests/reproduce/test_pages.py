@@ -56,7 +56,7 @@ def test_a_benchmark_is_called_at_the_papers_sizes(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(benchmark, "main", record)
     assert main(["reproduce", name, "--device=cuda"]) == 0
     assert (asked[0][0], asked[0][-1]) == (called, "--device=cuda")
-    parser = benchmark.UsageParser()
+    parser = benchmark.UsageParser("benchmark", "")
     benchmark.VERBS[called].add_options(parser)
     assert parser.parse_args(asked[0][1:]).output == f"results/{name}"
 
