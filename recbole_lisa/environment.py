@@ -20,7 +20,7 @@ except ImportError:  # Windows has no such module
 _PACKAGES = ("recbole", "torch", "numpy", "pandas")
 
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """Numbers that glibc's malloc.h gives the settings of mallopt."""
 
 
@@ -30,23 +30,10 @@ def keep_freed_memory() -> None:
     By default glibc gives the tensors of a training step back to the system and fetches them again in the next step,
     page by page, which takes a fifth of the time. The peak is the same; what the process holds stays near it.
     """
-    _set_malloc((_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 2**26))
-
-
-def keep_all_freed_memory() -> None:
-    """As keep_freed_memory, for tensors of 32 MB and more, too: what is timed does not pay for fresh pages.
-
-    Where tensors of many sizes live long, the memory between them is lost; a run leaves the largest to the system.
-    """
-    keep_freed_memory()
-    _set_malloc((_MMAP_MAX, 0))
-
-
-def _set_malloc(*settings: tuple[int, int]) -> None:
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return
     libc = ctypes.CDLL(None)
-    for setting, value in settings:
+    for setting, value in ((_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 2**26)):
         libc.mallopt(setting, value)
 
 

@@ -18,7 +18,6 @@ from recbole_lisa.benchmark.probe import probe, status_of
 from recbole_lisa.benchmark.problem import Problem
 from recbole_lisa.benchmark.report import Output, heading, milliseconds
 from recbole_lisa.benchmark.rows import rows_of
-from recbole_lisa.environment import keep_all_freed_memory
 from recbole_lisa.errors import UsageError, did_you_mean
 
 Record = dict[str, Any]
@@ -31,7 +30,6 @@ WARM_UP_SECONDS = 0.2
 def run(options: argparse.Namespace) -> None:
     """`recbole-lisa benchmark attention`: see its --help."""
     device = set_up_device(options.device, options.threads)
-    keep_all_freed_memory()  # fetching pages for an output of 32 MB takes a third of the time of LISA's core
     if options.cuda_graph and device.type != "cuda":
         raise UsageError("--cuda_graph records a call on a GPU: write --device=cuda, or leave it out")
     memory_mb = memory_budget(options.memory_mb, device)
