@@ -142,7 +142,7 @@ def weigh_rows_in_parts(n: int, workers: int, args: Any) -> None:
 
 
 @compiled
-def unweigh_rows(  # noqa: C901  # as weigh_rows
+def unweigh_rows(  # noqa: C901  # one pass over a row does it all
     first_book: int,
     end_book: int,
     items: Any,

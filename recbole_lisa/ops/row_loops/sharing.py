@@ -39,7 +39,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a loop at its first call for the types it is called with, and remember the result on disk.
 
     Args:
-        function: Takes NumPy arrays, numbers and None, and writes into the arrays.
+        function: Takes NumPy arrays and numbers, and writes into the arrays.
 
     Returns:
         The compiled function; it holds no lock, so that threads can share the work.
@@ -62,24 +62,24 @@ def _compile(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
         return numba.njit(**options)(function)  # type: ignore[no-any-return]  # numba has no types
 
 
-def array(x: Tensor | None) -> Any:
-    """A CPU tensor as a contiguous NumPy array, without a copy where it is one; None stays None."""
-    return None if x is None else x.detach().contiguous().numpy()
+def array(x: Tensor) -> Any:
+    """A CPU tensor as a contiguous NumPy array, without a copy where it is one."""
+    return x.detach().contiguous().numpy()
 
 
-def arrays(*tensors: Tensor | None) -> list[Any]:
+def arrays(*tensors: Tensor) -> list[Any]:
     """array of each."""
     return [array(x) for x in tensors]
 
 
-def targets(*tensors: Tensor | None) -> list[Any]:
+def targets(*tensors: Tensor) -> list[Any]:
     """As arrays, for what a loop writes to.
 
     Raises:
         ValueError: a tensor is not contiguous: a copy would be written to, and nobody would see it.
     """
     for x in tensors:
-        if x is not None and not x.is_contiguous():
+        if not x.is_contiguous():
             raise ValueError(f"a loop can write to contiguous tensors only, got strides {x.stride()} of {x.shape}")
     return arrays(*tensors)
 
