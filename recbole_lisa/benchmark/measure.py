@@ -21,8 +21,11 @@ try:
 except ImportError:  # Windows has no such module
     resource = None  # type: ignore[assignment]
 
-SAMPLE_SECONDS = 0.02
-"""A sample lasts at least this long: short calls are repeated inside it, so that clock and launch cost little."""
+SAMPLE_SECONDS = 0.1
+"""A sample lasts at least this long: short calls are repeated inside it, so that clock and launch cost little.
+
+Such a call also runs once before each sample, untimed: in between other calls have emptied the caches.
+"""
 MAX_CALLS_PER_SAMPLE = 2000
 START_SECONDS = 60.0
 """What a fresh process may take to start and to build its inputs, beyond the time for its call."""
@@ -94,6 +97,8 @@ def time_in_turns(
             try:
                 if name not in inside:
                     inside[name] = _calls_per_sample(seconds[name] if seconds else seconds_of(call, 1, device))
+                if inside[name] > 1 < len(calls):
+                    call()
                 found[name].append(seconds_of(call, inside[name], device))
             except Exception as error:
                 failed[name] = error

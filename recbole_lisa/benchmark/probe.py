@@ -11,7 +11,8 @@ from recbole_lisa.benchmark.problem import Problem
 from recbole_lisa.benchmark.rows import rows_of
 
 OUT_OF_MEMORY = "out of memory"
-WARM_UP_LENGTH = 32
+WARM_UP_SEQUENCES, WARM_UP_LENGTH = 12, 32
+"""Of the first call: few, so that it hides no memory, and enough for all of a row's code to be compiled."""
 
 
 class Probe(NamedTuple):
@@ -37,7 +38,7 @@ def probe_here(row: str, problem: Problem, threads: int, memory_mb: float | None
     """Build a row and call it once, in this process."""
     torch.set_num_threads(threads)
     build = rows_of(problem.part, backward=problem.backward)[row]
-    build(replace(problem, n=1, length=min(problem.length, WARM_UP_LENGTH)))()  # libraries load their own buffers
+    build(replace(problem, n=WARM_UP_SEQUENCES, length=WARM_UP_LENGTH))()  # libraries load their own buffers
     case = build(problem)
     peak = peak_of_call(case, problem.device, memory_mb)
     output = problem.n * problem.length * problem.width * problem.dtype.itemsize / 2**20

@@ -1,8 +1,8 @@
 r"""LISA on the CPU, row by row: the mathematics of lisa_blocks as two compiled loops around the products with V.
 
 The rows are all positions of all sequences, one after the other; a block of them stays in cache. Forward turns a block
-into attention weights A (rows, B * W) in one pass and multiplies them by V; kept is one histogram a block. Backward
-visits the blocks from last to first:
+into attention weights A (rows, B * W) in one pass and multiplies them by V; kept is the histogram before each part of a
+block. Backward visits the blocks from last to first:
 
     d F_i = (d A_i - <A_i, d A_i>) exp(T[q_i]) / Z_i,    d T[q_i] += F_i d F_i
     H_i = d F_i + exp(-decay_{i+1}) H_{i+1},    d E_i = H_i,    d decay_i = -exp(-decay_i) <H_i, F_{i-1}>
@@ -86,16 +86,12 @@ class LoopedLISA(torch.autograd.Function):
         flat_values = values.flatten(0, 1)  # (B * W, D)
         rows = _rows(items, query, assignment, valid, decay, starts, like=values)
         out = values.new_empty(items.numel(), values.shape[-1])
-        blocks = cut_rows(items.numel(), flat_values.shape[0], BLOCK_ELEMENTS)
-        carries = values.new_zeros(len(blocks) if any(ctx.needs_input_grad) else 1, flat_values.shape[0])
-        carry = torch.zeros_like(carries[0])
-        memory = _Memory(scores, blocks[0], table.shape[0])
-        for number, block in enumerate(blocks):
-            if len(carries) > 1:
-                carries[number] = carry
-            weights, _ = memory.weigh(rows, block, carry, histogram=None)
+        histograms = _histograms(rows, scores)
+        attention = _Attention(rows, scores, histograms, table.shape[0])
+        for block in attention.blocks:
+            weights, _ = attention.weigh(block, histogram=None)
             torch.mm(weights, flat_values, out=out[block])
-        ctx.save_for_backward(items, starts, query, assignment, scores, values, decay, valid, carries)
+        ctx.save_for_backward(items, starts, query, assignment, scores, values, decay, valid, histograms)
         return out
 
     @staticmethod
@@ -104,7 +100,7 @@ class LoopedLISA(torch.autograd.Function):
         """Gradients by assignment, table, values and decay."""
         from recbole_lisa.ops.row_loops.lisa import unweigh_rows, unweigh_rows_in_parts
 
-        items, starts, query, assignment, scores, values, decay, valid, carries = ctx.saved_tensors
+        items, starts, query, assignment, scores, values, decay, valid, histograms = ctx.saved_tensors
         rows = _rows(items, query, assignment, valid, decay, starts, like=values)
         flat_values = values.flatten(0, 1)
         n_books, n_words = values.shape[0], values.shape[1]
@@ -112,10 +108,9 @@ class LoopedLISA(torch.autograd.Function):
         d_values, d_scores = torch.zeros_like(flat_values), torch.zeros_like(scores)
         d_keys = values.new_zeros(assignment.shape) if ctx.needs_input_grad[3] else None
         d_fade = values.new_empty(n_books, items.numel()) if ctx.needs_input_grad[6] else None
-        later = torch.zeros_like(carries[0])
-        blocks = cut_rows(items.numel(), flat_values.shape[0], BLOCK_ELEMENTS)
-        memory = _Memory(scores, blocks[0], n_books)
-        histogram = values.new_empty(blocks[0].stop, flat_values.shape[0])
+        later = torch.zeros_like(histograms[0])
+        attention = _Attention(rows, scores, histograms, n_books)
+        histogram = values.new_empty(attention.blocks[0].stop, flat_values.shape[0])
         d_weights = torch.empty_like(histogram)
 
         def undo(start: int, *block: Tensor) -> None:
@@ -124,12 +119,12 @@ class LoopedLISA(torch.autograd.Function):
             share(unweigh_rows, unweigh_rows_in_parts, n_books, *read, *arrays(*block), *written)
 
         with torch.autocast("cpu", enabled=False):
-            for number, block in reversed(list(enumerate(blocks))):
-                before, size = carries[number], block.stop - block.start
-                weights, inverse = memory.weigh(rows, block, before.clone(), histogram=histogram[:size])
+            for block in reversed(attention.blocks):
+                size = block.stop - block.start
+                weights, inverse = attention.weigh(block, histogram=histogram[:size])
                 d_values.addmm_(weights.t(), grad[block])
                 torch.mm(grad[block], flat_values.t(), out=d_weights[:size])
-                undo(block.start, weights, inverse, histogram, before, d_weights)
+                undo(block.start, weights, inverse, histogram, attention.before(block), d_weights)
         d_decay = None
         if d_fade is not None:
             by_fade = d_fade.sum(dim=0, dtype=decay.dtype)
@@ -138,39 +133,56 @@ class LoopedLISA(torch.autograd.Function):
         return None, None, None, d_keys, d_table, d_values.view_as(values), d_decay, None, None
 
 
-class _Memory:
-    """Buffers that the blocks use in turn: fresh memory costs more than the work of a block.
+def _part_rows(columns: int) -> int:
+    """Rows of a part, with B * W columns."""
+    return max(BLOCK_ELEMENTS // (PARTS_OF_A_BLOCK * columns), 1)
+
+
+def _histograms(rows: _Rows, scores: Tensor) -> Tensor:
+    """The histogram before each part of the rows, (parts, B * W); with it a part needs no other one."""
+    from recbole_lisa.ops.row_loops.lisa import chain, sum_rows, sum_rows_in_parts
+
+    columns = len(scores)
+    part_rows = _part_rows(columns)
+    n_parts = -(-len(rows.items) // part_rows)
+    histograms = scores.new_zeros(n_parts, columns)
+    if n_parts > 1:
+        sums, factors = arrays(histograms, scores.new_empty(n_parts))
+        share(sum_rows, sum_rows_in_parts, n_parts - 1, part_rows, *rows, sums, factors)
+        chain(factors, rows.numbers, sums)
+    return histograms
+
+
+class _Attention:
+    """A and 1 / Z block by block, in buffers that the blocks use in turn: fresh memory costs more than their work.
 
     Args:
+        rows: All rows.
         scores: (B * W, W) exp(T).
-        largest: The first block.
+        histograms: (parts, B * W) before each part.
         n_books: B.
     """
 
-    def __init__(self, scores: Tensor, largest: slice, n_books: int) -> None:
-        n_rows = largest.stop - largest.start
-        self._part_rows = -(-n_rows // PARTS_OF_A_BLOCK)
-        self._weights = scores.new_empty(n_rows, len(scores))
-        self._inverse = scores.new_empty(n_books, n_rows)
-        self._histograms = scores.new_empty(-(-n_rows // self._part_rows), len(scores))
-        self._scores, self._factors = array(scores), array(scores.new_empty(len(self._histograms)))
+    def __init__(self, rows: _Rows, scores: Tensor, histograms: Tensor, n_books: int) -> None:
+        self._part_rows = _part_rows(len(scores))
+        self.blocks = cut_rows(len(rows.items), 1, self._part_rows * PARTS_OF_A_BLOCK)
+        self._rows, self._scores, self._histograms = rows, array(scores), histograms
+        largest = self.blocks[0].stop
+        self._weights = scores.new_empty(largest, len(scores))
+        self._inverse = scores.new_empty(n_books, largest)
 
-    def weigh(self, rows: _Rows, block: slice, carry: Tensor, *, histogram: Tensor | None) -> tuple[Tensor, Tensor]:
-        """A (rows, B * W) and 1 / Z (B, rows) of a block; carry (B * W,) becomes the histogram after it.
+    def before(self, block: slice) -> Tensor:
+        """The histogram before a block, (B * W,)."""
+        return self._histograms[block.start // self._part_rows]
 
-        The parts of the block are independent once the histogram before each is known.
-        """
-        from recbole_lisa.ops.row_loops.lisa import chain, sum_rows, sum_rows_in_parts, weigh_rows, weigh_rows_in_parts
+    def weigh(self, block: slice, *, histogram: Tensor | None) -> tuple[Tensor, Tensor]:
+        """A (rows, B * W) and 1 / Z (B, rows) of a block; histogram (rows, B * W) is filled where it is asked for."""
+        from recbole_lisa.ops.row_loops.lisa import weigh_rows, weigh_rows_in_parts
 
-        size = block.stop - block.start
-        parts = -(-size // self._part_rows)
-        weights = self._weights[:size]
-        self._histograms[0] = carry
-        read, histograms = (self._part_rows, *rows, block.start), array(self._histograms[:parts])
-        if parts > 1:
-            share(sum_rows, sum_rows_in_parts, parts - 1, *read, histograms, self._factors)
-            chain(self._factors, rows.numbers, histograms)
-        written = targets(weights, self._inverse, _or_no_rows(histogram, carry))
-        share(weigh_rows, weigh_rows_in_parts, parts, *read, self._scores, histograms, *written)
-        carry.copy_(self._histograms[parts - 1])
+        weights = self._weights[: block.stop - block.start]
+        first = block.start // self._part_rows
+        histograms = self._histograms[first : first + PARTS_OF_A_BLOCK]
+        read = (self._part_rows, *self._rows, block.start, self._scores, array(histograms))
+        written = targets(weights, self._inverse, _or_no_rows(histogram, weights))
+        share(weigh_rows, weigh_rows_in_parts, len(histograms), *read, *written)
         return weights, self._inverse

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from recbole_lisa.benchmark.measure import (
+    SAMPLE_SECONDS,
     TimeLimitError,
     in_fresh_process,
     is_out_of_memory,
@@ -91,7 +92,7 @@ def test_calls_are_timed_in_turns_and_a_failure_ends_its_own_row_only() -> None:
 
     calls = {"a": call("a", 0.03), "b": call("b", 0.06), "c": fail}
     samples = {"a": 3, "b": 2, "c": 3}
-    found = time_in_turns(calls, samples, device=CPU, seconds={"a": 0.03, "b": 0.06, "c": 1})
+    found = time_in_turns(calls, samples, device=CPU, seconds=dict.fromkeys(calls, 1.0))
     assert order == ["a", "b", "a", "b", "a"]
     a, b, c = (found[name] for name in "abc")
     assert not isinstance(a, Exception) and not isinstance(b, Exception)
@@ -99,6 +100,14 @@ def test_calls_are_timed_in_turns_and_a_failure_ends_its_own_row_only() -> None:
     assert 0.03 <= a.low <= a.median <= a.high
     assert b.low >= 0.06
     assert isinstance(c, ValueError)
+
+
+def test_a_short_call_runs_untimed_before_each_sample_when_others_ran_in_between() -> None:
+    order: list[str] = []
+    calls = {"short": lambda: order.append("s"), "long": lambda: order.append("l")}
+    seconds = {"short": SAMPLE_SECONDS / 2, "long": 2 * SAMPLE_SECONDS}
+    time_in_turns(calls, {"short": 2, "long": 2}, device=CPU, seconds=seconds)
+    assert "".join(order) == "ssslsssl"
 
 
 def test_short_calls_are_repeated_inside_a_sample() -> None:

@@ -38,7 +38,6 @@ def sum_rows(
     fade: Any,
     starts: Any,
     numbers: Any,
-    first_row: int,
     histograms: Any,
     factors: Any,
 ) -> None:
@@ -48,8 +47,7 @@ def sum_rows(
     """
     zero, one = numbers[0], numbers[1]
     for part in range(first_part, end_part):
-        begin = first_row + part * part_rows
-        end = begin + part_rows
+        begin, end = part * part_rows, (part + 1) * part_rows
         at = end
         while at > begin and not starts[at]:  # back to where the sequence begins that goes on in the next part
             at -= 1
@@ -104,13 +102,13 @@ def weigh_rows(
 
     items (R,), query (U, B) flat codes, keys (U, B * W), without rows for hard ones, valid (R,), fade (R,) or (1,)
     exp(-decay), starts (R,) true where a sequence begins, numbers of their dtype, because plain ones would turn sums
-    into float64, scores (B * W, W) exp(T); histograms (parts, B * W) are those before each part and then those after
-    it; histogram (rows, B * W) may have no rows.
+    into float64, scores (B * W, W) exp(T); histograms (parts, B * W) are those before each part; histogram
+    (rows, B * W) may have no rows.
     """
     zero, one, tiny = numbers[0], numbers[1], numbers[2]
     n_words = scores.shape[1]
     for part in range(first_part, end_part):
-        f = histograms[part]
+        f = histograms[part].copy()
         for row in range(part * part_rows, min((part + 1) * part_rows, weights.shape[0])):
             at = first_row + row
             item, here = items[at], valid[at]
