@@ -2,22 +2,12 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from recbole_lisa.layers.codebook import Codebook
 from recbole_lisa.layers.sequence_encoder import ItemView
-from recbole_lisa.ops.codeword_scores import (
-    lookup_tables,
-    pair_columns,
-    pair_tables,
-    scores_of_one,
-    sum_of_rows,
-)
+from recbole_lisa.ops.codeword_scores import lookup_tables, scores_of_one, sum_of_rows
 from recbole_lisa.ops.quantize import Quantized
-
-MIN_PAIRED_ITEMS = 2**16
-"""Catalogues from this size on look up pairs of codes for a single query: the table of pairs has as many entries."""
 
 
 class DenseTargets(nn.Module):
@@ -56,8 +46,7 @@ class DenseTargets(nn.Module):
 class CodedTargets(nn.Module):
     """Items that are scored by their codewords: look-ups, never their vectors.
 
-    Kept are a byte a code (two or four where W > 256), for large catalogues twice, in the orders that one query and
-    many queries read best.
+    Kept is a byte a code, two or four where W > 256.
 
     Args:
         codes: (V, B) in the type of `ops.packing.code_dtype`.
@@ -68,11 +57,8 @@ class CodedTargets(nn.Module):
         super().__init__()
         self.codes: Tensor
         self.codewords: Tensor
-        self.pairs: Tensor | None
         self.register_buffer("codes", codes)
         self.register_buffer("codewords", codewords)
-        paired = codes.dtype == torch.uint8 and len(codes) >= MIN_PAIRED_ITEMS
-        self.register_buffer("pairs", pair_columns(codes) if paired else None)
 
     def __len__(self) -> int:
         """V."""
@@ -83,14 +69,13 @@ class CodedTargets(nn.Module):
         return CodedTargets(self.codes[ids], self.codewords)
 
     def query(self, hidden: Tensor) -> Tensor:
-        """What scores needs of hidden states (N, D): (B, W, N), or (B / 2, 65536) for a single one of many items."""
-        tables = lookup_tables(hidden, self.codewords)
-        return tables if self.pairs is None or len(hidden) > 1 else pair_tables(tables.squeeze(2))
+        """What scores needs of hidden states (N, D): (B, W, N)."""
+        return lookup_tables(hidden, self.codewords)
 
     def scores(self, query: Tensor, start: int, stop: int) -> Tensor:
         """Scores of items start..stop-1, (N, stop - start)."""
-        if self.pairs is not None and query.dim() == 2:
-            return scores_of_one(self.pairs[:, start:stop], query).unsqueeze(0)
+        if query.shape[2] == 1:
+            return scores_of_one(self.codes[start:stop], query.squeeze(2)).unsqueeze(0)
         return sum_of_rows(self.codes[start:stop], query).t()
 
     def rows(self, ids: Tensor) -> Tensor:

@@ -9,6 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+COLUMNS_TO_FILL = 2**12
+"""Columns that are sorted at a time while lists are not full; then few scores are better than what a list has."""
+CHUNK = 256
+"""Columns of which the largest score is looked at first."""
+
 
 class Best(NamedTuple):
     """The best items so far, best first: scores (N, k) and ids (N, k) int64; -inf and -1 where there are fewer."""
@@ -33,18 +38,50 @@ def add_block(best: Best, scores: Tensor, first_id: int) -> Best:
     Returns:
         Best of all blocks so far.
     """
-    least = best.scores[:, -1]
-    better = (scores.amax(dim=1) > least).nonzero().squeeze(1)  # (n,) rows that change
-    if not len(better):
+    size = max(COLUMNS_TO_FILL, best.scores.shape[1])
+    while _can_grow(best, scores):
+        best = _fill(best, scores[:, :size], first_id)
+        scores, first_id = scores[:, size:], first_id + size
+    rows, columns = _above(scores, best.scores[:, -1])
+    if not len(rows):
         return best
-    own, old = scores[better], Best(best.scores[better], best.ids[better])
-    if bool((old.scores[:, -1] == float("-inf")).any()):
-        new = best_of_row(own, min(best.scores.shape[1], scores.shape[1]))
-        ids = (new.ids + first_id).where(new.scores > float("-inf"), new.ids.new_tensor(-1))
-        merged = _merge_columns(old, Best(new.scores, ids))
-    else:
-        merged = _merge_few(old, own, first_id)
-    return Best(best.scores.index_copy(0, better, merged.scores), best.ids.index_copy(0, better, merged.ids))
+    better, place = torch.unique(rows, return_inverse=True)
+    old = Best(best.scores[better], best.ids[better])
+    return _replace(best, better, _merge_few(old, place, scores[rows, columns], columns + first_id))
+
+
+def _can_grow(best: Best, scores: Tensor) -> bool:
+    """Whether a list is not full and could be longer."""
+    if not scores.shape[1]:
+        return False
+    nothing = float("-inf")
+    return bool(((best.scores[:, -1] == nothing) & (scores.amax(dim=1) > nothing)).any())
+
+
+def _fill(best: Best, scores: Tensor, first_id: int) -> Best:
+    """add_block for lists that are not full: all columns are sorted."""
+    better = (scores.amax(dim=1) > best.scores[:, -1]).nonzero().squeeze(1)  # (n,) rows that change
+    new = best_of_row(scores[better], min(best.scores.shape[1], scores.shape[1]))
+    ids = (new.ids + first_id).where(new.scores > float("-inf"), new.ids.new_tensor(-1))
+    old = Best(best.scores[better], best.ids[better])
+    return _replace(best, better, _merge_columns(old, Best(new.scores, ids)))
+
+
+def _replace(best: Best, rows: Tensor, by: Best) -> Best:
+    return Best(best.scores.index_copy(0, rows, by.scores), best.ids.index_copy(0, rows, by.ids))
+
+
+def _above(scores: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the scores (N, m) above least (N,), a row's columns in their order.
+
+    Only chunks of columns with a score above it are looked into: reading them all costs several times as much.
+    """
+    whole = scores.shape[1] // CHUNK * CHUNK
+    chunks = scores[:, :whole].view(len(scores), whole // CHUNK, CHUNK)
+    rows, chunk = (chunks.amax(dim=2) > least.unsqueeze(1)).nonzero(as_tuple=True)
+    at, column = (chunks[rows, chunk] > least[rows].unsqueeze(1)).nonzero(as_tuple=True)
+    rest = (scores[:, whole:] > least.unsqueeze(1)).nonzero(as_tuple=True)
+    return torch.cat([rows[at], rest[0]]), torch.cat([chunk[at] * CHUNK + column, rest[1] + whole])
 
 
 def _merge_columns(old: Best, new: Best) -> Best:
@@ -54,13 +91,12 @@ def _merge_columns(old: Best, new: Best) -> Best:
     return Best(scores.gather(1, order), torch.cat([old.ids, new.ids], dim=1).gather(1, order))
 
 
-def _merge_few(old: Best, scores: Tensor, first_id: int) -> Best:
-    """The best of full lists (n, k) and a block (n, m), of which few exceed the end of their list."""
+def _merge_few(old: Best, rows: Tensor, scores: Tensor, ids: Tensor) -> Best:
+    """The best of full lists (n, k) and of scores (E,) and ids (E,) for some rows (E,), by id within a row."""
     n, k = old.scores.shape
-    rows, columns = (scores > old.scores[:, -1:]).nonzero(as_tuple=True)
     all_rows = torch.cat([torch.arange(n, device=rows.device).repeat_interleave(k), rows])
-    all_scores = torch.cat([old.scores.flatten(), scores[rows, columns]])
-    all_ids = torch.cat([old.ids.flatten(), columns + first_id])
+    all_scores = torch.cat([old.scores.flatten(), scores])
+    all_ids = torch.cat([old.ids.flatten(), ids])
     order = all_scores.argsort(descending=True, stable=True)
     order = order[all_rows[order].argsort(stable=True)]  # by row, then by score, then by id
     first = torch.searchsorted(all_rows[order], torch.arange(n, device=rows.device))

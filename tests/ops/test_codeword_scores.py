@@ -1,13 +1,7 @@
 import pytest
 import torch
 
-from recbole_lisa.ops.codeword_scores import (
-    lookup_tables,
-    pair_columns,
-    pair_tables,
-    scores_of_one,
-    sum_of_rows,
-)
+from recbole_lisa.ops.codeword_scores import lookup_tables, scores_of_one, sum_of_rows
 from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.ops.quantize import reconstruct
 from tests.helpers import assert_close
@@ -30,11 +24,29 @@ def test_look_ups_equal_products_with_the_reconstruction(n: int, n_codebooks: in
     assert torch.equal(wide, before.int())
 
 
-@pytest.mark.parametrize("n_codewords", [1, 5, 256])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("n_codewords", [1, 5, 256, 300])
 @pytest.mark.parametrize("n_codebooks", [1, 2, 3, 8])
-def test_pairs_equal_single_look_ups(n_codebooks: int, n_codewords: int) -> None:
-    codes = torch.randint(n_codewords, (37, n_codebooks)).to(torch.uint8)
-    tables = torch.randn(n_codebooks, n_codewords, dtype=torch.float64)
-    columns = pair_columns(codes)
-    assert columns.shape == (-(-n_codebooks // 2), 37)
-    assert_close(scores_of_one(columns, pair_tables(tables)), sum_of_rows(codes, tables.unsqueeze(2)).squeeze(1))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_one_query_equals_one_of_many(n_codebooks: int, n_codewords: int, dtype: torch.dtype, threads: int) -> None:
+    codes = torch.randint(n_codewords, (37, n_codebooks)).to(code_dtype(n_codewords))
+    tables = torch.randn(n_codebooks, n_codewords).to(dtype)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = scores_of_one(codes, tables)
+    finally:
+        torch.set_num_threads(before)
+    assert found.dtype == dtype
+    assert_close(found, sum_of_rows(codes, tables.unsqueeze(2)).squeeze(1))
+
+
+def test_one_query_over_no_items_has_no_scores() -> None:
+    assert scores_of_one(torch.zeros(0, 3, dtype=torch.uint8), torch.randn(3, 4)).shape == (0,)
+
+
+@pytest.mark.parametrize("code", [5, 255])
+def test_one_query_refuses_codes_that_no_codebook_has(code: int) -> None:
+    codes = torch.tensor([[0, 1], [code, 4]], dtype=torch.uint8)
+    with pytest.raises(IndexError, match="0..4"):
+        scores_of_one(codes, torch.randn(2, 5))

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.top_k import Best, add_block, best_of_row, nothing_yet
+from recbole_lisa.ops.top_k import COLUMNS_TO_FILL, Best, add_block, best_of_row, nothing_yet
 
 
 def slow_best(scores: Tensor, k: int) -> tuple[list[list[float]], list[list[int]]]:
@@ -29,6 +29,23 @@ def test_blocks_find_the_best_in_order(size: int, k: int, levels: int) -> None:
     assert best.scores[:, :found].tolist() == expected_scores
     assert best.ids[:, :found].tolist() == expected_ids
     assert (best.ids[:, found:] == -1).all()
+
+
+@pytest.mark.parametrize("levels", [3, 50, 10**6], ids=["many-equal", "some-equal", "distinct"])
+@pytest.mark.parametrize("size", [4097, 9001])
+def test_wide_blocks_are_looked_at_in_chunks(size: int, levels: int) -> None:
+    scores = torch.randint(levels, (5, 9001)).float()
+    scores[1, : 2 * COLUMNS_TO_FILL] = float("-inf")  # its list fills late
+    scores[2] = float("-inf")  # and this one never
+    scores[3] = scores[3].sort().values  # every chunk has better ones
+    k = 7
+    for given in (scores, scores.t().contiguous().t()):
+        best = in_blocks(given, k, size)
+        expected = slow_best(scores, k)
+        for row in (0, 1, 3, 4):
+            assert best.scores[row].tolist() == expected[0][row]
+            assert best.ids[row].tolist() == expected[1][row]
+        assert (best.ids[2] == -1).all()
 
 
 def test_items_left_out_are_never_found() -> None:

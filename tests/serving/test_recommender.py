@@ -98,11 +98,9 @@ def test_batches_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert_same([recommender.recommend([history], 5)[0] for history in histories], together)
 
 
-def test_large_catalogues_use_pairs_of_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recbole_lisa.layers.item_store.MIN_PAIRED_ITEMS", 1)
+def test_one_history_at_a_time_is_ranked_as_the_model_ranks() -> None:
     model, bundle = small_bundle("LISAMini")
     recommender = Recommender(bundle)
-    assert bundle.items.targets.pairs is not None
     for history in HISTORIES[:2]:
         unseen = [set(range(1, N_ITEMS)) - set(history)]
         assert_same(recommender.recommend([raw(history)], 7), expected_answers(model, [history], 7, unseen))
