@@ -52,10 +52,9 @@ def add_block(best: Best, scores: Tensor, first_id: int) -> Best:
 
 def _can_grow(best: Best, scores: Tensor) -> bool:
     """Whether a list is not full and could be longer."""
-    if not scores.shape[1]:
-        return False
     nothing = float("-inf")
-    return bool(((best.scores[:, -1] == nothing) & (scores.amax(dim=1) > nothing)).any())
+    short = (best.scores[:, -1] == nothing).nonzero().squeeze(1)
+    return bool(len(short) and scores.shape[1] and (scores[short].amax(dim=1) > nothing).any())
 
 
 def _fill(best: Best, scores: Tensor, first_id: int) -> Best:
@@ -74,11 +73,16 @@ def _replace(best: Best, rows: Tensor, by: Best) -> Best:
 def _above(scores: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
     """Rows and columns of the scores (N, m) above least (N,), a row's columns in their order.
 
-    Only chunks of columns with a score above it are looked into: reading them all costs several times as much.
+    Only chunks with a score above it are looked into: to find where scores are costs far more than to find the largest.
     """
-    whole = scores.shape[1] // CHUNK * CHUNK
-    chunks = scores[:, :whole].view(len(scores), whole // CHUNK, CHUNK)
-    rows, chunk = (chunks.amax(dim=2) > least.unsqueeze(1)).nonzero(as_tuple=True)
+    n, m = scores.shape
+    whole = m - m % CHUNK
+    chunks = scores[:, :whole].view(n, whole // CHUNK, CHUNK)
+    if scores.stride(0) == 1:  # torch takes forty times as long for the other order of these columns
+        largest = scores[:, :whole].t().view(whole // CHUNK, CHUNK, n).amax(dim=1).t()
+    else:
+        largest = chunks.amax(dim=2)
+    rows, chunk = (largest > least.unsqueeze(1)).nonzero(as_tuple=True)
     at, column = (chunks[rows, chunk] > least[rows].unsqueeze(1)).nonzero(as_tuple=True)
     rest = (scores[:, whole:] > least.unsqueeze(1)).nonzero(as_tuple=True)
     return torch.cat([rows[at], rest[0]]), torch.cat([chunk[at] * CHUNK + column, rest[1] + whole])
