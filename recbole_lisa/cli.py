@@ -1,6 +1,7 @@
 """The commands: `recbole-lisa [run]` trains and tests a model, the other words do their own job."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -10,6 +11,7 @@ from typing import Any
 from recbole_lisa import __version__
 from recbole_lisa.arguments import UsageParser
 from recbole_lisa.errors import ProcessFailedError, TrainingDivergedError, UsageError, did_you_mean
+from recbole_lisa.files import Termination, tidy_termination
 from recbole_lisa.registry import MODELS, OPTIONAL_MODELS
 
 _FAILED_STATUS = 1
@@ -25,6 +27,12 @@ _COMMANDS = {
     "recommend": "recbole_lisa.deploy.recommend_command:main",
     "serve": "recbole_lisa.deploy.serve_command:main",
     "migrate": "recbole_lisa.deploy.migrate_command:main",
+}
+_GOING_ON = {
+    "run": ": go on from the last checkpoint by the same words and --resume=auto",
+    "migrate": ": go on from the last checkpoint by the same words and --resume=auto",
+    "tune": ": go on by the same words and --resume",
+    "reproduce": ": the same words go on where it stopped",
 }
 _EPILOG = """\
 Every setting of RecBole, the model, the data set or the protocol is an option: --epochs=10 or --epochs 10.
@@ -52,12 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0, or after one line on stderr 2 (a mistake of the user) or 1 (the training diverged,
-            or one of several processes ended before its time).
+            or one of several processes ended before its time), 130 (Ctrl+C) or 143 (SIGTERM).
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    name = words.pop(0) if words and not words[0].startswith("-") else "run"
     try:
-        command = _command(words.pop(0) if words and not words[0].startswith("-") else "run")
-        return command(words)
+        command = _command(name)
+        with tidy_termination():
+            return command(words)
     except UsageError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return _USAGE_STATUS
@@ -67,6 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ProcessFailedError as error:
         print(f"{error.details}error: {' '.join(str(error).split())}", file=sys.stderr)
         return _FAILED_STATUS
+    except (KeyboardInterrupt, Termination) as stop:
+        print(f"interrupted{_GOING_ON.get(name, '')}", file=sys.stderr)
+        return 128 + (signal.SIGTERM if isinstance(stop, Termination) else signal.SIGINT)
 
 
 def run_command(words: Sequence[str]) -> int:

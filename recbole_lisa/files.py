@@ -65,9 +65,13 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
+class Termination(SystemExit):
+    """A request to terminate, with the status of its signal."""
+
+
 @contextlib.contextmanager
 def tidy_termination() -> Iterator[None]:
-    """Let a request to terminate clean up first: it becomes a SystemExit with the status of that signal.
+    """Let a request to terminate clean up first: it becomes a `Termination`.
 
     Only in the main thread, and only where the program has no handler of its own.
     """
@@ -77,7 +81,7 @@ def tidy_termination() -> Iterator[None]:
         return
 
     def stop(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
+        raise Termination(128 + number)
 
     signal.signal(signal.SIGTERM, stop)
     try:

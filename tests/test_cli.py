@@ -1,5 +1,6 @@
 """The command line: what reaches `quick_start.run`, and one line for every mistake."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -172,3 +173,24 @@ def test_an_error_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(sys.modules["recbole_lisa.quick_start"], "run", fail)
     with pytest.raises(ValueError, match="a bug"):
         main(NAMES)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interruption_is_one_line_that_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str],
+    sent: signal.Signals, status: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys.modules["recbole_lisa.quick_start"], "run", lambda *_, **__: signal.raise_signal(sent))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the shell has it ignored
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert main(NAMES) == status
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert capsys.readouterr() == (
+        "", "interrupted: go on from the last checkpoint by the same words and --resume=auto\n"
+    )  # fmt: skip
