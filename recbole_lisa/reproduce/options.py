@@ -11,9 +11,17 @@ from recbole_lisa.config import LISAConfig
 from recbole_lisa.errors import UsageError, did_you_mean
 from recbole_lisa.reproduce.page import check_page
 from recbole_lisa.reproduce.paper import Row
-from recbole_lisa.reproduce.ranking import Cluster, Job, jobs, run_all
+from recbole_lisa.reproduce.ranking import Cluster, Job, check_folders, jobs, run_all
 
-_OWN = {"seed": "--seeds", "protocol": "nothing: it is the paper's", "result_file": "--runs"}
+_OWN = {
+    "seed": "--seeds",
+    "protocol": "nothing: it is the paper's",
+    "result_file": "--runs",
+    "checkpoint_dir": "--runs",
+    "codebook_plot": "nothing: runs would draw over each other",
+    "resume": "nothing: runs go on by themselves",
+    "show_progress": "nothing: each run writes a log",
+}
 
 
 @dataclass(frozen=True)
@@ -37,10 +45,16 @@ class Table:
         return [f"--{key}={'DATA' if key == 'data_path' else value}" for key, value in self.settings.items()]
 
     def jobs(self, rows: Mapping[str, Row], folder: str = "") -> list[Job]:
-        """A run for each row and seed, in `folder` of all runs."""
+        """A run for each row and seed, in `folder` of all runs.
+
+        Raises:
+            UsageError: See `check_folders`.
+        """
         options = self.options
         runs = Path(options.runs, folder).resolve()
-        return list(jobs(options.dataset, rows, options.seeds, runs, self.shared()))
+        made = list(jobs(options.dataset, rows, options.seeds, runs, self.shared()))
+        check_folders(made)
+        return made
 
     def run(self, todo: Sequence[Job]) -> list[Job]:
         """Run what is not finished, unless only the page is wanted; the jobs that failed."""
@@ -83,6 +97,10 @@ def parse_table(parser: UsageParser, argv: Sequence[str], *, own: Mapping[str, s
     options, words = parser.parse_known_args(argv)
     if min(options.parallel, options.threads) < 1:
         raise UsageError(f"--parallel and --threads are at least 1, got {options.parallel} and {options.threads}")
+    if len(set(options.seeds)) < len(options.seeds):
+        raise UsageError(f"--seeds are {' '.join(map(str, options.seeds))}: name each one once")
+    if options.gpus_per_run is not None and not options.gpus_per_run >= 0:
+        raise UsageError(f"--gpus_per_run is {options.gpus_per_run:g}, it must be at least 0")
     if options.address is None and options.gpus_per_run is not None:
         raise UsageError(f"--gpus_per_run={options.gpus_per_run:g} is for Ray: add --address=local, or leave it out")
     if options.address is not None and options.parallel != 1:
@@ -108,8 +126,11 @@ def check_rows(table: Table, rows: Iterable[Row], *, page: str) -> None:
         UsageError: A setting is wrong, or another file is in the place of the page.
     """
     check_page(Path(table.options.output, page))
-    for row in rows:
-        LISAConfig(row.model, table.options.dataset, protocol="paper", command_line={**table.settings, **row.settings})
+    seeds = table.options.seeds
+    for index, row in enumerate(rows):
+        for seed in seeds if index == 0 else seeds[:1]:
+            settings = {**table.settings, **row.settings, "seed": seed}
+            LISAConfig(row.model, table.options.dataset, protocol="paper", command_line=settings)
 
 
 def choose_rows(names: Sequence[str], rows: Mapping[str, Row]) -> dict[str, Row]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer, check_replaceable
 from recbole_lisa.reproduce.paper import METRICS, ROWS, paper_figures
 
@@ -48,11 +49,17 @@ def write_page(dataset: str, found: Results, settings: Sequence[str], folder: Pa
 
 
 def check_page(page: Path) -> None:
-    """Refuse to write over a page of somebody else.
+    """Refuse to write over a page of somebody else, or over a table or a plot that no page goes with.
 
     Raises:
-        UsageError: The file is there and names no command that writes such pages.
+        UsageError: The file is there and names no command that writes such pages, or only files beside it are there.
     """
+    beside = [f"{page.stem}{ending}" for ending in (".csv", ".png", "-curve.csv", "-curve.png")]
+    taken = [name for name in beside if page.with_name(name).exists()]
+    if taken and not page.exists():
+        raise UsageError(
+            f"--output '{page.parent}' holds {', '.join(taken)}, but no {page.name} beside it: name another folder"
+        )
     check_replaceable(
         page, lambda file: _COMMAND in file.read_text("utf-8"), name="page", content=f"a page of {_COMMAND}"
     )

@@ -1,10 +1,11 @@
 """Train the rows of the ranking table, each seed in a process of its own; what is there already is not run again."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from recbole_lisa.errors import UsageError
+from recbole_lisa.files import atomic_writer, probe_writing
 from recbole_lisa.reproduce.paper import Row
 from recbole_lisa.tuning import ray_adapter
 
 PACKAGE = Path(__file__).parents[1]
+_NEEDED = {"seed", "test", "curve", "config", "versions", "device", "checkpoint"}
 
 
 class Job(NamedTuple):
@@ -31,6 +35,11 @@ class Job(NamedTuple):
     def result_file(self) -> Path:
         """The run's result, there once it has finished."""
         return self.folder / "result.json"
+
+    @property
+    def record(self) -> Path:
+        """The options, there once the run has begun."""
+        return self.folder / "options.json"
 
 
 class Cluster(NamedTuple):
@@ -58,35 +67,84 @@ def jobs(
             yield Job(name, seed, options, runs / dataset / f"{name}-{seed}")
 
 
+def check_folders(todo: Sequence[Job]) -> None:
+    """Refuse folders that cannot be written, and those that hold a run with other options, which would be lost.
+
+    Raises:
+        UsageError: There is such a folder.
+    """
+    for job in todo:
+        try:
+            probe_writing(job.record)
+        except OSError as error:
+            raise UsageError(
+                f"--runs: nothing can be written into '{job.folder}' ({error.strerror}); name another folder"
+            ) from error
+        there = _read(job.record)
+        if isinstance(there, list) and sorted(map(str, there)) != sorted(job.options):
+            before = " ".join(str(word) for word in there if word not in job.options)
+            now = " ".join(word for word in job.options if word not in there)
+            raise UsageError(
+                f"'{job.folder}' holds a run with other settings ({before or 'none'} there, {now or 'none'} here): "
+                "name another folder by --runs, or remove this one"
+            )
+
+
+def result_of(job: Job) -> dict[str, Any] | None:
+    """The result of exactly these options; None when it is not there, or the file is damaged."""
+    if not _same_options(job):
+        return None
+    found = _read(job.result_file)
+    return found if isinstance(found, dict) and found.keys() >= _NEEDED else None
+
+
 def finished(job: Job) -> bool:
     """Whether the result of exactly these options is there."""
-    record = job.folder / "options.json"
-    return job.result_file.exists() and record.exists() and json.loads(record.read_text()) == job.options
+    return result_of(job) is not None
 
 
-def run_job(job: Job, threads: int) -> int:
+def _same_options(job: Job) -> bool:
+    there = _read(job.record)
+    return isinstance(there, list) and sorted(map(str, there)) == sorted(job.options)
+
+
+def _read(path: Path) -> Any:
+    """What a JSON file holds; None without a file, or when it is damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def run_job(job: Job, threads: int, alive: int = subprocess.PIPE) -> int:
     """Run one job to its end, or go on where an interrupted run of the same options stopped.
+
+    Args:
+        job: What to run.
+        threads: Of torch.
+        alive: A pipe that is closed when the run shall end; by default it ends with this process.
 
     Returns:
         The exit status of the run; its output is in log.txt of the folder.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
-    record = job.folder / "options.json"
-    same = record.exists() and json.loads(record.read_text()) == job.options
+    resume = ["--resume=auto"] if _same_options(job) and list(job.folder.glob("saved/*.pth")) else []
     job.result_file.unlink(missing_ok=True)
-    record.write_text(json.dumps(job.options), encoding="utf-8")
-    resume = ["--resume=auto"] if same and list(job.folder.glob("saved/*.pth")) else []
+    with atomic_writer(job.record) as stream:
+        stream.write(json.dumps(job.options).encode())
     words = [*job.options, f"--result_file={job.result_file.name}", "--show_progress=False", *resume]
     path = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     with (job.folder / "log.txt").open("a", encoding="utf-8") as log:
-        return subprocess.run(
-            [sys.executable, "-m", "recbole_lisa", job.verb, *words],
+        process = subprocess.Popen(
+            [sys.executable, "-m", "recbole_lisa.reproduce.job", job.verb, *words],
             cwd=job.folder,
             env={**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(path)},
+            stdin=alive,
             stdout=log,
             stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
+        )
+        with process:
+            return process.wait()
 
 
 def run_all(todo: Sequence[Job], *, parallel: int, threads: int, cluster: Cluster | None = None) -> list[Job]:
@@ -109,7 +167,7 @@ def run_all(todo: Sequence[Job], *, parallel: int, threads: int, cluster: Cluste
     if not missing:
         return []
     statuses = _here(missing, parallel, threads) if cluster is None else _through_ray(missing, threads, cluster)
-    with tqdm(total=len(missing), desc="runs", disable=None) as bar:
+    with contextlib.closing(statuses), tqdm(total=len(missing), desc="runs", disable=None) as bar:
         for job, status in statuses:
             bar.update()
             if status:
@@ -118,12 +176,18 @@ def run_all(todo: Sequence[Job], *, parallel: int, threads: int, cluster: Cluste
     return failed
 
 
-def _here(missing: Sequence[Job], parallel: int, threads: int) -> Iterator[tuple[Job, int]]:
-    with ThreadPoolExecutor(parallel) as pool:
-        yield from zip(missing, pool.map(lambda job: run_job(job, threads), missing), strict=True)
+def _here(missing: Sequence[Job], parallel: int, threads: int) -> Generator[tuple[Job, int], None, None]:
+    reading, writing = os.pipe()
+    pool = ThreadPoolExecutor(parallel)
+    try:
+        yield from zip(missing, pool.map(lambda job: run_job(job, threads, reading), missing), strict=True)
+    finally:  # after an interruption: what waits is cancelled, and what runs ends with the pipe
+        os.close(writing)
+        pool.shutdown(cancel_futures=True)
+        os.close(reading)
 
 
-def _through_ray(missing: Sequence[Job], threads: int, cluster: Cluster) -> Iterator[tuple[Job, int]]:
+def _through_ray(missing: Sequence[Job], threads: int, cluster: Cluster) -> Generator[tuple[Job, int], None, None]:
     with ray_adapter.ray_session(cluster.address):
         gpus = cluster.gpus if cluster.gpus is not None else float(ray_adapter.cluster_gpus() >= 1)
         ray_adapter.check_resources({"--threads": threads, "--gpus_per_run": gpus})
@@ -134,7 +198,7 @@ def results(todo: Sequence[Job]) -> dict[str, list[dict[str, Any]]]:
     """Row -> the results of its finished runs, in the order of the seeds; the path of a checkpoint is absolute."""
     found: dict[str, list[dict[str, Any]]] = {job.row: [] for job in todo}
     for job in todo:
-        if finished(job):
-            run = json.loads(job.result_file.read_text(encoding="utf-8"))
+        run = result_of(job)
+        if run is not None:
             found[job.row].append({**run, "checkpoint": str(job.folder / run["checkpoint"])})
     return found

@@ -2,6 +2,10 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ from recbole_lisa.cli import main
 from recbole_lisa.registry import MODELS
 from recbole_lisa.reproduce import page
 from recbole_lisa.reproduce.paper import METRICS, ROWS, paper_figures
-from recbole_lisa.reproduce.ranking import finished, jobs, run_all
+from recbole_lisa.reproduce.ranking import Job, finished, jobs, result_of, run_all
 from tests.tiny import write_tiny_dataset
 
 pytest.importorskip("matplotlib")
@@ -85,7 +89,7 @@ def test_what_is_written_by_hand_stays(tmp_path: Path) -> None:
     assert path.read_text().count(page.MARK) == 1
 
 
-def test_rows_are_trained_once_and_a_changed_setting_trains_again(
+def test_rows_are_trained_once_and_a_changed_setting_needs_another_folder(
     isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tiny_dataset(isolated_run_dir / "data")
@@ -99,9 +103,73 @@ def test_rows_are_trained_once_and_a_changed_setting_trains_again(
     stamp = result.stat().st_mtime_ns
     assert main(words) == 0
     assert result.stat().st_mtime_ns == stamp
-    assert main([*words, "--learning_rate=0.01", "--only_page"]) == 0
-    assert table(Path("results/tiny.md").read_text())["Linear"][2] == "not run"
-    assert result.stat().st_mtime_ns == stamp
+    shown = Path("results/tiny.md").read_text()
+    for more in ([], ["--only_page"]):
+        capsys.readouterr()
+        assert main([*words, "--learning_rate=0.01", *more]) == 2
+        assert "holds a run with other settings (none there, --learning_rate=0.01 here)" in capsys.readouterr().err
+    assert (result.stat().st_mtime_ns, Path("results/tiny.md").read_text()) == (stamp, shown)
+    result.write_bytes(result.read_bytes()[:-100])
+    assert main(words) == 0  # a damaged result is made again
+    assert json.loads(result.read_text())["test"] == first["test"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [("result.json", "[1]"), ("result.json", "{"), ("result.json", "{}"), ("options.json", "\xff")]
+)
+def test_a_damaged_file_of_a_run_is_no_result(tmp_path: Path, file: str, text: str) -> None:
+    (job,) = jobs("tiny", {"Linear": ROWS["Linear"]}, [1], tmp_path, [])
+    job.folder.mkdir(parents=True)
+    job.record.write_text(json.dumps(job.options))
+    job.result_file.write_text(json.dumps({**made_up(1, 0.6), "checkpoint": "saved/x.pth"}))
+    assert finished(job)
+    (job.folder / file).write_text(text)
+    assert (finished(job), result_of(job)) == (False, None)
+
+
+def test_a_run_ends_with_its_pipe(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import runpy, sys, recbole_lisa.cli as cli, time\n"
+         "cli.main = lambda: print('began', flush=True) or time.sleep(300)\n"
+         "runpy.run_module('recbole_lisa.reproduce.job', run_name='__main__')"],
+        stdin=reading, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "began\n"
+            assert process.poll() is None
+            os.close(writing)
+            assert process.wait(60) == 143
+        finally:
+            process.kill()
+            os.close(reading)
+
+
+def test_an_interruption_ends_what_runs_and_begins_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def until_the_pipe_closes(job: Job, threads: int, alive: int) -> int:
+        begun.append(job.row)
+        if job.row == "Linear":
+            return 0
+        os.read(alive, 1)
+        return 143
+
+    def interrupt(*_: Any) -> None:
+        while begun != ["Linear", "LISA-Soft"]:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("recbole_lisa.reproduce.ranking.run_job", until_the_pipe_closes)
+    monkeypatch.setattr("recbole_lisa.reproduce.ranking.tqdm.update", interrupt)
+    rows = {row: ROWS[row] for row in ("Linear", "LISA-Soft", "LISA-Mini", "LISA-Base")}
+    with pytest.raises(KeyboardInterrupt):
+        run_all(list(jobs("tiny", rows, [1], tmp_path, [])), parallel=1, threads=1)
+    assert begun == ["Linear", "LISA-Soft"]
 
 
 def test_a_failing_run_is_named_and_does_not_stop_the_others(
@@ -129,6 +197,15 @@ def test_a_failing_run_is_named_and_does_not_stop_the_others(
         (["ranking", "-d", "ml-100k", "--seed=3"], "use --seeds"),
         (["ranking", "-d", "ml-100k", "--epoch=3"], "Did you mean 'epochs'"),
         (["ranking", "-d", "ml-100k", "--parallel", "0"], "at least 1, got 0 and 1"),
+        (
+            ["ranking", "-d", "ml-100k", "--seeds", "1", "-1"],
+            "seed (command line) is -1, it must be in [0, 4294967296)",
+        ),
+        (["ranking", "-d", "ml-100k", "--seeds", "1", "2", "1"], "name each one once"),
+        (["ranking", "-d", "ml-100k", "--address=local", "--gpus_per_run=-1"], "is -1, it must be at least 0"),
+        (["ranking", "-d", "ml-100k", "--runs=/dev/null"], "nothing can be written into '/dev/null/ml-100k"),
+        (["ranking", "-d", "ml-100k", "--resume=auto"], "runs go on by themselves"),
+        (["ranking", "-d", "ml-100k", "--checkpoint_dir=saved"], "use --runs"),
         (["ranking"], "--dataset"),
     ],
 )
@@ -138,3 +215,12 @@ def test_mistakes_stop_before_anything_runs(
     assert main(["reproduce", *words]) == 2
     assert message in capsys.readouterr().err
     assert list(isolated_run_dir.iterdir()) == []
+
+
+def test_a_table_without_its_page_is_somebody_elses(isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = Path("results/ml-100k-curve.csv")
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    assert main(["reproduce", "ranking", "-d", "ml-100k", "--only_page"]) == 2
+    assert "holds ml-100k-curve.csv, but no ml-100k.md beside it" in capsys.readouterr().err
+    assert mine.read_text() == "mine"
