@@ -1,6 +1,7 @@
 """The command `recbole-lisa tune`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -114,6 +115,8 @@ def _request(options: argparse.Namespace, settings: dict[str, str]) -> tuple[Req
         return request, request.config({})
 
     (request, config), notes = with_data(lambda: build({}))
+    for key in _OWN.keys() & config.external_config_dict.keys():
+        raise UsageError(f"'{key}' in --config_files is no setting of a search: {_OWN[key]}")
     for line in notes:
         print(line)
     more: dict[str, Any] = {}
@@ -163,8 +166,11 @@ def _check_resources(options: argparse.Namespace, config: LISAConfig) -> None:
 
 def _folder(options: argparse.Namespace, config: LISAConfig) -> Path:
     """The folder of the search, absolute."""
-    name = options.name or f"{config['model']}-{config['dataset']}-{config['protocol']}"
-    if not name.strip() or Path(name).name != name:
+    default = f"{config['model']}-{config['dataset']}-{config['protocol']}"
+    name = default if options.name is None else options.name
+    if not options.storage.strip():
+        raise UsageError("--storage is empty, it must name a folder, such as tuned")
+    if not name.strip() or Path(name).name != name or name == os.pardir:
         raise UsageError(f"--name is '{name}', it must be the name of one folder; --storage says where it lies")
     folder = (Path(options.storage) / name).resolve()
     try:

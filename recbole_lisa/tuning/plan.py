@@ -87,12 +87,19 @@ def check_space(config: LISAConfig, space: Mapping[str, Domain], origin: str) ->
         The space, its values of the types that the keys take.
 
     Raises:
-        UsageError: A key is unknown, or a value is wrong.
+        UsageError: A key is unknown, a value is wrong, or a key of whole numbers has a range of real ones.
     """
-    return {
-        key: Domain(domain.kind, tuple(config.checked({key: value}, origin)[key] for value in domain.values))
-        for key, domain in space.items()
-    }
+    checked = {}
+    for key, domain in space.items():
+        values = tuple(config.checked({key: value}, origin)[key] for value in domain.values)
+        checked[key] = Domain(domain.kind, values)
+        if domain.kind != "choice" and not domain.is_integer:
+            try:
+                config.checked({key: sum(values) / 2}, origin)
+            except UsageError as error:
+                whole = "log_integers" if domain.is_log else "integers"
+                raise UsageError(f"{error}: write {key}: {{{whole}: {list(domain.values)}}}") from error
+    return checked
 
 
 def defaults(config: LISAConfig, space: Mapping[str, Domain]) -> Settings:
@@ -128,17 +135,19 @@ def planned(
     """
     candidates = grid(space) if search == "grid" else _draws(space, seed)
     tries = None if num_samples is None else num_samples * _DRAWS_PER_TRIAL
-    chosen, refused, told = [default], 0, ""
+    chosen, told = [default], ""
+    refused: list[Settings] = []
     for count, candidate in enumerate(candidates):
         if count == tries or len(chosen) == num_samples:
             break
-        if candidate in chosen:
+        if candidate in chosen or candidate in refused:
             continue
         wrong = problem(candidate)
         if wrong is None:
             chosen.append(candidate)
         else:
-            refused, told = refused + 1, wrong
+            refused.append(candidate)
+            told = wrong
     if len(chosen) == 1 and refused and num_samples != 1:
         raise UsageError(f"the model refuses every combination of the space, the last one since {told}")
     return chosen

@@ -39,11 +39,17 @@ def check_tune() -> None:
     Raises:
         UsageError: A package is missing.
     """
+    _hush_pkg_resources()
     try:
         importlib.import_module("ray.tune")
         importlib.import_module("pyarrow")
     except ImportError as error:
         raise UsageError(f"recbole-lisa tune needs Ray Tune ({error}): {_INSTALL}") from error
+
+
+def _hush_pkg_resources() -> None:
+    """Ray 2.6 imports it, which prints a warning that nobody here can do anything about."""
+    warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
 
 
 @contextlib.contextmanager
@@ -56,8 +62,8 @@ def ray_session(address: str | None) -> Iterator[None]:
     Raises:
         UsageError: Ray is not installed, or there is no cluster at the address.
     """
+    _hush_pkg_resources()
     try:
-        warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
         import ray
     except ImportError as error:
         raise UsageError(f"this needs ray, which cannot be imported ({error}): {_INSTALL}") from error

@@ -104,11 +104,16 @@ class Record:
             request: What is asked for now; None takes what is there.
 
         Raises:
-            UsageError: There is none, or it was asked for with other words.
+            UsageError: There is none, its files are damaged, or it was asked for with other words.
         """
         if not (folder / "search.json").is_file():
             raise UsageError(f"there is no search in '{folder}' to resume: leave --resume out, or give its --storage")
-        found = json.loads((folder / "search.json").read_text(encoding="utf-8"))
+        try:
+            found = dict(json.loads((folder / "search.json").read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise UsageError(
+                f"'{folder / 'search.json'}' is damaged ({error}): begin a new search by another --name or --storage"
+            ) from error
         wanted = found if request is None else json.loads(json.dumps(request))
         changed = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
         if changed:
@@ -126,8 +131,14 @@ class Record:
         if complete < len(text):
             with self._events.open("rb+") as stream:
                 stream.truncate(complete)
-        for line in text[:complete].splitlines():
-            self._apply(json.loads(line))
+        for number, line in enumerate(text[:complete].splitlines(), 1):
+            try:
+                self._apply(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise UsageError(
+                    f"line {number} of '{self._events}' is damaged ({error}): remove it, or begin a new search by "
+                    "another --name or --storage"
+                ) from error
 
     def _apply(self, event: dict[str, Any]) -> None:
         if "settings" in event:

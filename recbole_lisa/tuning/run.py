@@ -101,6 +101,7 @@ def run_plan(plan: Plan, folder: Path, resources: Resources, *, resume: bool) ->
     else:
         Record.check_new(folder)
     suggestions = OptunaSearch(plan.space, seed=plan.seed, problem=plan.problem) if plan.search == "optuna" else None
+    chosen = [plan.default] if suggestions else _planned(plan)  # a space that the model refuses leaves nothing behind
     with ray_adapter.ray_session(resources.address):
         gpus = resources.gpus
         if gpus is None:
@@ -109,7 +110,8 @@ def run_plan(plan: Plan, folder: Path, resources: Resources, *, resume: bool) ->
         around = surroundings(folder, plan.request.dataset, use_gpu=gpus > 0)
         keep_data(plan, around)
         record = Record.read(folder, plan.identity()) if resume else Record.create(folder, plan.identity())
-        n_trials = _add_planned(plan, record)
+        record.add_trials(chosen[len(record.trials) :])
+        n_trials = max(len(record.trials), plan.num_samples or 0) if suggestions else len(record.trials)
         table = LiveTable(sys.stderr, plan.epochs)
         search = Search(record, n_trials, suggestions=suggestions, table=table)
         common = {
@@ -152,20 +154,14 @@ def keep_data(plan: Plan, around: Settings) -> None:
         check_loader(loader, config)
 
 
-def _add_planned(plan: Plan, record: Record) -> int:
-    """Put the trials that are known beforehand into the record; how many trials there will be."""
-    if plan.search == "optuna":
-        assert plan.num_samples is not None
-        if not record.trials:
-            record.add_trials([plan.default])
-        return max(plan.num_samples, len(record.trials))
+def _planned(plan: Plan) -> list[Settings]:
+    """The trials that are known beforehand, told when they are fewer than asked for."""
     chosen = planned(
         plan.search, plan.space, plan.default, num_samples=plan.num_samples, seed=plan.seed, problem=plan.problem
     )
     if plan.num_samples is not None and len(chosen) < plan.num_samples:
         print(f"the space has only {len(chosen)} combinations that the model accepts, the default included")
-    record.add_trials(chosen[len(record.trials) :])
-    return len(record.trials)
+    return chosen
 
 
 def _conclude(plan: Plan, record: Record, n_trials: int, around: Settings) -> int:

@@ -108,7 +108,12 @@ def test_the_same_words_are_the_same_search(plans: list[dict[str, Any]]) -> None
         (["--checkpoint_dir=here"], "use --storage"),
         (["--resume=auto"], "argument --resume: ignored explicit argument 'auto'"),
         (["--name=a/b"], "--name is 'a/b', it must be the name of one folder"),
+        (["--name=.."], "--name is '..', it must be the name of one folder"),
+        (["--name="], "--name is '', it must be the name of one folder"),
         (["--storage=one.yaml"], "nothing can be written there"),
+        (["--storage="], "--storage is empty"),
+        (["--config_files=two.yaml"], "'nproc' in --config_files is no setting of a search"),
+        (["--config_files=shared.yaml"], "'result_file' in --config_files is no setting of a search"),
     ],
 )
 def test_mistakes_stop_before_ray_starts(
@@ -116,7 +121,10 @@ def test_mistakes_stop_before_ray_starts(
     words: list[str], message: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("recbole_lisa.tuning.ray_adapter.check_tune", None)
-    files = {"bad.yaml": "n_codeword: [8]\n", "broken.yaml": "a: [1\n", "one.yaml": "n_codewords: [8, 16]\n"}
+    files = {
+        "bad.yaml": "n_codeword: [8]\n", "broken.yaml": "a: [1\n", "one.yaml": "n_codewords: [8, 16]\n",
+        "two.yaml": "nproc: 2\n", "shared.yaml": "result_file: r.json\n",
+    }  # fmt: skip
     for name, text in files.items():
         Path(name).write_text(text, encoding="utf-8")
     model = [] if "-m" in words else ["-m", "LISASoft"]
@@ -142,6 +150,17 @@ def test_a_search_that_is_there_is_not_begun_again(
     assert main([*WORDS, "--resume"]) == 2
     assert "seed is 1 there and 2020 here" in capsys.readouterr().err
     assert [path.name for path in folder.iterdir()] == ["search.json"]
+
+
+def test_a_space_that_the_model_refuses_leaves_nothing_behind(
+    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("recbole_lisa.tuning.ray_adapter.check_tune", lambda: None)
+    monkeypatch.setattr("recbole_lisa.tuning.ray_adapter.ray_session", None)
+    Path("space.yaml").write_text("n_heads: [3, 5]\n", encoding="utf-8")
+    assert main(["tune", "-m", "Transformer", "-d", "ml-100k", "--space=space.yaml"]) == 2
+    assert "the model refuses every combination of the space, the last one since n_heads" in capsys.readouterr().err
+    assert [path.name for path in isolated_run_dir.iterdir()] == ["space.yaml"]
 
 
 @pytest.mark.parametrize("package", ["ray.tune", "pyarrow"])

@@ -44,6 +44,8 @@ def test_defaults_are_those_of_the_searched_keys() -> None:
         ({"n_codewords": Domain("choice", (8, "many"))}, "n_codewords (space) is 'many', it must be int"),
         ({"n_codewords": Domain("choice", (8, 0))}, "n_codewords (space) is 0, it must be >= 1"),
         ({"hidden_dropout_prob": Domain("uniform", (0, 1.5))}, "hidden_dropout_prob (space) is 1.5"),
+        ({"n_codewords": Domain("uniform", (8, 64))}, "it must be int: write n_codewords: {integers: [8, 64]}"),
+        ({"n_codewords": Domain("log_uniform", (8, 64))}, "it must be int: write n_codewords: {log_integers: [8, 64]}"),
     ],
 )
 def test_keys_and_values_are_those_of_the_model(space: dict[str, Domain], message: str) -> None:
@@ -93,3 +95,11 @@ def test_refused_combinations_are_left_out() -> None:
     assert [settings["n_codewords"] for settings in plan(problem=problem)] == [16] * 5
     with pytest.raises(UsageError, match="refuses every combination of the space, the last one since no"):
         plan(problem=lambda chosen: "no")
+
+
+def test_a_refused_combination_is_asked_about_once() -> None:
+    asked: list[Settings] = []
+    space = {"n_codewords": Domain("choice", (8, 32))}
+    with pytest.raises(UsageError, match="refuses every combination"):
+        plan(space=space, problem=lambda chosen: str(asked.append(chosen)))
+    assert sorted(chosen["n_codewords"] for chosen in asked) == [8, 32]

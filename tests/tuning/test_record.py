@@ -51,6 +51,26 @@ def test_a_cut_off_line_is_dropped_and_the_file_goes_on(tmp_path: Path) -> None:
     assert Record.read(tmp_path).trials[3].status == RUNNING
 
 
+@pytest.mark.parametrize("text", ["{", "[1]", "1", "\x00"])
+def test_a_damaged_request_is_told(tmp_path: Path, text: str) -> None:
+    filled(tmp_path)
+    (tmp_path / "search.json").write_text(text)
+    with pytest.raises(UsageError, match=r"search\.json' is damaged .* begin a new search by another --name"):
+        Record.read(tmp_path, REQUEST)
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", "{}", '{"trial": 7, "status": "running"}'])
+def test_a_damaged_event_is_told_and_nothing_is_lost(tmp_path: Path, line: str) -> None:
+    filled(tmp_path)
+    events = tmp_path / "events.jsonl"
+    first, *rest = events.read_text().splitlines()
+    text = "\n".join([first, line, *rest]) + "\n"
+    events.write_text(text)
+    with pytest.raises(UsageError, match=r"line 2 of .*events\.jsonl' is damaged .* remove it"):
+        Record.read(tmp_path, REQUEST)
+    assert events.read_text() == text
+
+
 def test_the_best_is_the_first_of_equals(tmp_path: Path) -> None:
     record = filled(tmp_path)
     best = record.best()
