@@ -21,7 +21,7 @@ from recbole_lisa.evaluation import check_loader
 from recbole_lisa.launch import joins_torchrun, launch, torchrun_group
 from recbole_lisa.processes import is_first, warn_if_crowded
 from recbole_lisa.results import check_result_file, collect_result, result_table, write_result
-from recbole_lisa.resume import resume_if_asked
+from recbole_lisa.resume import check_resume, resume_if_asked
 from recbole_lisa.run_log import RunLog, run_log
 from recbole_lisa.trainer import LISATrainer
 
@@ -97,6 +97,7 @@ def run_configured(
     check_result_file(config["result_file"])
     check_checkpoint_dir(config["checkpoint_dir"])
     check_codebook_plot(config["codebook_plot"])
+    check_resume(config["resume"])
     check_compiler(config)
     if joins_torchrun(config):
         with torchrun_group(config):

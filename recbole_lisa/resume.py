@@ -150,6 +150,22 @@ def adopt_data(trainer: "LISATrainer", train_data: Any) -> None:
     trainer.data_fingerprint = found or trainer.data_fingerprint
 
 
+def check_resume(source: str | None) -> None:
+    """Refuse a checkpoint that no run could go on from, before the data is read.
+
+    Args:
+        source: The setting `resume`.
+
+    Raises:
+        UsageError: `source` is empty, or names a file that is missing, damaged, incomplete or no checkpoint.
+    """
+    if source is None or source == "auto":
+        return
+    if not source.strip():
+        raise UsageError("resume is empty; name a checkpoint or auto, or leave the key out")
+    load_checkpoint(source, needed=RUN_KEYS, lazy=True)
+
+
 def resume_if_asked(trainer: "LISATrainer") -> None:
     """Follow `resume` of the configuration: a path, `auto` for the newest run that fits, or nothing.
 

@@ -163,6 +163,17 @@ def test_mistakes_stop_the_run_before_the_training(settings: dict[str, Any], mes
     assert not list(Path().glob("saved/*"))
 
 
+@pytest.mark.parametrize(
+    ("resume", "message"),
+    [("gone.pth", "no checkpoint 'gone.pth'"), (" ", "resume is empty"), ("mine", "is damaged or is no")],
+)
+def test_a_checkpoint_to_go_on_from_is_looked_at_before_anything_is_written(resume: str, message: str) -> None:
+    Path("mine").write_text("not of torch")
+    with pytest.raises(UsageError, match=message):
+        run("LISASoft", "ml-100k", config_dict={**SMALL_LISA, "resume": resume})
+    assert [path.name for path in Path().iterdir()] == ["mine"]
+
+
 def test_a_whole_run_needs_moderate_memory_and_neither_ray_nor_arguments() -> None:
     program = (
         "import sys\n"

@@ -21,6 +21,13 @@ class Verb(NamedTuple):
     run: str
 
 
+def items(text: str) -> int:
+    """A number of items: the padding, and one to draw at least."""
+    if positive(text) > 1:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"must be at least 2, the padding and an item, got {text}")
+
+
 def not_negative(text: str) -> float:
     """A finite number of at least 0."""
     with contextlib.suppress(ValueError):
@@ -43,9 +50,7 @@ def _add_problem(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default float32")
     parser.add_argument("--backward", action="store_true", help="forward and backward, not forward alone")
     parser.add_argument("--decay", type=not_negative, default=0.0, help="of LISA's histogram (default 0, the paper)")
-    parser.add_argument(
-        "--items", type=positive, default=3417, help="items V, padding included (default: ML-1M's 3417)"
-    )
+    parser.add_argument("--items", type=items, default=3417, help="items V, padding included (default: ML-1M's 3417)")
     parser.add_argument("--rows", nargs="+", metavar="ROW", help="only these rows (default: all)")
 
 
@@ -132,9 +137,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", default=["LISASoft", "LISAMini", "LISABase"])
     parser.add_argument("--batch", type=positive, default=128, help="sequences N (default 128)")
     parser.add_argument("--length", type=positive, default=200, help="positions L (default 200)")
-    parser.add_argument(
-        "--items", type=positive, default=3417, help="items V, padding included (default: ML-1M's 3417)"
-    )
+    parser.add_argument("--items", type=items, default=3417, help="items V, padding included (default: ML-1M's 3417)")
     parser.add_argument("--amp", choices=AMP, default="no", help="our side under autocast, as in a run (default no)")
     parser.add_argument("--compile", action="store_true", help="our side with a compiled encoder, as in a run")
     _add_common(parser)

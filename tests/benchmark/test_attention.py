@@ -165,6 +165,7 @@ def test_a_wrong_op_ends_the_command_before_anything_is_timed(
         ("--rows LISA128", "unknown row 'LISA128': known are LISA-128, "),
         ("--lengths 100", "length 100 is more than --tokens=48"),
         ("--lengths 0", "must be a whole number from 1 to 2147483647, got 0"),
+        ("--items 1", "argument --items: must be at least 2, the padding and an item, got 1"),
         ("--decay -1", "must be a number of at least 0, got -1"),
         ("--parts heart", "invalid choice: 'heart'"),
         ("--dtype int8", "invalid choice: 'int8'"),
