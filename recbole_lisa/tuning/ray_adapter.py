@@ -11,11 +11,13 @@ import inspect
 import json
 import os
 import pickle
+import signal
 import socket
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any, TypeVar
 
 from recbole_lisa.errors import UsageError
@@ -52,6 +54,14 @@ def _hush_pkg_resources() -> None:
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
 
 
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    """Take a request to terminate for Ctrl+C, at which Tune ends well; at a SystemExit Ray ends the process at once."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):  # ignored, where a shell starts the program in the background
+        raise KeyboardInterrupt
+    handler(signal.SIGINT, frame)
+
+
 @contextlib.contextmanager
 def ray_session(address: str | None) -> Iterator[None]:
     """Connect to a Ray cluster, or start one of this machine's cores and GPUs, until the block ends.
@@ -79,6 +89,8 @@ def ray_session(address: str | None) -> Iterator[None]:
             f"--address is '{address}': no Ray cluster answers there ({reason}); start one by `ray start --head`, or "
             "leave --address out"
         ) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)  # Ray's own handler prints a stack and aborts
     try:
         yield
     finally:

@@ -121,6 +121,20 @@ def _search(words: list[str]) -> "subprocess.Popen[bytes]":
         return subprocess.Popen([sys.executable, "-m", "recbole_lisa", *words], stdout=log, stderr=log, env=environment)
 
 
+@pytest.mark.parametrize("ignored", [False, True], ids=["caught", "ignored"])
+def test_a_request_to_terminate_is_taken_for_an_interruption(monkeypatch: pytest.MonkeyPatch, ignored: bool) -> None:
+    monkeypatch.setattr("ray.init", lambda **_: None)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), ray_session(None):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @pytest.mark.slow
 def test_a_killed_search_goes_on_without_repeating_an_epoch(folder: Path) -> None:
     Path("space.yaml").write_text("learning_rate: [0.001, 0.01, 0.02]\n", encoding="utf-8")
