@@ -31,11 +31,21 @@ def keep_freed_memory() -> None:
     page by page, which takes a fifth of the time. The peak is the same; what the process holds stays near it. glibc
     keeps tensors above 32 MB only at the end of its heap, which therefore grows by address space for 256 MB.
     """
-    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
-        return
-    libc = ctypes.CDLL(None)
-    for setting, value in ((_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 2**28)):
-        libc.mallopt(setting, value)
+    libc = _glibc()
+    if libc is not None:
+        for setting, value in ((_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 2**28)):
+            libc.mallopt(setting, value)
+
+
+def give_back_freed_memory() -> None:
+    """Return to the system what tensors have left, so that what is taken next can be seen; nothing without glibc."""
+    libc = _glibc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if sys.platform == "linux" and platform.libc_ver()[0] == "glibc" else None
 
 
 def versions() -> dict[str, str]:

@@ -14,7 +14,7 @@ import psutil
 import torch
 from tqdm import tqdm
 
-from recbole_lisa.environment import peak_memory_mb
+from recbole_lisa.environment import give_back_freed_memory, peak_memory_mb
 
 try:
     import resource
@@ -176,6 +176,8 @@ def peak_of_call(call: Call, device: torch.device, memory_mb: float | None = Non
         before = torch.cuda.memory_allocated(device)
         seconds = seconds_of(call, 1, device)
         return Peak(seconds, (torch.cuda.max_memory_allocated(device) - before) / 2**20)
+    gc.collect()
+    give_back_freed_memory()
     _forget_peak()
     resident = psutil.Process().memory_info().rss / 2**20
     with memory_limit(memory_mb):

@@ -26,6 +26,8 @@ from recbole_lisa.serving.ranking import rank
 
 TOLERANCE = 1e-5
 """Largest difference of a score from that of the reconstructed vectors, relative to the largest score."""
+WARM_UP_ITEMS = 1000
+"""Of a first call, which loads libraries, before memory is measured."""
 PACKED, DENSE = "LISABase, packed codes: recommend()", "dense float32 table: matmul and topk"
 STEP, CACHED = "LISABase session: update()", "Transformer, keys and values kept: attention alone"
 
@@ -128,8 +130,9 @@ def dense_best(table: Tensor, hidden: Tensor, k: int) -> Any:
 
 
 def memory_of(side: str, sizes: Sizes, n: int) -> float:
-    """MB of the items and of one call, measured in a process of its own."""
+    """MB of the items and of one call, measured in a process of its own that has loaded its libraries."""
     torch.set_num_threads(1)
+    few = min(max(WARM_UP_ITEMS, sizes.k), sizes.n_items)
     with torch.no_grad():
         recommender = build(sizes)
         hidden = torch.randn(n, sizes.width)
@@ -137,10 +140,12 @@ def memory_of(side: str, sizes: Sizes, n: int) -> float:
         if side == DENSE:
             table = reconstructed(recommender)
             held = table.nbytes
+            dense_best(table[:few], hidden, sizes.k)
             call = partial(dense_best, table, hidden, sizes.k)
         else:
             items = recommender.network.items
             held = sum({t.data_ptr(): t.nbytes for t in items.buffers()}.values())
+            rank(items.targets.take(torch.arange(few)), hidden, sizes.k)
             call = partial(rank, items.targets, hidden, sizes.k)
         return held / 2**20 + peak_of_call(call, torch.device("cpu")).extra_mb
 

@@ -1,4 +1,5 @@
 import os
+import sys
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from recbole_lisa.benchmark.measure import (
     time_calls,
     time_in_turns,
 )
+from recbole_lisa.environment import keep_freed_memory
 
 CPU = torch.device("cpu")
 MEGABYTE = 2**20
@@ -33,6 +35,19 @@ def allocate(megabytes: int) -> float:
 
 def allocate_beyond_the_limit() -> None:
     peak_of_call(lambda: torch.ones(200 * MEGABYTE), CPU, memory_mb=50)
+
+
+def allocate_again() -> float:
+    """What peak_of_call sees of a call for which there would be room in what was freed just before."""
+    keep_freed_memory()
+    freed = torch.ones(6 * MEGABYTE)
+    del freed
+    return peak_of_call(lambda: torch.ones(5 * MEGABYTE), CPU).extra_mb
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="freed memory is returned on Linux only")
+def test_what_was_freed_before_does_not_hide_a_peak() -> None:
+    assert in_fresh_process(allocate_again, seconds=60) == pytest.approx(20, rel=0.1)
 
 
 def test_peak_of_call_is_what_the_call_holds_at_most() -> None:
