@@ -81,15 +81,18 @@ def compression(argv: Sequence[str]) -> int:
     parser = table_parser("compression", "Compression ratios of item tables as they are exported.")
     parser.set_defaults(seeds=[1])
     table = parse_table(parser, argv, own={"model": "nothing: the rows are fixed"})
+    words = table.public()
     table.settings.setdefault("epochs", "1")
     rows = {name: ROWS[name] for name in ("LISA-Base", "LISA-Mini")}
     check_rows(table, rows.values(), page=f"compression-{table.options.dataset}.md")
     todo = table.jobs(rows, "compression")
     failed = table.run(todo)
     exported = export_all(results(todo), Path(table.options.runs, "compression").resolve())
+    if not exported and failed:
+        return 1
     if not exported:
         raise UsageError(f"there is no finished run in '{table.options.runs}': leave --only_page out")
-    return _tell([compression_page(table.options.dataset, exported, Path(table.options.output))], failed)
+    return _tell([compression_page(table.options.dataset, exported, words, Path(table.options.output))], failed)
 
 
 def _tell(files: Sequence[Path], failed: Sequence[object]) -> int:

@@ -1,7 +1,7 @@
 """The paper's compression ratios beside those of real exports."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,10 @@ def export_all(found: Results, folder: Path) -> dict[str, dict[str, Any]]:
     return manifests
 
 
-def compression_page(dataset: str, manifests: Mapping[str, Mapping[str, Any]], folder: Path) -> Path:
-    """Write compression-<dataset>.md and return it."""
+def compression_page(
+    dataset: str, manifests: Mapping[str, Mapping[str, Any]], settings: Sequence[str], folder: Path
+) -> Path:
+    """Write compression-<dataset>.md, with the words of the command line that all runs share, and return it."""
     lines = [
         f"# {dataset}, size of the item table",
         "",
@@ -59,7 +61,13 @@ def compression_page(dataset: str, manifests: Mapping[str, Mapping[str, Any]], f
             *(f"{table['bytes_on_disk']:,}", f"{table['float32_bytes'] / table['bytes_on_disk']:.2f}"),
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "```bash", f"recbole-lisa reproduce compression --dataset={dataset}", "```", ""]
+    lines += [
+        "",
+        "```bash",
+        " ".join([f"recbole-lisa reproduce compression --dataset={dataset}", *settings]),
+        "```",
+        "",
+    ]
     page = folder / f"compression-{dataset}.md"
     write_text(page, "\n".join(lines))
     return page

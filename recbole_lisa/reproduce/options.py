@@ -1,6 +1,7 @@
 """Options that the tables share, the checks before anything is trained, and the runs of a table."""
 
 import argparse
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -41,8 +42,9 @@ class Table:
         return [f"--{key}={_absolute(key, value)}" for key, value in self.settings.items()]
 
     def public(self) -> list[str]:
-        """The settings as words for a page, without the folders of this machine."""
-        return [f"--{key}={'DATA' if key == 'data_path' else value}" for key, value in self.settings.items()]
+        """The settings as words for the shell, for a page, without the folders of this machine."""
+        shown = {**self.settings, **({"data_path": "DATA"} if "data_path" in self.settings else {})}
+        return [shlex.quote(f"--{key}={value}") for key, value in shown.items()]
 
     def jobs(self, rows: Mapping[str, Row], folder: str = "") -> list[Job]:
         """A run for each row and seed, in `folder` of all runs.

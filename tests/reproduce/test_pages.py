@@ -1,6 +1,8 @@
 """The other tables and figures: what their pages show, and that each command reaches its page."""
 
+import argparse
 import csv
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from recbole_lisa import benchmark
 from recbole_lisa.cli import main
 from recbole_lisa.reproduce.compression import compression_page
+from recbole_lisa.reproduce.options import Table
 from recbole_lisa.reproduce.sensitivity import points, sensitivity_page, sensitivity_rows
 from tests.reproduce.test_ranking import made_up, table
 from tests.tiny import write_tiny_dataset
@@ -38,10 +41,17 @@ def test_the_study_of_w_has_a_row_a_point_and_a_line_for_every_run(tmp_path: Pat
     assert page.read_text().endswith("By hand.\n")
 
 
+def test_the_words_of_a_page_are_for_the_shell() -> None:
+    settings = {"user_inter_num_interval": "[300,inf)", "data_path": "my data", "epochs": "2"}
+    words = ["--user_inter_num_interval=[300,inf)", "--data_path=DATA", "--epochs=2"]
+    assert shlex.split(" ".join(Table(argparse.Namespace(), settings).public())) == words
+
+
 def test_a_compression_ratio_stands_beside_the_papers(tmp_path: Path) -> None:
     sizes = {"float32_bytes": 4000.0, "formula_bytes": 1250.0, "compression_ratio": 3.2, "bytes_on_disk": 1600}
     manifest = {"items": {"n_items": 1000}, "item_table": sizes}
-    page = compression_page("ml-1m", {"LISA-Base": manifest}, tmp_path)
+    page = compression_page("ml-1m", {"LISA-Base": manifest}, ["--hidden_size=16"], tmp_path)
+    assert "recbole-lisa reproduce compression --dataset=ml-1m --hidden_size=16\n" in page.read_text()
     assert table(page.read_text())["LISA-Base"] == ["1,000", "4,000", "1,250", "3.20", "3.19", "1,600", "2.50"]
 
 
