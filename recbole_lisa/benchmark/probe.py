@@ -11,7 +11,7 @@ from recbole_lisa.benchmark.problem import Problem
 from recbole_lisa.benchmark.rows import rows_of
 
 OUT_OF_MEMORY = "out of memory"
-WARM_UP_SEQUENCES, WARM_UP_LENGTH = 12, 32
+WARM_UP_SEQUENCES, WARM_UP_LENGTH = 20, 32
 """Of the first call: few, so that it hides no memory, and enough for all of a row's code to be compiled."""
 
 
