@@ -113,9 +113,8 @@ def test_an_interruption_leaves_no_process(two: LISAConfig, tmp_path: Path) -> N
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # what a shell starts in the background ignores it
+    # What a shell starts in the background ignores it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:

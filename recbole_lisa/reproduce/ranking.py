@@ -80,9 +80,9 @@ def check_folders(todo: Sequence[Job]) -> None:
             raise UsageError(
                 f"--runs: nothing can be written into '{job.folder}' ({error.strerror}); name another folder"
             ) from error
-        there = _read(job.record)
-        if isinstance(there, list) and sorted(map(str, there)) != sorted(job.options):
-            before = " ".join(str(word) for word in there if word not in job.options)
+        there = _recorded(job)
+        if there is not None and there != sorted(job.options):
+            before = " ".join(word for word in there if word not in job.options)
             now = " ".join(word for word in job.options if word not in there)
             raise UsageError(
                 f"'{job.folder}' holds a run with other settings ({before or 'none'} there, {now or 'none'} here): "
@@ -92,7 +92,7 @@ def check_folders(todo: Sequence[Job]) -> None:
 
 def result_of(job: Job) -> dict[str, Any] | None:
     """The result of exactly these options; None when it is not there, or the file is damaged."""
-    if not _same_options(job):
+    if _recorded(job) != sorted(job.options):
         return None
     found = _read(job.result_file)
     return found if isinstance(found, dict) and found.keys() >= _NEEDED else None
@@ -103,9 +103,10 @@ def finished(job: Job) -> bool:
     return result_of(job) is not None
 
 
-def _same_options(job: Job) -> bool:
+def _recorded(job: Job) -> list[str] | None:
+    """The options of the run that the folder holds, sorted; None where there is none, or nobody can tell."""
     there = _read(job.record)
-    return isinstance(there, list) and sorted(map(str, there)) == sorted(job.options)
+    return sorted(map(str, there)) if isinstance(there, list) else None
 
 
 def _read(path: Path) -> Any:
@@ -128,7 +129,8 @@ def run_job(job: Job, threads: int, alive: int = subprocess.PIPE) -> int:
         The exit status of the run; its output is in log.txt of the folder.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
-    resume = ["--resume=auto"] if _same_options(job) and list(job.folder.glob("saved/*.pth")) else []
+    begun = _recorded(job) == sorted(job.options) and any(job.folder.glob("saved/*.pth"))
+    resume = ["--resume=auto"] if begun else []
     job.result_file.unlink(missing_ok=True)
     with atomic_writer(job.record) as stream:
         stream.write(json.dumps(job.options).encode())
