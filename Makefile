@@ -18,5 +18,5 @@ lint:
 	$(PYTHON) -m mypy
 
 bench:
-	recbole-lisa benchmark step
-	recbole-lisa benchmark attention
+	python -m benchmarks step
+	python -m benchmarks attention

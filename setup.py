@@ -7,7 +7,6 @@ setup(
     package_dir={"recbole_lisa._properties": "properties"},
     package_data={
         "recbole_lisa._properties": ["*.yaml", "*/*.yaml"],
-        "recbole_lisa.reproduce": ["paper.csv"],
-        "recbole_lisa.service": ["page.html"],
+        "recbole_lisa.serving.http": ["page.html"],
     },
 )

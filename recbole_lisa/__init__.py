@@ -13,13 +13,13 @@ from recbole_lisa.compat import restore_numpy_aliases
 __version__ = "0.1.0"
 
 # Imported late: it needs torch and RecBole.
-_REGISTRATION = "recbole_lisa.registration"
+_REGISTRATION = "recbole_lisa.plugin.registration"
 
 restore_numpy_aliases()
 
 
 def register(dataset: type[Any] | None = None) -> None:
-    """Make the models known to RecBole's own functions by name; see `recbole_lisa.registration.register`."""
+    """Make the models known to RecBole's own functions by name; see `recbole_lisa.plugin.registration.register`."""
     import_module(_REGISTRATION).register(dataset)
 
 
@@ -29,6 +29,6 @@ def unregister() -> None:
 
 
 def registered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that registers first, also in a fresh process; see `recbole_lisa.registration.registered`."""
+    """A function that registers first, also in a fresh process; see `recbole_lisa.plugin.registration.registered`."""
     wrapped: Callable[..., Any] = import_module(_REGISTRATION).registered(function)
     return wrapped

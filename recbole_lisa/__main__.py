@@ -2,6 +2,6 @@
 
 import sys
 
-from recbole_lisa.cli import main
+from recbole_lisa.cli.main import main
 
 sys.exit(main())

@@ -9,21 +9,21 @@ from typing import Any
 
 from recbole.utils import init_seed
 
-from recbole_lisa.checkpoint import check_checkpoint_dir
-from recbole_lisa.codebook_watch import check_codebook_plot, draw_codebooks
-from recbole_lisa.compilation import check_compiler, compile_encoder
-from recbole_lisa.config import LISAConfig
+from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
-from recbole_lisa.data.raw.obtain import with_data
 from recbole_lisa.data.split import check_held_out
-from recbole_lisa.evaluation import check_loader
-from recbole_lisa.launch import joins_torchrun, launch, torchrun_group
-from recbole_lisa.processes import is_first, warn_if_crowded
-from recbole_lisa.results import check_result_file, collect_result, result_table, write_result
-from recbole_lisa.resume import check_resume, resume_if_asked
-from recbole_lisa.run_log import RunLog, run_log
-from recbole_lisa.trainer import LISATrainer
+from recbole_lisa.datasets.obtain import with_data
+from recbole_lisa.distributed.launch import joins_torchrun, launch, torchrun_group
+from recbole_lisa.distributed.processes import is_first, warn_if_crowded
+from recbole_lisa.training.checkpoint import check_checkpoint_dir
+from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks
+from recbole_lisa.training.compilation import check_compiler, compile_encoder
+from recbole_lisa.training.evaluation import check_loader
+from recbole_lisa.training.logging import RunLog, run_log
+from recbole_lisa.training.result import check_result_file, collect_result, result_table, write_result
+from recbole_lisa.training.resume import check_resume, resume_if_asked
+from recbole_lisa.training.trainer import LISATrainer
 
 
 def run(
@@ -49,8 +49,8 @@ def run(
         command_line: Settings by key; stronger than `config_dict`.
 
     Returns:
-        The result, see `recbole_lisa.results.collect_result` (`test` is None where `eval_args` holds out no test
-        items); with `result_file` it is also written there.
+        The result, see `recbole_lisa.training.result.collect_result` (`test` is None where `eval_args` holds out no
+        test items); with `result_file` it is also written there.
 
     Raises:
         UsageError: A setting or a file is wrong; the message says which and what would be right.

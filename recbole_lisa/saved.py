@@ -11,12 +11,12 @@ from recbole.data import create_dataset as create_stock_dataset
 from recbole.data import data_preparation
 from recbole.utils import init_seed
 
-from recbole_lisa.checkpoint import load_checkpoint
-from recbole_lisa.config import LISAConfig
+from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
-from recbole_lisa.resume import RUN_KEYS, check_data
+from recbole_lisa.training.checkpoint import load_checkpoint
+from recbole_lisa.training.resume import RUN_KEYS, check_data
 
 Loaded = tuple[Any, torch.nn.Module, Any, Any, Any, Any]
 """Configuration, model, data set, training, validation and test loader."""

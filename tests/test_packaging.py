@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from setuptools import find_packages
 
-from recbole_lisa import properties
+from recbole_lisa.config import properties
 from tests.wheel import ROOT, build_wheel
 
-SHOW_PROPERTIES = "from recbole_lisa.properties import properties_path; print(properties_path())"
+SHOW_PROPERTIES = "from recbole_lisa.config.properties import properties_path; print(properties_path())"
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_checkout_uses_the_top_level_properties(tmp_path: Path) -> None:
 
 
 def test_properties_that_are_nowhere_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(properties, "__file__", str(tmp_path / "recbole_lisa" / "properties.py"))
+    monkeypatch.setattr(properties, "__file__", str(tmp_path / "recbole_lisa" / "config" / "properties.py"))
     with pytest.raises(FileNotFoundError, match=r"overall\.yaml is neither in .*_properties nor in .*properties"):
         properties.properties_path()
 

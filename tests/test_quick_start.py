@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import recbole_lisa
-from recbole_lisa.checkpoint import last_file, load_checkpoint
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.quick_start import run, run_configured
+from recbole_lisa.training.checkpoint import last_file, load_checkpoint
 from tests.helpers import write_interactions
-from tests.test_results import KEYS
 from tests.tiny import TinyModel, tiny_config, tiny_settings
+from tests.training.test_result import KEYS
 
 pytestmark = pytest.mark.usefixtures("isolated_run_dir")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from recbole_lisa.cli import main
-from recbole_lisa.config import LISAConfig
-from recbole_lisa.properties import properties_path
-from recbole_lisa.registry import MODELS, OPTIONAL_MODELS
+from recbole_lisa.cli.main import main
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.config.properties import properties_path
+from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from recbole_lisa.registry import MODELS
+from recbole_lisa.config.registry import MODELS
 from tests.tiny import write_tiny_dataset
 from tests.wheel import ROOT, build_wheel
 

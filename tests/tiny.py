@@ -8,11 +8,11 @@ import torch
 from recbole.model.abstract_recommender import SequentialRecommender
 from recbole.utils import InputType, init_seed
 
-from recbole_lisa.config import LISAConfig
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.config.fields import field_names
 from recbole_lisa.data.dataloader import EvalLoader, TrainLoader, create_loaders
 from recbole_lisa.data.dataset import create_dataset
-from recbole_lisa.fields import field_names
-from recbole_lisa.trainer import LISATrainer
+from recbole_lisa.training.trainer import LISATrainer
 from tests.helpers import write_interactions
 
 N_USERS, N_ITEMS, LENGTH = 24, 30, 12

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention.lisa import LISAAttention, LISAState
+from recbole_lisa.ops.lisa.readout import ScoreTable, read_scored, row_span, score_table
 from recbole_lisa.ops.quantize import Quantized
-from recbole_lisa.ops.readout import ScoreTable, read_scored, row_span, score_table
 
 
 class FrozenLISA(LISAAttention):

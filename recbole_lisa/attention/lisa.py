@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention.base import Attention, keep_real
-from recbole_lisa.layers.codebook import Codebook
-from recbole_lisa.ops.histogram import histogram_step, last_histogram
-from recbole_lisa.ops.lisa_attention import (
+from recbole_lisa.attention.codebook import Codebook
+from recbole_lisa.ops.lisa.attention import (
     lisa_attention_items,
     lisa_attention_last,
     lisa_attention_real,
     read_histogram,
 )
+from recbole_lisa.ops.lisa.histogram import histogram_step, last_histogram
 from recbole_lisa.ops.quantize import Quantized
 
 PROJECTIONS = ("per_codebook", "shared")

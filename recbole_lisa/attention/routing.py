@@ -15,10 +15,10 @@ from recbole_lisa.attention.base import (
     project_exactly,
     take_positions,
 )
+from recbole_lisa.distributed.processes import several, sum_in_place
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest, nearest_points
 from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last
-from recbole_lisa.processes import several, sum_in_place
 
 LLOYD_ITERATIONS = 10
 """k-means iterations over the first batch."""

@@ -14,12 +14,12 @@ import torch
 from recbole.config import Config
 from recbole.data.interaction import Interaction
 
+from recbole_lisa.config.fields import FieldNames, field_names
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.data.histories import Histories, Index
 from recbole_lisa.data.sampler import TrainingNegatives, evaluation_negatives, item_weights
 from recbole_lisa.data.windows import Windows, cut_windows, preceding, prefixes
 from recbole_lisa.errors import UsageError, did_you_mean
-from recbole_lisa.fields import FieldNames, field_names
 
 SUPERVISIONS = {"all_positions": cut_windows, "last_position": prefixes}
 _TRAIN_STREAM, _EVAL_STREAM = 1, 2

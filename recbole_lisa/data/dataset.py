@@ -20,8 +20,8 @@ from recbole_lisa.data.cache import DatasetCache, dataset_state, restore_dataset
 from recbole_lisa.data.histories import Gaps, Histories, Index
 from recbole_lisa.data.loading import AtomicDataset
 from recbole_lisa.data.split import Part, split_targets
+from recbole_lisa.distributed.processes import is_first
 from recbole_lisa.errors import UsageError
-from recbole_lisa.processes import is_first
 
 _UNSAVED = ("save_dataloaders", "dataloaders_save_path")
 

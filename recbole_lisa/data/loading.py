@@ -16,8 +16,8 @@ import pandas as pd
 from recbole.config import Config
 from recbole.utils import FeatureSource, FeatureType
 
+from recbole_lisa.config.data_checks import PRESPLIT
 from recbole_lisa.data import atomic
-from recbole_lisa.data.checks import PRESPLIT
 from recbole_lisa.data.filtering import FilteredDataset
 from recbole_lisa.errors import UsageError
 

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
-from recbole_lisa.ops.row_loops import loops_serve, trains_eagerly
+from recbole_lisa.ops.numba_threads import loops_serve, trains_eagerly
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.ops.codeword_scores import lookup_tables, scores_of_one, sum_of_rows
 from recbole_lisa.ops.quantize import Quantized

@@ -11,8 +11,8 @@ from recbole_lisa.attention.base import final_positions, take_positions, take_va
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.layers.encoder import EncoderBlock
 from recbole_lisa.ops.embed_positions import embed_positions
+from recbole_lisa.ops.numba_threads import loops_serve, trains_eagerly
 from recbole_lisa.ops.quantize import Quantized
-from recbole_lisa.ops.row_loops import loops_serve, trains_eagerly
 
 
 class ItemView(NamedTuple):

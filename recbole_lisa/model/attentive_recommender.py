@@ -12,13 +12,13 @@ from recbole.utils import InputType
 from torch import Tensor, nn
 
 from recbole_lisa.attention import Attention
-from recbole_lisa.fields import field_names
+from recbole_lisa.config.fields import field_names
+from recbole_lisa.config.model_defaults import fill_defaults, item_counts
 from recbole_lisa.layers.item_store import DenseItems, ItemStore
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 from recbole_lisa.model import losses
 from recbole_lisa.model.batch_share import split_batch
 from recbole_lisa.model.item_cache import ItemCache
-from recbole_lisa.model.stock import fill_defaults, item_counts
 from recbole_lisa.ops.pair_scores import pair_scores
 
 REGULARISED = "regularised_id_list"

@@ -3,7 +3,7 @@
 from recbole.data.interaction import Interaction
 from torch import Tensor
 
-from recbole_lisa.fields import FieldNames
+from recbole_lisa.config.fields import FieldNames
 
 
 def every_nth(number: int, size: int, total: int) -> tuple[slice, float]:

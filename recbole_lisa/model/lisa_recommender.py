@@ -8,7 +8,7 @@ from torch import Tensor
 
 from recbole_lisa.attention import LISAAttention
 from recbole_lisa.attention.base import take_valid
-from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.model.attentive_recommender import REGULARISED
 from recbole_lisa.model.batch_share import every_nth

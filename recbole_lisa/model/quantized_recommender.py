@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, ItemStore
 from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender

@@ -1,6 +1,6 @@
 """Pure tensor functions: no nn.Module, no configuration, no RecBole."""
 
-from recbole_lisa.ops.lisa_attention import (
+from recbole_lisa.ops.lisa.attention import (
     lisa_attention,
     lisa_attention_items,
     lisa_attention_last,

@@ -11,7 +11,7 @@ additions at any N as long as B <= D.
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.row_loops import arrays, check_rows, loops_serve, share, targets
+from recbole_lisa.ops.numba_threads import arrays, check_rows, loops_serve, share, targets
 
 
 def lookup_tables(hidden: Tensor, codewords: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def scores_of_one(codes: Tensor, tables: Tensor) -> Tensor:
     """
     if not (codes.numel() and loops_serve(tables)):
         return sum_of_rows(codes, tables.unsqueeze(2)).squeeze(1)
-    from recbole_lisa.ops.row_loops.codewords import look_up, look_up_in_parts
+    from recbole_lisa.ops.numba_threads.codewords import look_up, look_up_in_parts
 
     if torch.iinfo(codes.dtype).max >= tables.shape[1]:
         check_rows(codes, tables.shape[1])

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.dropout_bits import draw_seeds, scale_of, threshold_of
-from recbole_lisa.ops.row_loops import array, arrays, check_rows, share, targets
+from recbole_lisa.ops.numba_threads import array, arrays, check_rows, share, targets
 
 
 def embed_positions(rows: Tensor, where: Tensor, items: Tensor, positions: Tensor, *, dropout: float) -> Tensor:
@@ -42,7 +42,7 @@ class _EmbedPositions(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, where: Tensor, items: Tensor, positions: Tensor, threshold: int) -> Tensor:
-        from recbole_lisa.ops.row_loops.encoder import embed, embed_in_parts
+        from recbole_lisa.ops.numba_threads.encoder import embed, embed_in_parts
 
         out = items.new_empty(len(rows), items.shape[1])
         numbers = array(torch.tensor([0.0, scale_of(threshold)], dtype=items.dtype))
@@ -56,7 +56,7 @@ class _EmbedPositions(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, Tensor, None]:
         """Gradients by items and positions."""
-        from recbole_lisa.ops.row_loops.encoder import undo_embed, undo_embed_in_parts
+        from recbole_lisa.ops.numba_threads.encoder import undo_embed, undo_embed_in_parts
 
         d_items, d_positions = (grad.new_zeros(size, grad.shape[1]) for size in ctx.sizes)
         read, sums = arrays(*ctx.saved_tensors, grad), targets(d_items, d_positions)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.dropout_bits import draw_seeds, scale_of, threshold_of
-from recbole_lisa.ops.row_loops import array, arrays, cut_rows, share, targets
+from recbole_lisa.ops.numba_threads import array, arrays, cut_rows, share, targets
 
 BLOCK_ELEMENTS = 2**18
 """Entries of a block's (rows, D) tensors: 1 MB in float32, to stay near the cores."""
@@ -66,7 +66,7 @@ class _EncoderBlock(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stream: Tensor, attended: Tensor, threshold: int, eps: float, *weights: Tensor) -> Tensor:
         """Block by block; what backward needs is written where it is kept."""
-        from recbole_lisa.ops.row_loops.encoder import (
+        from recbole_lisa.ops.numba_threads.encoder import (
             activate,
             activate_in_parts,
             add_and_norm,
@@ -97,7 +97,7 @@ class _EncoderBlock(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by stream, attended and the weights."""
-        from recbole_lisa.ops.row_loops.encoder import (
+        from recbole_lisa.ops.numba_threads.encoder import (
             norm_again,
             norm_again_in_parts,
             undo_activate,

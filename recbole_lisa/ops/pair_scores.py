@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.row_loops import arrays, check_rows, loops_serve, share, targets
+from recbole_lisa.ops.numba_threads import arrays, check_rows, loops_serve, share, targets
 
 BLOCK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 """Entries of the gathered (rows, R, D) block: 1 MB in float32, near the cache, and 256 MB on a GPU."""
@@ -46,7 +46,7 @@ class _PairScores(torch.autograd.Function):
         ctx.save_for_backward(hidden, table, index)
         scores = hidden.new_empty(index.shape)
         if _loops_serve(hidden, index):
-            from recbole_lisa.ops.row_loops.encoder import score, score_in_parts
+            from recbole_lisa.ops.numba_threads.encoder import score, score_in_parts
 
             check_rows(index, len(table))
             share(score, score_in_parts, index.shape[0], *arrays(hidden, table, index), *targets(scores))
@@ -62,7 +62,7 @@ class _PairScores(torch.autograd.Function):
         hidden, table, index = ctx.saved_tensors
         d_hidden, d_table = torch.empty_like(hidden), torch.zeros_like(table)
         if _loops_serve(hidden, index):
-            from recbole_lisa.ops.row_loops.encoder import undo_score, undo_score_in_parts
+            from recbole_lisa.ops.numba_threads.encoder import undo_score, undo_score_in_parts
 
             d_hidden = torch.empty_like(hidden, memory_format=torch.contiguous_format)
             d_table = torch.zeros_like(table, memory_format=torch.contiguous_format)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
-from recbole_lisa.serving.archive import fingerprint_of, read_export
 from recbole_lisa.serving.bundle import Bundle, Network
+from recbole_lisa.serving.export import fingerprint_of, read_export
 from recbole_lisa.serving.inputs import History, Numbers, listed, numbers_of, read_histories
 from recbole_lisa.serving.ranking import positions_of, rank
 from recbole_lisa.serving.sessions import Session, SessionBatch

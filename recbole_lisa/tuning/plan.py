@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from recbole_lisa.config import LISAConfig
+from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.split import wanted_parts
 from recbole_lisa.errors import UsageError
 from recbole_lisa.tuning.space import Domain, Settings, grid

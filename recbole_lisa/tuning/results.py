@@ -13,9 +13,9 @@ import yaml
 
 from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
-from recbole_lisa.evaluation import evaluate
 from recbole_lisa.files import atomic_writer
 from recbole_lisa.saved import load_data_and_model
+from recbole_lisa.training.evaluation import evaluate
 from recbole_lisa.tuning.live import settings_text
 from recbole_lisa.tuning.plots import draw_search
 from recbole_lisa.tuning.record import Record, Trial

@@ -10,7 +10,7 @@ from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.data.split import check_held_out
 from recbole_lisa.errors import UsageError
-from recbole_lisa.evaluation import check_loader
+from recbole_lisa.training.evaluation import check_loader
 from recbole_lisa.tuning import ray_adapter
 from recbole_lisa.tuning.live import LiveTable
 from recbole_lisa.tuning.optuna_search import OptunaSearch

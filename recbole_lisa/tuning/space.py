@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from recbole_lisa.config.properties import properties_path
+from recbole_lisa.config.schema import read_yaml
 from recbole_lisa.errors import UsageError, did_you_mean
-from recbole_lisa.properties import properties_path
-from recbole_lisa.schema import read_yaml
 
 Settings = dict[str, Any]
 

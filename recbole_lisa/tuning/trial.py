@@ -12,7 +12,7 @@ import torch
 
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.quick_start import run_configured
-from recbole_lisa.trainer import LISATrainer
+from recbole_lisa.training.trainer import LISATrainer
 from recbole_lisa.tuning.plan import Request
 from recbole_lisa.tuning.space import Settings
 

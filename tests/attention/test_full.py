@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from recbole_lisa.attention import FullAttention
-from recbole_lisa.ops import reference
+from recbole_lisa.ops.lisa import naive
 from tests.attention.contract import AttentionContract, D, ragged
 from tests.helpers import assert_close
 
@@ -25,7 +25,7 @@ class TestFullBidirectional(AttentionContract):
 def test_equals_explicit_causal_softmax() -> None:
     attention = FullAttention(hidden_size=D).double().eval()
     x, valid = torch.randn(3, 31, D, dtype=torch.float64), ragged(3, 31)
-    explicit = reference.causal_softmax_attention(attention.query(x), attention.key(x), attention.value(x))
+    explicit = naive.causal_softmax_attention(attention.query(x), attention.key(x), attention.value(x))
     assert_close(attention(x, valid), attention.output(explicit) * valid.unsqueeze(-1))
 
 

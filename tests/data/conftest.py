@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from recbole.model.sequential_recommender import SASRec
 
-from recbole_lisa.config import LISAConfig
+from recbole_lisa.config.config import LISAConfig
 from tests.helpers import write_interactions
 
 Row = tuple[object, object, object]

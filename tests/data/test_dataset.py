@@ -7,7 +7,7 @@ import pytest
 from recbole.data.dataset import SequentialDataset
 from recbole.model.sequential_recommender import SASRec
 
-from recbole_lisa.config import LISAConfig
+from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataloader import EvalBatch, TrainLoader, create_loaders
 from recbole_lisa.data.dataset import WindowDataset, create_dataset
 from recbole_lisa.errors import UsageError

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from recbole_lisa.cli import main
-from recbole_lisa.config import LISAConfig
+from recbole_lisa.cli.main import main
+from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
 

@@ -17,7 +17,7 @@ MEASURE = r"""
 import json, re, sys, time
 from pathlib import Path
 from recbole.model.sequential_recommender import SASRec
-from recbole_lisa.config import LISAConfig
+from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 
@@ -110,8 +110,8 @@ def test_ml_1m_at_length_1000_takes_under_500_mb_above_loading(supervision: str)
 CONVERT = r"""
 import json, re, sys, time
 from pathlib import Path
-from recbole_lisa.data.raw.convert_command import reading_from
-from recbole_lisa.data.raw.conversion import convert
+from recbole_lisa.cli.convert_command import reading_from
+from recbole_lisa.datasets.conversion import convert
 
 started = time.perf_counter()
 report = convert(Path(sys.argv[1]), Path(sys.argv[2]), reading_from(["ml-25m"]))

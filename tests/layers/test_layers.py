@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.layers.encoder import EncoderBlock
 from tests.helpers import assert_close

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention import Attention, build_attention
-from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
 from recbole_lisa.layers.session_encoder import EncoderState, SessionEncoder
 from recbole_lisa.ops.quantize import Quantized

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from recbole_lisa.benchmark import standin
-from recbole_lisa.benchmark.standin import Catalogue, default_settings
+from benchmarks import standin
+from benchmarks.standin import Catalogue, default_settings
+from recbole_lisa.config.registry import MODELS
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
-from recbole_lisa.registry import MODELS
 
 MODEL_NAMES = tuple(MODELS)
 

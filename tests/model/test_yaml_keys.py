@@ -6,11 +6,11 @@ import pytest
 import torch
 from recbole.data.interaction import Interaction
 
-from recbole_lisa.compilation import compile_encoder
-from recbole_lisa.config import LISAConfig
+from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.errors import UsageError
-from recbole_lisa.optimizer_step import OptimizerStep, amp_of
-from recbole_lisa.shares import split_for
+from recbole_lisa.training.compilation import compile_encoder
+from recbole_lisa.training.shares import split_for
+from recbole_lisa.training.step import OptimizerStep, amp_of
 from tests.model.build import MODEL_NAMES, build_model, default_settings, loss_value, random_batch
 
 # A second value for each key, and what must be set beside it for the key to matter.

@@ -9,7 +9,7 @@ pytest.importorskip("numba")
 
 @pytest.mark.parametrize("width", [1, 7, 128])
 def test_compiled_masks_equal_the_twin(width: int) -> None:
-    from recbole_lisa.ops.row_loops.dropout import fill_mask
+    from recbole_lisa.ops.numba_threads.dropout import fill_mask
 
     seed, threshold = draw_seeds(1, LEVELS // 2)[0], threshold_of(0.3)
     expected = mask_of(seed, 33, width, threshold)

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from recbole_lisa.ops import quantize, reference
+from recbole_lisa.ops import quantize
+from recbole_lisa.ops.lisa import naive
 from recbole_lisa.ops.quantize import reconstruct
 from tests.helpers import assert_close
 
@@ -21,7 +22,7 @@ def case(similarity: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | No
 def test_soft_encoding_equals_the_vector_by_vector_twin(similarity: str, residual: bool) -> None:
     x, books, bilinear = case(similarity)
     fast = quantize(x, books, similarity=similarity, bilinear=bilinear, temperature=0.7, residual=residual, hard=False)
-    slow = reference.quantize(x, books, bilinear=bilinear, similarity=similarity, temperature=0.7, residual=residual)
+    slow = naive.quantize(x, books, bilinear=bilinear, similarity=similarity, temperature=0.7, residual=residual)
     leaves = [t for t in (x, books, bilinear) if t is not None]
     grads = []
     for codes, assignment, y in (fast, slow):

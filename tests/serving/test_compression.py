@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets
 from recbole_lisa.ops.packing import code_dtype
-from recbole_lisa.serving.archive import ITEMS, read_export, write_export
 from recbole_lisa.serving.bundle import Bundle
 from recbole_lisa.serving.compression import CodeTable, compression_ratio
+from recbole_lisa.serving.export import ITEMS, read_export, write_export
 from recbole_lisa.serving.id_map import IdMap
 
 D, B, MINI_W = 128, 8, 32

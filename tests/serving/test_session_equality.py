@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, one_hot, softplus
 
-from recbole_lisa.deploy.bundling import bundle_of
 from recbole_lisa.layers.item_store import DenseItems
-from recbole_lisa.ops import reference
+from recbole_lisa.ops.lisa import naive
 from recbole_lisa.serving import Bundle, Recommender, Session
 from recbole_lisa.serving.bundle import ITEM_CODEWORDS
+from recbole_lisa.training.bundling import bundle_of
 from tests.model.build import build_model
 from tests.serving.build import IDS, N_ITEMS
 
@@ -97,7 +97,7 @@ def quantized(bundle: Bundle, weights: dict[str, Tensor]) -> tuple[Tensor, Tenso
         keys = one_hot(codes, codewords.shape[1]).double()
         return codewords, codes, keys, torch.einsum("vbw,bwd->vd", keys, codewords)
     codewords, settings = weights[ITEM_CODEWORDS], bundle.encoder["layers"][0][1]
-    codes, keys, stream = reference.quantize(
+    codes, keys, stream = naive.quantize(
         bundle.items.targets.vectors.double(),
         codewords,
         bilinear=weights["attentions.0.codebook.bilinear"],

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from recbole_lisa.cli import main
+from benchmarks.paper.paper import ROWS
+from benchmarks.paper.ranking import Cluster, finished, jobs, run_all
+from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
-from recbole_lisa.reproduce.paper import ROWS
-from recbole_lisa.reproduce.ranking import Cluster, finished, jobs, run_all
 from recbole_lisa.tuning.ray_adapter import check_resources, ray_session
 from recbole_lisa.tuning.record import ENDED, FINISHED, STOPPED, Record
 from tests.tiny import write_tiny_dataset

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from recbole_lisa.config.properties import properties_path
+from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 from recbole_lisa.errors import UsageError
-from recbole_lisa.properties import properties_path
-from recbole_lisa.registry import MODELS, OPTIONAL_MODELS
 from recbole_lisa.tuning.plan import Request, check_space, defaults, planned
 from recbole_lisa.tuning.space import Domain, grid, read_space, space_file
 

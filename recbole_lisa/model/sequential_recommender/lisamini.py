@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.item_store import CodedTargets
 from recbole_lisa.model.lisa_recommender import LISARecommender
 from recbole_lisa.ops.quantize import Quantized

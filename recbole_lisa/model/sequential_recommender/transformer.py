@@ -3,7 +3,7 @@
 from typing import Any
 
 from recbole_lisa.attention import FullAttention
-from recbole_lisa.layers.codebook import Codebook
+from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.model.quantized_recommender import QuantizedRecommender
 
 

@@ -1,0 +1,62 @@
+"""Models without files: defaults from their yaml, a data set that only counts."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recbole_lisa.config.properties import properties_path
+from recbole_lisa.config.registry import model_class
+from recbole_lisa.config.schema import read_yaml
+
+FIELDS: dict[str, Any] = {
+    "USER_ID_FIELD": "user_id",
+    "ITEM_ID_FIELD": "item_id",
+    "TIME_FIELD": "timestamp",
+    "LIST_SUFFIX": "_list",
+    "ITEM_LIST_LENGTH_FIELD": "item_length",
+    "NEG_PREFIX": "neg_",
+    "device": torch.device("cpu"),
+    "train_neg_sample_args": {"distribution": "uniform", "sample_num": 1, "alpha": 1.0},
+}
+"""What a model reads besides its own settings, with RecBole's values."""
+
+
+class Catalogue:
+    """Stands for a data set of n items, padding included; item i was seen i times.
+
+    Args:
+        n_items: V.
+        time_unit: Seconds.
+    """
+
+    def __init__(self, n_items: int, time_unit: float = 1.0) -> None:
+        self.n_items = n_items
+        self.item_counts: npt.NDArray[np.int64] = np.arange(n_items)
+        self.time_unit = time_unit
+
+    def num(self, field: str) -> int:
+        """V, whatever the field."""
+        return self.n_items
+
+
+def default_settings(name: str) -> dict[str, Any]:
+    """The settings of the model's yaml."""
+    return read_yaml(properties_path() / "model" / f"{name}.yaml")
+
+
+def build_model(name: str, *, catalogue: Catalogue, max_length: int, **settings: Any) -> Any:
+    """A model of the registry with random parameters.
+
+    Args:
+        name: Of the model.
+        catalogue: The items.
+        max_length: Longest sequence.
+        **settings: In place of the yaml's.
+
+    Returns:
+        The model.
+    """
+    config = FIELDS | default_settings(name) | settings | {"MAX_ITEM_LIST_LENGTH": max_length}
+    return model_class(name)(config, catalogue)

@@ -1,0 +1,1 @@
+"""The commands, one file each; `main` reads the command line."""

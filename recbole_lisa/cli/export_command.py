@@ -1,0 +1,63 @@
+"""The command `recbole-lisa export`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from recbole_lisa.cli.arguments import UsageParser
+from recbole_lisa.serving.export import check_folder, write_export
+from recbole_lisa.training.bundling import bundle_of_checkpoint
+
+_EPILOG = """\
+The folder holds manifest.json and three .npz files without pickle: codes at log2(W) bits with their codebooks (for
+LISABase and LISAMini; other models keep their item table), the weights of the encoder, and the raw item ids. Each is
+under a checksum. Loading it needs torch and numpy, neither RecBole nor the data:
+
+  from recbole_lisa.serving import Recommender
+  Recommender.load("DIR").recommend([["item a", "item b"]], k=10)
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Export a checkpoint and print sizes.
+
+    Args:
+        words: The words after `export`.
+
+    Returns:
+        0.
+
+    Raises:
+        UsageError: See `bundle_of_checkpoint` and `write_export`.
+    """
+    parser = UsageParser("recbole-lisa export", "Write what serving a trained model needs.", _EPILOG)
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the export")
+    parser.add_argument("--data_path", metavar="DIR", help="where the data set lies now, for its item ids")
+    parser.add_argument("--overwrite", action="store_true", help="replace an export that is there")
+    options = parser.parse_args(words)
+    check_folder(options.output, overwrite=options.overwrite)
+    bundle, _ = bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
+    manifest = write_export(bundle, options.output, overwrite=options.overwrite)
+    print("\n".join(report(manifest, options.output)))
+    return 0
+
+
+def report(manifest: dict[str, Any], folder: Path) -> list[str]:
+    """Lines about an export: the item table by the paper's formula, and the real bytes."""
+    table, items = manifest["item_table"], manifest["items"]
+    lines = [f"{folder}: {manifest['model']} of {manifest['dataset']}, {items['n_items']:,} items"]
+    if items["kind"] == "codes":
+        sets = [items[name] for name in ("history", "target") if name in items]
+        shapes = " and ".join(f"{s['n_codebooks']} codebooks of {s['n_codewords']}" for s in sets)
+        lines.append(
+            f"item table: {table['float32_bytes']:,.0f} bytes in float32, {table['formula_bytes']:,.0f} as codes of "
+            f"{shapes}: compression ratio {table['compression_ratio']:.2f}, {table['bytes_on_disk']:,} bytes on disk"
+        )
+    else:
+        lines.append(
+            f"item table: {manifest['model']} keeps its vectors, compression ratio 1.00, "
+            f"{table['bytes_on_disk']:,} bytes on disk"
+        )
+    others = ", ".join(f"{name} {file['bytes']:,} bytes" for name, file in manifest["files"].items())
+    return [*lines, f"files: {others}"]

@@ -1,0 +1,43 @@
+"""The command `recbole-lisa migrate`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from recbole_lisa.cli.arguments import UsageParser
+from recbole_lisa.cli.main import parse_settings
+from recbole_lisa.migration import check_output, migrate
+
+_EPILOG = """\
+First train a vanilla Transformer on quantised items, then hand its codebooks to LISA-Base:
+
+  recbole-lisa -m Transformer -d ml-100k --protocol=paper --quantize_items=True
+  recbole-lisa migrate --checkpoint saved/Transformer-....pth --output saved/migrated.pth --epochs=60
+
+Items and codebooks stay frozen. The file is the LISABase as it is before further training; with --epochs it is trained
+further, from the Transformer's other parameters, and tested like any run. Settings are written --key=value; those
+that are not given are the Transformer's.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Migrate codebooks and print the metrics before, and with epochs after, further training.
+
+    Args:
+        words: The words after `migrate`.
+
+    Returns:
+        0.
+
+    Raises:
+        UsageError: See `migrate`.
+    """
+    parser = UsageParser("recbole-lisa migrate", "Make a LISABase from the codebooks of a Transformer.", _EPILOG)
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a Transformer")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the .pth file to write")
+    options, rest = parser.parse_known_args(words)
+    settings = parse_settings(rest)
+    check_output(options.output)
+    metrics, _ = migrate(options.checkpoint, options.output, settings)
+    found = ", ".join(f"{name} {value:.4f}" for name, value in (metrics or {}).items()) or "there is no test set"
+    print(f"{options.output}: LISABase without further training: {found}")
+    return 0

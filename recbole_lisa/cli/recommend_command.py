@@ -1,0 +1,136 @@
+"""The command `recbole-lisa recommend`."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from recbole_lisa.cli.arguments import UsageParser, positive
+from recbole_lisa.errors import UsageError
+from recbole_lisa.serving import Recommender
+from recbole_lisa.serving.inputs import POLICIES, told_unknown
+from recbole_lisa.serving.tables import (
+    UserHistory,
+    check_output,
+    read_ids,
+    read_user_histories,
+    write_recommendations,
+)
+
+_USERS_AT_ONCE = 256
+_EPILOG = """\
+Input: one interaction a row, with the columns user_id, item_id and, to order them, timestamp (seconds); without a
+timestamp the order of the rows counts. Users may be new ones. Without --input, every user of the checkpoint's data set
+gets a list, from all of the history.
+Output: the columns user_id, rank, item_id, score.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Recommend for every user of a table or of the data set.
+
+    Args:
+        words: The words after `recommend`.
+
+    Returns:
+        0.
+
+    Raises:
+        UsageError: A file, a column, an id or an option is wrong.
+    """
+    options = _parser().parse_args(words)
+    if (options.checkpoint is None) == (options.export is None):
+        raise UsageError("give one of --checkpoint FILE and --export DIR")
+    if options.export is not None and options.input is None:
+        raise UsageError("--export holds no users: give their histories with --input, or use --checkpoint")
+    check_output(options.output)
+    candidates = None if options.candidates is None else UserHistory("", read_ids(options.candidates), None)
+    recommender, users = _sources(options)
+    if options.input is not None:
+        users = read_user_histories(options.input, user=options.user, item=options.item, time=options.time)
+    users = [_known(recommender, user, options.on_unknown, f"user '{user.user}'") for user in users]
+    if candidates is not None:
+        candidates = _known(recommender, candidates, options.on_unknown, f"'{options.candidates}'")
+    left_out = 0
+
+    def rows() -> Iterator[tuple[str, Sequence[str], Sequence[float]]]:
+        nonlocal left_out
+        with tqdm(total=len(users), desc="recommend", unit=" users", disable=not sys.stderr.isatty()) as bar:
+            for start in range(0, len(users), _USERS_AT_ONCE):
+                some = users[start : start + _USERS_AT_ONCE]
+                answers = _recommend(recommender, some, None if candidates is None else candidates.items, options)
+                for user, answer in zip(some, answers, strict=True):
+                    left_out += not answer.items
+                    yield user.user, answer.items, answer.scores
+                bar.update(len(some))
+
+    total = write_recommendations(options.output, rows())
+    print(f"{options.output}: {total:,} rows for {len(users) - left_out:,} users; {left_out:,} users without any")
+    return 0
+
+
+def _known(recommender: Recommender, history: UserHistory, on_unknown: str, where: str) -> UserHistory:
+    """A history without the items that the model does not know.
+
+    Raises:
+        UsageError: There are some, and the policy is raise.
+    """
+    known = recommender.ids.numbers(history.items) >= 0
+    if known.all():
+        return history
+    message = f"{where}: {told_unknown([history.items[n] for n in (~known).nonzero()[0]])}"
+    if on_unknown == "raise":
+        raise UsageError(f"{message}; with --on_unknown=warn or skip they are left out")
+    if on_unknown == "warn":
+        print(f"warning: {message}; left out", file=sys.stderr)
+    kept = known.nonzero()[0]
+    times = None if history.times is None else [history.times[n] for n in kept]
+    return UserHistory(history.user, [history.items[n] for n in kept], times)
+
+
+def _recommend(
+    recommender: Recommender, users: Sequence[UserHistory], candidates: list[str] | None, options: argparse.Namespace
+) -> Any:
+    times = [user.times for user in users]
+    return recommender.recommend(
+        [user.items for user in users],
+        options.k,
+        times=times if recommender.needs_times and times[0] is not None else None,
+        filter_seen=not options.keep_seen,
+        candidates=candidates,
+        on_unknown="skip",
+    )
+
+
+def _sources(options: argparse.Namespace) -> tuple[Recommender, list[UserHistory]]:
+    """The model, and with a checkpoint the users of its data set."""
+    if options.export is not None:
+        return Recommender.load(options.export), []
+    # Imported late: an export serves where RecBole is not installed.
+    bundling = import_module("recbole_lisa.training.bundling")
+    bundle, dataset = bundling.bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
+    users = [] if options.input is not None else import_module("recbole_lisa.data.users").users_of(dataset)
+    return Recommender(bundle), users
+
+
+def _parser() -> UsageParser:
+    parser = UsageParser("recbole-lisa recommend", "Write the best items for each user.", _EPILOG)
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="a .pth file of a run")
+    parser.add_argument("--export", type=Path, metavar="DIR", help="what recbole-lisa export wrote")
+    parser.add_argument("--input", type=Path, metavar="FILE", help="interactions: .csv, .tsv, .inter or .parquet")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help=".csv, .tsv or .parquet")
+    parser.add_argument("--k", type=positive, default=10, help="items for each user (default: 10)")
+    parser.add_argument("--keep_seen", action="store_true", help="items of the history may be recommended again")
+    parser.add_argument("--candidates", type=Path, metavar="FILE", help="choose from these items, one id a line")
+    parser.add_argument(
+        "--on_unknown", choices=POLICIES, default="raise", help="items that the model does not know (default: raise)"
+    )
+    parser.add_argument("--data_path", metavar="DIR", help="where the checkpoint's data set lies now")
+    columns = parser.add_argument_group("columns of the input")
+    for role, default in (("user", "user_id"), ("item", "item_id"), ("time", "timestamp")):
+        columns.add_argument(f"--{role}", metavar="COLUMN", default=default, help=f"default: {default}")
+    return parser

@@ -1,0 +1,141 @@
+"""The command `recbole-lisa serve`."""
+
+import argparse
+import contextlib
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from recbole_lisa.cli.arguments import UsageParser, positive
+from recbole_lisa.errors import UsageError
+from recbole_lisa.serving import Recommender
+from recbole_lisa.serving.http.limits import Limits
+
+REDIS_VARIABLE = "RECBOLE_LISA_REDIS"
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_NEEDED = ("starlette", "uvicorn", "prometheus_client")
+_EPILOG = """\
+JSON in and out, with Content-Type: application/json:
+
+  POST   /recommend                  {"histories": [["a", "b"]], "k": 10}
+  POST   /sessions                   {"history": ["a"]} -> id; {"id": ...} names it yourself
+  POST   /sessions/ID/items          {"items": ["b"], "expected_length": 1}
+  POST   /sessions/ID/recommend      {"k": 10}
+  GET    /sessions/ID                length and codeword histograms
+  GET    /sessions/ID/bytes          for Recommender.from_bytes
+  DELETE /sessions/ID
+  GET    /items?query=TEXT           ids that contain a text
+  GET    /health, /metrics           for a supervisor, for Prometheus
+  GET    /                           a page to try it with
+
+Optional fields: times (seconds), filter_seen, candidates, on_unknown (raise, skip, or warn, which tells what was left
+out in "unknown" and "unknown_candidates"). expected_length makes a repeated request safe: it is refused with 409 when
+the items are there already. There is no login and no TLS: to be reached from elsewhere, put a proxy in front. SIGTERM
+ends it after the requests that have begun.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Serve an export until SIGTERM or Ctrl+C.
+
+    Args:
+        words: The words after `serve`.
+
+    Returns:
+        0.
+
+    Raises:
+        UsageError: The export, an option or the address is wrong, or a package is missing.
+    """
+    options = _parser().parse_args(words)
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'recbole-lisa[serve]'")
+    app, server = import_module("recbole_lisa.serving.http.app"), import_module("recbole_lisa.serving.http.server")
+    measures = import_module("recbole_lisa.serving.http.measures").Measures()
+    recommender = Recommender.load(options.export)
+    store = _store(options, recommender, measures)
+    listening = server.listen(options.host, options.port)
+    limits = Limits(
+        body_bytes=options.max_body_bytes,
+        histories=options.max_histories,
+        items=options.max_items,
+        updates=options.max_updates,
+        k=options.max_k,
+        waiting=options.max_waiting,
+    )
+    warm_up(recommender)
+    service = app.build_app(recommender, store, measures, limits, options.threads, hosts_of(options))
+    bundle = recommender.bundle
+    print(f"{bundle.model} of {bundle.dataset}, {len(bundle.ids):,} items: {server.address_of(listening)}", flush=True)
+    server.serve(service, listening, stop_seconds=options.stop_seconds)
+    return 0
+
+
+def warm_up(recommender: Recommender) -> None:
+    """What the first calls load and compile should not keep the first callers waiting."""
+    anything, times = [recommender.ids.raw(0)], [0.0]
+    recommender.recommend([anything], k=1, times=[times], filter_seen=False)
+    with contextlib.suppress(UsageError):  # a model without sessions
+        recommender.start(anything, times).recommend(1, filter_seen=False)
+
+
+def hosts_of(options: argparse.Namespace) -> frozenset[str] | None:
+    """Names that a Host header may have: any once others may reach the service, unless some are named."""
+    if options.host not in _LOOPBACK and not options.allowed_host:
+        return None
+    return _LOOPBACK | {options.host.lower(), *(name.lower() for name in options.allowed_host)}
+
+
+def _store(options: argparse.Namespace, recommender: Recommender, measures: Any) -> Any:
+    if options.redis:
+        redis_store = import_module("recbole_lisa.serving.http.redis_store").RedisStore
+        return redis_store(options.redis, recommender.fingerprint, options.session_seconds)
+    memory_store = import_module("recbole_lisa.serving.http.stores").MemoryStore
+    return memory_store(
+        options.max_sessions, options.session_seconds, lambda reason: measures.dropped.labels(reason).inc()
+    )
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be a port from 0 (any that is free) to 65535, got {text}")
+    return int(text)
+
+
+def _parser() -> UsageParser:
+    parser = UsageParser("recbole-lisa serve", "Answer requests for recommendations over HTTP.", _EPILOG)
+    parser.add_argument("--export", type=Path, required=True, metavar="DIR", help="what recbole-lisa export wrote")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
+    parser.add_argument("--port", type=_port, default=8000, help="default: 8000; 0 takes a free one")
+    parser.add_argument(
+        "--allowed_host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name by which the service may be called; without it loopback names, or any where --host is another",
+    )
+    sessions = parser.add_argument_group("sessions")
+    sessions.add_argument(
+        "--redis",
+        metavar="URL",
+        default=os.environ.get(REDIS_VARIABLE),
+        help=f"keep sessions in Redis, not in memory (default: the environment's {REDIS_VARIABLE})",
+    )
+    for group, name, default, meaning in (
+        (sessions, "session_seconds", 86400, "a session lives after it was last asked for"),
+        (sessions, "max_sessions", 10_000, "sessions in memory; the one unused for longest makes room"),
+        (parser, "threads", 1, "threads of torch"),
+        (parser, "stop_seconds", 30, "requests may take to end after SIGTERM"),
+        (parser, "max_body_bytes", Limits.body_bytes, "bytes of a request"),
+        (parser, "max_histories", Limits.histories, "histories in a request"),
+        (parser, "max_items", Limits.items, "items of a list"),
+        (parser, "max_updates", Limits.updates, "items that a request adds to a session"),
+        (parser, "max_k", Limits.k, "recommendations for one history"),
+        (parser, "max_waiting", Limits.waiting, "requests that wait for the model; more get 503"),
+    ):
+        group.add_argument(f"--{name}", type=positive, default=default, help=f"{meaning} (default: {default})")
+    return parser

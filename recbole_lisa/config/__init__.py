@@ -1,0 +1,1 @@
+"""Keys, defaults and checks of the settings of a run."""

@@ -1,0 +1,66 @@
+"""What a model needs where RecBole's own configuration and data set, which know nothing of it, stand before it."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recbole_lisa.config.properties import properties_path
+from recbole_lisa.config.schema import read_yaml
+
+LOSS_WITHOUT_NEGATIVES = "CE"
+"""The loss over all items."""
+
+
+def lineage(model: type[Any]) -> list[str]:
+    """Names of a model class and its bases, the class itself last."""
+    return [base.__name__ for base in reversed(model.__mro__)]
+
+
+def settings_files(model: type[Any]) -> list[Path]:
+    """The yaml files of a model, weakest first: those of its bases, its own, and the one it names itself.
+
+    Args:
+        model: A model class; a class of the user may name a file as `settings_file`.
+    """
+    packaged = [properties_path() / "model" / f"{name}.yaml" for name in lineage(model)]
+    own = [Path(model.settings_file)] if hasattr(model, "settings_file") else []
+    return [*(file for file in packaged if file.is_file()), *own]
+
+
+def model_defaults(model: type[Any]) -> dict[str, Any]:
+    """The merged settings of `settings_files`."""
+    settings: dict[str, Any] = {}
+    for file in settings_files(model):
+        settings.update(read_yaml(file))
+    return settings
+
+
+def fill_defaults(config: Any, model: type[Any]) -> None:
+    """Add the settings that a configuration of RecBole lacks: it knows no yaml file of these models.
+
+    Where it draws no negatives and names no loss, the loss is the one that needs none.
+
+    Args:
+        config: A configuration, changed in place; keys that it has keep their values.
+        model: The model class.
+    """
+    defaults = model_defaults(model)
+    sampling = config["train_neg_sample_args"]
+    if sampling is None or sampling.get("distribution") == "none":
+        defaults["loss_type"] = LOSS_WITHOUT_NEGATIVES
+    for key, value in defaults.items():
+        if key not in config:
+            config[key] = value
+
+
+def item_counts(dataset: Any) -> Tensor:
+    """Training interactions of each item (V,); of RecBole's own data set, how often each item is a target.
+
+    Args:
+        dataset: The training part of a data set.
+    """
+    if hasattr(dataset, "item_counts"):
+        return torch.as_tensor(dataset.item_counts)
+    return torch.bincount(dataset.inter_feat[dataset.iid_field], minlength=dataset.item_num)

@@ -1,1 +1,0 @@
-"""From a checkpoint to what serves: the commands `export` and `recommend`."""

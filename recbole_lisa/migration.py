@@ -1,0 +1,147 @@
+"""LISA-Base with the codebooks of a vanilla Transformer ("Migrating Codebooks from Vanilla Self-Attention").
+
+The Transformer is trained on quantised items; its item embeddings and codebooks are frozen in a LISA-Base, whose other
+parameters start where the Transformer's ended:
+
+    P^Q = W_Q^T,  P^K = W_K^T,  P^V = W_V^T W_O^T      for every codebook
+    position' = position + W_O b_V + b_O               the constant that LISA's attention lacks
+
+If all codebooks had the attention of the whole item, the outputs would be the Transformer's. They do not, as LISA drops
+the inner products between codebooks: the model needs further training, in which the frozen parts take no share.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from recbole.utils import init_seed
+
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.config.model_defaults import model_defaults
+from recbole_lisa.config.registry import model_class
+from recbole_lisa.data.dataloader import create_loaders
+from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.errors import UsageError
+from recbole_lisa.files import check_replaceable
+from recbole_lisa.quick_start import run_configured
+from recbole_lisa.training.checkpoint import load_checkpoint, save_checkpoint
+from recbole_lisa.training.resume import RUN_KEYS, check_data, run_state
+from recbole_lisa.training.trainer import LISATrainer
+
+SOURCE, TARGET = "Transformer", "LISABase"
+_UNTRAINED = -1
+_LOCAL = ("resume", "result_file", "epochs")
+
+
+def migrate(
+    path: str | os.PathLike[str], output: str | os.PathLike[str], settings: Mapping[str, Any]
+) -> tuple[dict[str, float] | None, dict[str, Any] | None]:
+    """Make a LISABase from a Transformer's checkpoint, test it, and train it further where epochs are given.
+
+    Args:
+        path: Checkpoint of a `Transformer` with `quantize_items: True` and one layer.
+        output: Checkpoint to write, of the LISABase without further training.
+        settings: Settings of the LISABase and of its training; others are the Transformer's. `epochs` asks for
+            further training.
+
+    Returns:
+        The metrics without further training, and the result of the run with it, or None.
+
+    Raises:
+        UsageError: The checkpoint does not fit, or a setting is wrong.
+    """
+    state = load_checkpoint(path, needed=RUN_KEYS)
+    check_source(state, path)
+    config = _config(state, settings)
+    train, _, test = create_loaders(config, create_dataset(config))
+    check_data(state, path, train.dataset.data_fingerprint)
+    init_seed(config["seed"], config["reproducibility"])
+    network = config.model_class(config, train.dataset).to(config["device"])
+    take_over(network, state["state_dict"])
+    trainer = LISATrainer(config, network, data_fingerprint=train.dataset.data_fingerprint)
+    metrics = trainer.evaluate(test, load_best_model=False)
+    save_checkpoint(run_state(trainer, _UNTRAINED), output)
+    if "epochs" not in settings:
+        return metrics, None
+    return metrics, run_configured(_config(state, settings), prepare=partial(take_over, weights=state["state_dict"]))
+
+
+def check_output(path: Path) -> None:
+    """Refuse a file that could not or must not be written; a model that nobody has trained further is replaced.
+
+    Raises:
+        UsageError: It is no .pth file, cannot be written, or is a checkpoint of a run or something else.
+    """
+    if path.suffix != ".pth":
+        raise UsageError(f"--output is '{path}', it must end in .pth")
+    check_replaceable(path, _is_untrained, name="--output", content="a migrated model without further training")
+
+
+def _is_untrained(path: Path) -> bool:
+    state = load_checkpoint(path, needed=RUN_KEYS, lazy=True)
+    return bool(state["model"] == TARGET and state["epoch"] == _UNTRAINED)
+
+
+def check_source(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Refuse a checkpoint without codebooks to migrate.
+
+    Raises:
+        UsageError: It is of another model, its items are not quantised, or it has several layers.
+    """
+    if state["model"] != SOURCE or not state["config"].get("quantize_items"):
+        quantized = "quantised" if state["config"].get("quantize_items") else "not quantised"
+        raise UsageError(
+            f"'{path}' is a {state['model']} whose items are {quantized}; train one to migrate from with "
+            f"--model={SOURCE} --quantize_items=True"
+        )
+    if state["config"]["n_layers"] != 1:
+        raise UsageError(
+            f"'{path}' has n_layers {state['config']['n_layers']}: only the codebooks of a single layer's items migrate"
+        )
+
+
+@torch.no_grad()
+def take_over(network: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    """Give a LISABase the parameters of a Transformer.
+
+    Args:
+        network: A LISABase of one layer and of the same sizes; changed in place.
+        weights: `state_dict` of the Transformer.
+
+    Raises:
+        UsageError: The sizes differ.
+    """
+    own = network.state_dict()
+    shared = {
+        name: value for name, value in weights.items() if name.split(".")[0] not in ("attentions", "item_codebook")
+    }
+    codebook = {
+        name.replace("item_codebook.", "attentions.0.codebook."): value
+        for name, value in weights.items()
+        if name.startswith("item_codebook.")
+    }
+    query, key, value, output = (
+        weights[f"attentions.0.{name}.weight"].t() for name in ("query", "key", "value", "output")
+    )
+    projections = {"query": query, "key": key, "value": value @ output}
+    constant = weights["attentions.0.value.bias"] @ output + weights["attentions.0.output.bias"]
+    taken = {
+        **shared,
+        **codebook,
+        **{f"attentions.0.{n}": w.expand_as(own[f"attentions.0.{n}"]) for n, w in projections.items()},
+        "position_embedding.weight": weights["position_embedding.weight"] + constant,
+    }
+    try:
+        network.load_state_dict({**own, **taken})
+    except RuntimeError as error:
+        raise UsageError(f"the Transformer does not fit this {TARGET}: {' '.join(str(error).split())}") from error
+
+
+def _config(state: Mapping[str, Any], settings: Mapping[str, Any]) -> LISAConfig:
+    """The Transformer's configuration for a LISABase, with the user's settings over it."""
+    foreign = model_defaults(model_class(SOURCE)).keys() - model_defaults(model_class(TARGET)).keys()
+    plain = {key: value for key, value in state["config"].items() if key not in foreign and key not in _LOCAL}
+    return LISAConfig.from_plain(plain, model=TARGET, config_dict={**settings, "freeze_codebooks": True})

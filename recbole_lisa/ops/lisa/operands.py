@@ -1,0 +1,67 @@
+"""What LISA's operation asks of its operands, and the type it works in."""
+
+import torch
+from torch import Tensor
+
+from recbole_lisa.ops.lisa.readout import SAFE_SPAN
+
+
+def check_operands(
+    codes: Tensor, table: Tensor, values: Tensor, assignment: Tensor | None, decay: float | Tensor, n_dims: int
+) -> None:
+    """Refuse operands of lisa_attention (n_dims=3) or lisa_attention_items (n_dims=2).
+
+    Raises:
+        ValueError: types or shapes that do not fit; on the CPU also codes or decays out of range.
+    """
+    if codes.dtype.is_floating_point or codes.dtype == torch.bool:
+        raise ValueError(f"codes must be integers, got {codes.dtype}")
+    if codes.dim() != n_dims:
+        raise ValueError(f"codes must have {n_dims} dimensions, the last over codebooks, got {tuple(codes.shape)}")
+    if table.dim() != 3 or table.shape[1] != table.shape[2]:
+        raise ValueError(f"table must be (B, W, W), got {tuple(table.shape)}")
+    if values.dim() != 3 or values.shape[:2] != table.shape[:2]:
+        raise ValueError(f"values must be (B, W, D) = {tuple(table.shape[:2])} + (D,), got {tuple(values.shape)}")
+    if codes.shape[-1] != table.shape[0]:
+        raise ValueError(f"codes have {codes.shape[-1]} codebooks, table has {table.shape[0]}")
+    if assignment is not None and tuple(assignment.shape) != (*codes.shape, table.shape[1]):
+        raise ValueError(
+            f"assignment must be {(*codes.shape, table.shape[1])} (codes' shape and W), got {tuple(assignment.shape)}"
+        )
+    _check_numbers(codes, decay, table.shape[1])
+
+
+def _check_numbers(codes: Tensor, decay: float | Tensor, n_codewords: int) -> None:
+    """Refuse numbers out of range; tensors are looked at on the CPU only, where that is free."""
+    if not isinstance(decay, Tensor) and not decay >= 0:
+        raise ValueError(f"decay must be at least 0, got {decay}")
+    if isinstance(decay, Tensor) and decay.device.type == "cpu" and bool((decay < 0).any()):
+        raise ValueError(f"decay must be at least 0, got {float(decay.detach().min())}")
+    if codes.device.type == "cpu" and codes.numel():
+        low, high = (int(x) for x in codes.to(torch.int64).aminmax())
+        if low < 0 or high >= n_codewords:
+            raise ValueError(f"codes must lie in 0..{n_codewords - 1} (W - 1), got {low if low < 0 else high}")
+
+
+def check_sequences(items: Tensor, decay: Tensor, valid: Tensor | None) -> None:
+    """Refuse decays or a mask that are not those of items (N, L)."""
+    if decay.dim() not in (0, 2) or (decay.dim() == 2 and decay.shape != items.shape):
+        raise ValueError(f"decay must be a number or (N, L) = {tuple(items.shape)}, got {tuple(decay.shape)}")
+    if valid is not None and (valid.shape != items.shape or valid.dtype != torch.bool):
+        raise ValueError(f"valid must be bool (N, L) = {tuple(items.shape)}, got {valid.dtype} {tuple(valid.shape)}")
+
+
+def steps_of(decay: float | Tensor, device: torch.device) -> Tensor:
+    """The decay as float64, 0-d or (N, L); a number is filled in on the device, which need not wait for a copy."""
+    if isinstance(decay, Tensor):
+        return decay.to(device, torch.float64)
+    return torch.full((), float(decay), dtype=torch.float64, device=device)
+
+
+def working_dtype(table: Tensor, values: Tensor, span: float) -> torch.dtype:
+    """float32, unless an operand is float64 or the scores span so much that a faded codeword could still win.
+
+    A float32 histogram forgets what is below 1e-45; with scores within SAFE_SPAN that can decide nothing.
+    """
+    wide = torch.float64 in (table.dtype, values.dtype) or span > SAFE_SPAN[torch.float32]
+    return torch.float64 if wide else torch.float32

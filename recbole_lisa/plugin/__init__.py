@@ -1,0 +1,1 @@
+"""These models inside the functions of RecBole itself."""

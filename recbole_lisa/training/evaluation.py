@@ -1,0 +1,143 @@
+"""Ranking metrics: each held-out history is encoded once, RecBole's evaluator computes the metrics.
+
+Full ranking counts, a block of items at a time, which items score higher than the held-out one (`ranking.py`).
+Models that only offer all scores at once hand RecBole's collector an (N, V) matrix, and sampled ranking hands it an
+(N, 1 + K) matrix over the candidates of each history. RecBole's stock sampled evaluation runs the model on 1 + K
+copies of every history instead and spreads the scores over an (N, V) matrix; the metrics are the same.
+
+Equal scores are common here (items with equal codes), and the collector keeps whichever comes first. So no column
+order may tell the held-out item or its popularity: candidates come in a drawn order, and the items of a full
+ranking, numbered by first appearance in the file, are put into one.
+"""
+
+from typing import Any
+
+import torch
+from recbole.config import Config
+from recbole.evaluator import Collector, Evaluator
+
+from recbole_lisa.data.dataloader import EvalBatch, EvalLoader
+from recbole_lisa.distributed.processes import from_first
+from recbole_lisa.errors import TrainingDivergedError, UsageError
+from recbole_lisa.training.progress import progress_bar
+from recbole_lisa.training.ranking import collect, rank_all_items
+from recbole_lisa.training.shares import EvalShare, merge_collected
+
+
+@torch.no_grad()
+def evaluate(
+    model: torch.nn.Module, loader: EvalLoader, config: Config, *, show_progress: bool = False
+) -> dict[str, float]:
+    """Rank the held-out item of every history in `loader` and average the metrics of `config`.
+
+    Several processes share the histories; each of them gets the metrics of all.
+
+    Args:
+        model: Offers `item_scorer(interaction) -> Scorer` or `full_sort_predict(interaction) -> (N, V)`, and
+            `score_candidates(interaction, candidates (N, 1 + K)) -> (N, 1 + K)`; put into evaluation mode.
+        loader: The histories of one phase, each once.
+        config: Metrics, topk, device, field names.
+        show_progress: Show a bar on a terminal.
+
+    Returns:
+        Metric name (for example `ndcg@10`) to its mean over all histories.
+
+    Raises:
+        UsageError: See `check_ranking`.
+        TrainingDivergedError: The model gave a score that is NaN or infinite.
+    """
+    model.eval()
+    collector, evaluator = Collector(config), Evaluator(config)
+    generator = torch.Generator().manual_seed(config["seed"])
+    item_order = torch.randperm(loader.dataset.item_num, generator=generator).to(config["device"])
+    for batch in progress_bar(EvalShare(loader), "Evaluate   ", show_progress):
+        check_ranking(batch, config, loader.dataset.item_num)
+        if batch.candidates is None and hasattr(model, "item_scorer"):
+            _rank_in_blocks(model, batch, config, item_order, collector)
+            continue
+        scores, positive = score_batch(model, batch, config, item_order)
+        rows = torch.arange(len(scores), device=scores.device)
+        collector.eval_batch_collect(scores, batch.interaction, rows, positive)
+    merge_collected(collector.data_struct, loader)
+    metrics = evaluator.evaluate(collector.get_data_struct())
+    # From one process, so that no decision that hangs on them differs between machines.
+    return from_first({name: float(value) for name, value in metrics.items()})
+
+
+def score_batch(
+    model: torch.nn.Module, batch: EvalBatch, config: Config, item_order: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Score what is ranked for each history, in the form that RecBole's collector reads.
+
+    Args:
+        model: See `evaluate`.
+        batch: N histories with their held-out items.
+        config: Device and field names.
+        item_order: (V,) the item of each column of a full ranking, a permutation.
+
+    Returns:
+        Scores, (N, V) with -inf for the padding item or (N, 1 + K), and the column (N,) of the held-out item.
+
+    Raises:
+        TrainingDivergedError: A score is NaN or infinite (it would be sorted to the top and look like a hit).
+    """
+    device = config["device"]
+    interaction = batch.interaction.to(device)
+    if batch.candidates is None:
+        scores = model.full_sort_predict(interaction)
+        scores[:, 0] = -torch.inf
+        scores = scores[:, item_order]
+        positive = item_order.argsort()[interaction[config["ITEM_ID_FIELD"]]]
+    else:
+        scores = model.score_candidates(interaction, batch.candidates.to(device))
+        positive = batch.positive_column.to(device)
+    _check_finite(scores.amax(dim=1).isfinite(), config)
+    return scores, positive
+
+
+def _rank_in_blocks(
+    model: Any, batch: EvalBatch, config: Config, item_order: torch.Tensor, collector: Collector
+) -> None:
+    """Rank all items for a batch and collect what the metrics need; the arguments are those of `evaluate`."""
+    interaction = batch.interaction.to(config["device"])
+    max_k = max(config["topk"])
+    n_top = max_k if collector.register.need("rec.items") else 0
+    target = interaction[config["ITEM_ID_FIELD"]]
+    ranks = rank_all_items(model.item_scorer(interaction), target, item_order, n_top)
+    _check_finite(ranks.higher >= 0, config)
+    collect(collector, ranks, len(item_order), max_k)
+
+
+def _check_finite(finite: torch.Tensor, config: Config) -> None:
+    """Refuse scores that a sort would put on top and that would look like hits; `finite` (N,) has a row a history."""
+    wrong = int((~finite).sum())
+    if wrong:
+        raise TrainingDivergedError(
+            f"the model's scores are NaN or infinite for {wrong} of {len(finite)} histories, trained at learning "
+            f"rate {config['learning_rate']:g}: lower learning_rate or set clip_grad_norm"
+        )
+
+
+def check_ranking(batch: EvalBatch, config: Config, n_items: int) -> None:
+    """Refuse a `topk` that asks for more items than are ranked.
+
+    Args:
+        batch: Any batch of the loader.
+        config: `topk`.
+        n_items: Number of items, padding included (V).
+
+    Raises:
+        UsageError: max(topk) is larger than the number of ranked items.
+    """
+    ranked = n_items - 1 if batch.candidates is None else batch.candidates.shape[1]
+    longest = max(config["topk"])
+    if longest > ranked:
+        what = "items" if batch.candidates is None else "candidates (the held-out item and the sampled ones)"
+        raise UsageError(f"topk asks for the {longest} best of only {ranked} {what}; give at most {ranked}")
+
+
+def check_loader(loader: EvalLoader, config: Config) -> None:
+    """Run `check_ranking` on the first batch: a mistake shows before the training and not after it."""
+    for batch in loader:
+        check_ranking(batch, config, loader.dataset.item_num)
+        return

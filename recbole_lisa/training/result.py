@@ -1,0 +1,131 @@
+"""What a run hands back: one dictionary, the same in the program, in the result file and in the table."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from recbole_lisa.distributed.processes import n_processes
+from recbole_lisa.environment import peak_gpu_memory_mb, peak_memory_mb, versions
+from recbole_lisa.errors import UsageError
+from recbole_lisa.files import atomic_writer, check_replaceable
+from recbole_lisa.training.trainer import LISATrainer
+
+_MARKS = {"model", "dataset", "protocol", "test", "checkpoint", "versions", "config"}
+
+
+def collect_result(
+    trainer: LISATrainer, test_metrics: dict[str, float] | None, *, seconds: float, log_file: Path
+) -> dict[str, Any]:
+    """Describe a finished run.
+
+    Args:
+        trainer: The run, after `fit`.
+        test_metrics: Metrics of the test phase at the best epoch; None when no history has a test target.
+        seconds: Wall time of this call of the program, data and evaluation included.
+        log_file: Where the run logged.
+
+    Returns:
+        Plain values. `valid` holds the metrics of the best epoch (None without validation), `test` those of the
+        test phase (None without test targets, null in the file); `best_epoch` counts from 1 and is the last one
+        without validation; `loss` holds the mean training loss of each epoch; `seconds_per_epoch` is the mean over
+        all epochs, training alone, `sequences_per_second` the windows (prefixes under `last_position`) trained in that
+        time; `nproc` is the number of processes, and memory that of the first of them; `codebooks` holds used
+        codewords and perplexity of every codebook by epoch; `curve` holds the test metrics every `test_step` epochs.
+        A resumed run counts the epochs before the interruption too.
+    """
+    config, history = trainer.config, trainer.history
+    times = [epoch["seconds"] for epoch in history]
+    return {
+        "model": config["model"],
+        "dataset": config["dataset"],
+        "protocol": config["protocol"],
+        "seed": config["seed"],
+        "valid": trainer.best_valid_result,
+        "test": test_metrics,
+        "best_epoch": len(history) if trainer.best_epoch is None else trainer.best_epoch + 1,
+        "epochs_run": len(history),
+        "seconds": seconds,
+        "seconds_per_epoch": sum(times) / len(times) if times else None,
+        "nproc": n_processes(),
+        "sequences_per_second": _throughput(history),
+        "peak_memory_mb": peak_memory_mb(),
+        "peak_gpu_memory_mb": peak_gpu_memory_mb(trainer.device),
+        "device": str(trainer.device),
+        "checkpoint": trainer.saved_model_file,
+        "log": str(log_file),
+        "versions": versions(),
+        "loss": [epoch["loss"] for epoch in history],
+        "codebooks": [{"epoch": e["epoch"], **e["codebooks"]} for e in history if e.get("codebooks")],
+        "curve": trainer.curve,
+        "config": config.plain(),
+    }
+
+
+def _throughput(history: list[dict[str, Any]]) -> float | None:
+    """Training sequences a second; epochs that an older version trained, and did not count them, are left out."""
+    counted = [epoch for epoch in history if epoch.get("sequences")]
+    seconds = sum(epoch["seconds"] for epoch in counted)
+    return sum(epoch["sequences"] for epoch in counted) / seconds if seconds else None
+
+
+def check_result_file(path: str | None) -> None:
+    """Refuse a result file that could not or must not be written, before hours of training; nothing is left behind.
+
+    The result of an earlier run is replaced; a file with anything else in it is not.
+
+    Args:
+        path: The setting `result_file`; None for no file.
+
+    Raises:
+        UsageError: `path` is empty or a folder, no file can be made there, or one is there that is no result.
+    """
+    if path is None:
+        return
+    if not str(path).strip():
+        raise UsageError("result_file is empty; name a file, such as result.json, or leave the key out")
+    check_replaceable(path, _is_result, name="result_file", content="the result of a run")
+
+
+def _is_result(path: Path) -> bool:
+    found = json.loads(path.read_bytes())
+    return isinstance(found, dict) and found.keys() >= _MARKS
+
+
+def write_result(result: Mapping[str, Any], path: str | Path) -> None:
+    """Write `result` as JSON, complete or not at all; NaN and infinities, which JSON lacks, become text."""
+    text = json.dumps(_json_ready(result), indent=2, allow_nan=False)
+    with atomic_writer(path) as stream:
+        stream.write(text.encode() + b"\n")
+
+
+def result_table(result: Mapping[str, Any]) -> str:
+    """Lay out the metrics of a run for the terminal: one row per metric, validation beside test.
+
+    A phase without targets shows `-`; when neither phase has any, the one row is all `-`.
+    """
+    valid, test = result["valid"] or {}, result["test"] or {}
+    names = list(test or valid) or ["-"]
+    width = max(len(name) for name in ["metric", *names])
+    head = f"{'metric':<{width}}  {'valid':>8}  {'test':>8}"
+    lines = [
+        f"{result['model']} on {result['dataset']}, protocol {result['protocol']}, seed {result['seed']}: "
+        f"epoch {result['best_epoch']} of {result['epochs_run']}, {result['seconds']:.1f} s",
+        head,
+        "-" * len(head),
+    ]
+    for name in names:
+        shown = [f"{phase[name]:.4f}" if name in phase else "-" for phase in (valid, test)]
+        lines.append(f"{name:<{width}}  {shown[0]:>8}  {shown[1]:>8}")
+    return "\n".join([*lines, f"checkpoint: {result['checkpoint']}"])
+
+
+def _json_ready(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _json_ready(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_ready(entry) for entry in value]
+    return value

@@ -1,0 +1,191 @@
+"""The command line: what reaches `quick_start.run`, and one line for every mistake."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from recbole_lisa.cli.main import _COMMANDS, main, parse_settings
+from recbole_lisa.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+NAMES = ["-m", "LISASoft", "-d", "ml-100k"]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Replace `quick_start` by a recorder of its calls."""
+    recorded: list[dict[str, Any]] = []
+    stand_in = ModuleType("recbole_lisa.quick_start")
+
+    def run(model: str, dataset: str, **arguments: Any) -> dict[str, Any]:
+        recorded.append({"model": model, "dataset": dataset, **arguments})
+        return {}
+
+    stand_in.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "recbole_lisa.quick_start", stand_in)
+    return recorded
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--model=LISASoft", "--dataset=ml-100k", "--epochs=7"],
+        ["run", "--model", "LISASoft", "--dataset", "ml-100k", "--epochs", "7"],
+        ["--epochs", "7", "-m", "LISASoft", "-d", "ml-100k"],
+        ["-mLISASoft", "-dml-100k", "--epochs=7"],
+    ],
+)
+def test_the_ways_to_write_one_run_are_the_same(calls: list[dict[str, Any]], words: list[str]) -> None:
+    assert main(words) == 0
+    assert calls == [
+        {
+            "model": "LISASoft",
+            "dataset": "ml-100k",
+            "protocol": None,
+            "config_files": [],
+            "command_line": {"epochs": "7"},
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--config_files", "a.yaml", "b.yaml"], ["--config_files", "a.yaml b.yaml"], ["--config_files=a.yaml b.yaml"]],
+)
+def test_config_files_are_apart_or_in_one_word(calls: list[dict[str, Any]], words: list[str]) -> None:
+    assert main([*NAMES, *words, "--protocol=paper", "--epochs", "7"]) == 0
+    assert calls[0]["config_files"] == ["a.yaml", "b.yaml"]
+    assert (calls[0]["protocol"], calls[0]["command_line"]) == ("paper", {"epochs": "7"})
+
+
+def test_values_keep_their_equal_signs_minus_signs_and_spaces() -> None:
+    words = ["--eval_args={mode: uni100}", "--result_file=a=b.json", "--offset", "-1", "--empty="]
+    assert parse_settings(words) == {
+        "eval_args": "{mode: uni100}",
+        "result_file": "a=b.json",
+        "offset": "-1",
+        "empty": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["7"], "unexpected word '7': settings are written --key=value"),
+        (["-x", "7"], "unexpected word '-x': settings are written --key=value"),
+        (["--=7"], "unexpected word '--=7': settings are written --key=value"),
+        (["--epochs"], "'--epochs' has no value: write --epochs=value"),
+        (["--epochs", "--seed=1"], "'--epochs' has no value: write --epochs=value"),
+        (["--seed=1", "--seed=2"], "'--seed' is given twice, as '1' and as '2': keep one"),
+    ],
+)
+def test_parse_settings_names_the_word_that_is_wrong(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_settings(words)
+    assert str(caught.value) == message
+
+
+def test_a_config_file_with_a_space_in_its_name_is_one_file(
+    isolated_run_dir: Path, calls: list[dict[str, Any]]
+) -> None:
+    Path("my run.yaml").write_text("epochs: 3\n", encoding="utf-8")
+    assert main([*NAMES, "--config_files", "my run.yaml", "a.yaml b.yaml"]) == 0
+    assert calls[0]["config_files"] == ["my run.yaml", "a.yaml", "b.yaml"]
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert "recbole-lisa [run] -m MODEL -d DATASET" in printed and "recbole-lisa serve" in printed
+
+
+def test_an_argument_may_be_repeated_with_the_same_value(calls: list[dict[str, Any]]) -> None:
+    assert main([*NAMES, "--model=LISASoft"]) == 0
+    assert calls[0]["model"] == "LISASoft"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rum", *NAMES], f"error: unknown command 'rum': known are {', '.join(_COMMANDS)}. Did you mean 'run'?\n"),
+        (["-m", "LISASoft"], "error: the following arguments are required: -d/--dataset\n"),
+        ([*NAMES, "--epochs"], "error: '--epochs' has no value: write --epochs=value\n"),
+        ([*NAMES, "-m", "LISAMini"], "error: '--model' is given twice, as 'LISASoft' and as 'LISAMini': keep one\n"),
+        (
+            [*NAMES, "--protocol=paper", "--protocol=full_ranking"],
+            "error: '--protocol' is given twice, as 'paper' and as 'full_ranking': keep one\n",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_on_stderr_and_status_2(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr() == ("", message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-m", "LISASft", "-d", "ml-100k"], "Did you mean 'LISASoft'?"),
+        (
+            ["-m", "LISASoft", "-d", "ml-1m", "--download=False"],
+            "recbole-lisa convert ml-1m ml-1m.zip --output dataset/ml-1m",
+        ),
+        ([*NAMES, "--protocol=papre"], "Did you mean 'paper'?"),
+    ],
+)
+def test_a_mistake_stops_a_real_run_before_anything_is_written(
+    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(words) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert message in errors
+    assert list(isolated_run_dir.iterdir()) == []
+
+
+def test_the_script_ends_with_the_status_of_the_command(tmp_path: Path) -> None:
+    words = [sys.executable, ROOT / "run_recbole_lisa.py", *NAMES, "--epocs=3"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: unknown key 'epocs' (command line). Did you mean 'epochs'?\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]]) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(sys.modules["recbole_lisa.quick_start"], "run", fail)
+    with pytest.raises(ValueError, match="a bug"):
+        main(NAMES)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interruption_is_one_line_that_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str],
+    sent: signal.Signals, status: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys.modules["recbole_lisa.quick_start"], "run", lambda *_, **__: signal.raise_signal(sent))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the shell has it ignored
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert main(NAMES) == status
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert capsys.readouterr() == (
+        "", "interrupted: go on from the last checkpoint by the same words and --resume=auto\n"
+    )  # fmt: skip

@@ -1,0 +1,215 @@
+"""`recbole-lisa serve` as a process: where it listens, how it ends, what it says of mistakes, what Redis keeps."""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from recbole_lisa.cli.main import main
+from recbole_lisa.cli.serve_command import REDIS_VARIABLE, _parser, hosts_of, warm_up
+from recbole_lisa.serving import Recommender
+from recbole_lisa.serving.export import write_export
+from recbole_lisa.training.bundling import bundle_of
+from tests.model.build import build_model
+from tests.serving.build import raw, small_bundle
+from tests.serving.http.build import JSON, PATIENCE, redis_server, wait_until
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served") / "export"
+    write_export(small_bundle("LISABase")[1], folder)
+    return folder
+
+
+@contextlib.contextmanager
+def serving(export: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command in a process of its own: the process, and the host and port that it prints."""
+    pytest.importorskip("uvicorn")
+    words = [sys.executable, "-m", "recbole_lisa", "serve", f"--export={export}", "--port=0", *more]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "LISABase of small, 29 items: http://127.0.0.1:" in line, line
+        yield process, urlsplit(line.split()[-1]).netloc
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def call(address: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=PATIENCE)) as connection:
+        connection.request(method, path, None if body is None else json.dumps(body), JSON)
+        response = connection.getresponse()
+        data = response.read()
+        return response.status, data if path.endswith("bytes") else json.loads(data)
+
+
+def test_sigterm_lets_a_request_that_has_begun_end(export: Path) -> None:
+    with serving(export) as (process, address):
+        host, port = address.split(":")
+        body = json.dumps({"histories": [raw([1, 2])], "k": 3}).encode()
+        head = f"POST /recommend HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
+        with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
+            connection.sendall(head.encode())
+            assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")  # the request has begun
+            process.send_signal(signal.SIGTERM)
+            connection.sendall(body)
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        [expected] = Recommender.load(export).recommend([raw([1, 2])], 3)
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["recommendations"][0]["items"] == expected.items
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr is not None and process.stderr.read() == ""
+        with pytest.raises(ConnectionRefusedError):
+            call(address, "GET", "/health")
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_is_in_redis_after_kill_9(export: Path, tmp_path: Path) -> None:
+    pytest.importorskip("redis")
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("needs redis-server")
+    names, recommender = [f"user{n}" for n in range(8)], Recommender.load(export)
+    acknowledged: dict[str, list[str]] = {name: [] for name in names}
+    with redis_server(program, tmp_path) as (url, redis):
+        for killed_redis in (False, True):
+            with ThreadPoolExecutor(len(names)) as clients, serving(export, f"--redis={url}") as (process, address):
+                work = [clients.submit(update_until_it_dies, address, name, acknowledged[name]) for name in names]
+                enough = 40 if killed_redis else 10
+                wait_for_each(acknowledged, enough, work)
+                process.kill()  # in the middle of updates
+                assert [one.result() for one in work] == [None] * len(names)
+            assert min(map(len, acknowledged.values())) >= enough
+            if killed_redis:
+                redis.kill()
+                redis.wait()
+            continued = tmp_path / "redis.sock"
+            with contextlib.ExitStack() as stack:
+                if killed_redis:
+                    continued.unlink()
+                    stack.enter_context(redis_server(program, tmp_path))
+                _, address = stack.enter_context(serving(export, f"--redis={url}"))
+                for name in names:
+                    _, data = call(address, "GET", f"/sessions/{name}/bytes")
+                    session = recommender.start()
+                    for item in acknowledged[name]:
+                        session.update(item)
+                    if len(recommender.from_bytes(data)) == len(session) + 1:  # stored, but not yet acknowledged
+                        acknowledged[name].append(next_item(len(session)))
+                        session.update(acknowledged[name][-1])
+                    assert data == session.to_bytes()
+
+
+def wait_for_each(acknowledged: dict[str, list[str]], enough: int, work: list[Future[None]]) -> None:
+    """Wait until every client has so many updates, or one has failed."""
+    wait_until(lambda: min(map(len, acknowledged.values())) >= enough or any(one.done() for one in work))
+
+
+def next_item(n: int) -> str:
+    return raw([1 + n * 7 % 29])[0]
+
+
+def update_until_it_dies(address: str, name: str, acknowledged: list[str]) -> None:
+    """Add one item after the other and write down what was acknowledged."""
+    with contextlib.suppress(ConnectionError, http.client.HTTPException):
+        if not acknowledged:
+            assert call(address, "POST", "/sessions", {"id": name})[0] == 201
+        while True:
+            item = next_item(len(acknowledged))
+            status, answer = call(address, "POST", f"/sessions/{name}/items", {"items": [item]})
+            assert (status, answer["length"]) == (200, len(acknowledged) + 1), answer
+            acknowledged.append(item)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--export=gone"], "'gone' is no export: manifest.json: No such file or directory"),
+        (["--port=65536"], "argument --port: must be a port from 0 (any that is free) to 65535, got 65536"),
+        (["--max_k=0"], "argument --max_k: must be a whole number from 1 to 2147483647, got 0"),
+        (["--host=nowhere.invalid"], "cannot listen on nowhere.invalid, port 8000: "),
+        (
+            ["--host=192.0.2.1"],
+            "cannot listen on 192.0.2.1, port 8000: Cannot assign requested address",
+        ),
+        (["--redis=http://x"], "--redis: Redis URL must specify one of the following schemes"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_mistakes_are_told_in_one_line(
+    export: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("uvicorn")
+    if "redis" in message.lower():
+        pytest.importorskip("redis")
+    assert main(["serve", f"--export={export}", *words]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_a_port_that_is_taken_is_told(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("uvicorn")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", f"--export={export}", f"--port={taken.getsockname()[1]}"]) == 2
+    assert "Address already in use; choose another --port or --host" in capsys.readouterr().err
+
+
+def test_missing_packages_are_told(
+    export: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("recbole_lisa.cli.serve_command.find_spec", lambda name: None)
+    assert main(["serve", f"--export={export}"]) == 2
+    expected = "serve needs starlette and uvicorn and prometheus_client: pip install 'recbole-lisa[serve]'"
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("LISABase", {"histogram_decay": "time"}), ("LISASoft", {}), ("Transformer", {})]
+)
+def test_every_model_is_warmed_up(name: str, settings: dict[str, Any]) -> None:
+    recommender, warm = Recommender(small_bundle(name, **settings)[1]), []
+    recommend = recommender.recommend
+    recommender.recommend = lambda *args, **more: warm.extend(recommend(*args, **more))  # type: ignore[method-assign]
+    warm_up(recommender)
+    assert [len(answer.items) for answer in warm] == [1]
+
+
+def test_a_catalogue_of_one_item_is_served() -> None:
+    model = build_model("LISABase", n_items=2).double().eval()
+    warm_up(recommender := Recommender(bundle_of(model, ["only"], "small")))
+    assert recommender.recommend([["only"]], filter_seen=False)[0].items == ["only"]
+
+
+def test_only_loopback_names_are_served_unless_others_are_allowed() -> None:
+    def hosts(*words: str) -> frozenset[str] | None:
+        return hosts_of(_parser().parse_args(["--export=x", *words]))
+
+    loopback = {"localhost", "127.0.0.1", "::1"}
+    assert hosts() == loopback
+    assert hosts("--allowed_host=A.example", "--allowed_host=b") == loopback | {"a.example", "b"}
+    assert hosts("--host=0.0.0.0") is None
+    assert hosts("--host=0.0.0.0", "--allowed_host=a") == loopback | {"0.0.0.0", "a"}
+
+
+def test_the_redis_url_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(REDIS_VARIABLE, "redis://:secret@localhost")
+    assert _parser().parse_args(["--export=x"]).redis == "redis://:secret@localhost"
+    assert "secret" not in _parser().format_help()

@@ -1,0 +1,136 @@
+"""`export` and `recommend` after a real, tiny run."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from recbole_lisa.cli.main import main
+from recbole_lisa.quick_start import run
+from recbole_lisa.serving import Recommender
+from tests.tiny import N_ITEMS, N_USERS, tiny_settings
+
+SMALL = {"epochs": 1, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8, "show_progress": False}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return folder / run("LISABase", "tiny", config_dict=tiny_settings(folder, **SMALL))["checkpoint"]
+
+
+@pytest.fixture(scope="module")
+def export(checkpoint: Path) -> Path:
+    folder = checkpoint.parent.parent / "export"
+    assert main(["export", f"--checkpoint={checkpoint}", f"--output={folder}"]) == 0
+    return folder
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with open(file, newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_export_prints_ratio_and_bytes(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", f"--checkpoint={checkpoint}", f"--output={tmp_path / 'x'}"]) == 0
+    printed = capsys.readouterr().out
+    assert f"LISABase of tiny, {N_ITEMS} items" in printed
+    # 4 V D against V B log2(W) / 8 + 4 B W D
+    expected = 4 * N_ITEMS * 16 / (N_ITEMS * 2 * 3 / 8 + 4 * 2 * 8 * 16)
+    assert (
+        f"compression ratio {expected:.2f}, {(tmp_path / 'x' / 'items.npz').stat().st_size:,} bytes on disk" in printed
+    )
+
+
+def test_recommend_from_the_export_for_new_users(export: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("user_id,item_id,timestamp\nnew,i3,2\nnew,i1,1\nother,i7,1\n")
+    words = [f"--export={export}", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'top.csv'}", "--k=4"]
+    assert main(["recommend", *words]) == 0
+    rows = rows_of(tmp_path / "top.csv")
+    expected = Recommender.load(export).recommend([["i1", "i3"], ["i7"]], 4)
+    assert [row["item_id"] for row in rows] == [item for answer in expected for item in answer.items]
+    assert [(row["user_id"], row["rank"]) for row in rows[:5]] == [
+        *(("new", str(r)) for r in range(1, 5)),
+        ("other", "1"),
+    ]
+
+
+def test_recommend_from_the_checkpoint_for_all_users(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"--checkpoint={checkpoint}", f"--output={tmp_path / 'top.csv'}", "--k=3"]
+    assert main(["recommend", *words]) == 0
+    rows = rows_of(tmp_path / "top.csv")
+    assert len(rows) == 3 * N_USERS
+    assert {row["user_id"] for row in rows} == {f"u{n}" for n in range(N_USERS)}
+    assert f"{3 * N_USERS} rows for {N_USERS} users; 0 users without any" in capsys.readouterr().out
+
+
+def test_options_choose_what_is_recommended(export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.csv").write_text("who,what\na,i3\na,gone\nb,gone\n")
+    (tmp_path / "only.txt").write_text("i3\ni5\n")
+    words = [f"--export={export}", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'top.csv'}"]
+    words += ["--user=who", "--item=what", f"--candidates={tmp_path / 'only.txt'}"]
+    assert main(["recommend", *words]) == 2
+    assert "error: user 'a': 1 unknown item: 'gone'" in capsys.readouterr().err
+    assert main(["recommend", *words, "--on_unknown=warn"]) == 0
+    told = capsys.readouterr().err
+    assert [line for line in told.splitlines() if "warning" in line] == [
+        f"warning: user '{user}': 1 unknown item: 'gone'; left out" for user in "ab"
+    ]
+    assert main(["recommend", *words, "--on_unknown=skip"]) == 0
+    assert [(row["user_id"], row["item_id"]) for row in rows_of(tmp_path / "top.csv")] == [("a", "i5")]
+    assert "1 rows for 1 users; 1 users without any" in capsys.readouterr().out
+    assert main(["recommend", *words, "--on_unknown=skip", "--keep_seen"]) == 0
+    assert {row["item_id"] for row in rows_of(tmp_path / "top.csv")} == {"i3", "i5"}
+
+
+def test_the_user_of_an_unknown_item_is_named_and_unknown_candidates_are_told(
+    export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = [f"user{n}" for n in range(300)]
+    (tmp_path / "in.csv").write_text("user_id,item_id\n" + "".join(f"{user},i3\n" for user in users) + "last,gone\n")
+    (tmp_path / "only.txt").write_text("i5\ngone\n\n")
+    words = [f"--export={export}", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'top.csv'}"]
+    assert main(["recommend", *words]) == 2
+    assert "error: user 'last': 1 unknown item: 'gone'" in capsys.readouterr().err
+    (tmp_path / "in.csv").write_text("user_id,item_id\na,i3\n")
+    words.append(f"--candidates={tmp_path / 'only.txt'}")
+    assert main(["recommend", *words]) == 2
+    assert f"error: '{tmp_path / 'only.txt'}': 1 unknown item: 'gone'" in capsys.readouterr().err
+    assert main(["recommend", *words, "--on_unknown=skip"]) == 0
+    assert [row["item_id"] for row in rows_of(tmp_path / "top.csv")] == ["i5"]
+
+
+def test_an_export_that_cannot_be_written_is_told_before_the_checkpoint_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").touch()
+    for folder, message in (("full", "has files in it"), ("full/a", "is a file"), ("full/a/b", "cannot write")):
+        assert main(["export", "--checkpoint=gone.pth", f"--output={tmp_path / folder}"]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give one of --checkpoint FILE and --export DIR"),
+        (["--export=x", "--checkpoint=y"], "give one of --checkpoint FILE and --export DIR"),
+        (["--export=x"], "--export holds no users: give their histories with --input, or use --checkpoint"),
+        (["--export=x", "--input=y.csv"], "'x' is no export: manifest.json: No such file or directory"),
+        (["--checkpoint=gone.pth"], "there is no checkpoint 'gone.pth'"),
+        (["--export=x", "--input=y.csv", "--candidates=gone.txt"], "cannot read 'gone.txt': No such file"),
+        (["--export=x", "--input=y.csv", "--k=0"], "--k: must be a whole number from 1 to 2147483647, got 0"),
+        (["--export=x", "--input=y.csv", "--output=setup.cfg/top.csv"], "--output 'setup.cfg/top.csv' cannot be writ"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told_in_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["recommend", f"--output={tmp_path / 'top.csv'}", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

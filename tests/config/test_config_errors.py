@@ -1,0 +1,325 @@
+"""Every mistake stops the run before data is read, in a message with the bad value and the right one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recbole_lisa.config import validation
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.errors import UsageError
+from tests.helpers import write_interactions
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "misspelt-model-key": ({"n_codeword": 4}, "unknown key 'n_codeword' (config_dict). Did you mean 'n_codewords'?"),
+    "misspelt-recbole-key": (
+        {"stoping_step": 4},
+        "unknown key 'stoping_step' (config_dict). Did you mean 'stopping_step'?",
+    ),
+    "key-in-lower-case": ({"max_item_list_length": 4}, "Did you mean 'MAX_ITEM_LIST_LENGTH'?"),
+    "key-of-another-model": ({"n_heads": 4}, "unknown key 'n_heads' (config_dict)."),
+    "model-settings": ({"model_settings": {}}, "unknown key 'model_settings' (config_dict)."),
+    "contradicting-model": ({"model": "LISABase"}, "model is 'LISABase' (config_dict) but 'LISASoft' was chosen"),
+    "protocol": ({"protocol": "papers"}, "unknown protocol 'papers': known are full_ranking, paper."),
+    "contradicting-dataset": (
+        {"dataset": "ml-1m"},
+        "dataset is 'ml-1m' (config_dict) but 'ml-100k' was chosen: settings may repeat the dataset of the run, not",
+    ),
+    "type": ({"epochs": "ten"}, "epochs (config_dict) is 'ten', it must be int"),
+    "range": ({"n_layers": 0}, "n_layers (config_dict) is 0, it must be >= 1"),
+    "loss": (
+        {"loss_type": "GBCE"},
+        "unknown loss_type 'GBCE' (config_dict): known are BCE, CE, BPR, gBCE, SSM. Did you mean 'gBCE'?",
+    ),
+    "learner": ({"learner": "adamx"}, "unknown learner 'adamx' (config_dict)"),
+    "nproc": ({"nproc": 0}, "nproc (config_dict) is 0, it must be >= 1"),
+    "nproc-above-the-batch": (
+        {"nproc": 9, "train_batch_size": 8},
+        "nproc is 9, but train_batch_size is 8 and the processes share it: set nproc to 8 or fewer",
+    ),
+    "amp": ({"amp": "bf32"}, "unknown amp 'bf32' (config_dict): known are no, bf16, fp16."),
+    "amp-contradicted": (
+        {"amp": "bf16", "enable_scaler": True},
+        "enable_scaler is True, but amp is 'bf16': leave enable_scaler out",
+    ),
+    "scaler-alone": ({"enable_scaler": True}, "enable_scaler is True, but only fp16 needs a scaled loss: set amp to"),
+    "compile": ({"compile": "yes please"}, "compile (config_dict) is 'yes please', it must be bool"),
+    "metric": (
+        {"metrics": ["Hits"]},
+        "unknown metric 'Hits': known are Hit, MRR, NDCG, Recall, Precision, MAP, GAUC, ShannonEntropy. "
+        "Did you mean 'Hit'?",
+    ),
+    "metric-that-is-no-name": ({"metrics": [5]}, "metrics holds 5, it must hold names of Hit"),
+    "value-metric": ({"metrics": ["AUC"]}, "metric 'AUC' compares values, these models rank: use Hit"),
+    "ItemCoverage": ({"metrics": ["ItemCoverage"]}, "metric 'ItemCoverage' cannot be computed: RecBole 1.2.1"),
+    "GiniIndex": ({"metrics": ["NDCG", "giniindex"]}, "metric 'giniindex' cannot be computed"),
+    "AveragePopularity": ({"metrics": "AveragePopularity"}, "metric 'AveragePopularity' cannot be computed"),
+    "TailPercentage": ({"metrics": ["TailPercentage"]}, "metric 'TailPercentage' cannot be computed"),
+    "metric-of-full-ranking": (
+        {"metrics": ["GAUC", "NDCG"], "eval_args": {"mode": {"test": "uni100"}}},
+        "metric 'GAUC' needs a ranking of every item: use eval_args mode 'full', not 'uni100'",
+    ),
+    "valid-metric": (
+        {"topk": [5]},
+        "valid_metric 'NDCG@10' is not reported: with these metrics and topk it must be one of "
+        "Hit@5, NDCG@5, MRR@5. Did you mean 'NDCG@5'?",
+    ),
+    "topk-zero": ({"topk": [0, 10]}, "topk (config_dict) is [0, 10], it must be >= 1"),
+    "topk-fraction": ({"topk": [2.5]}, "topk is [2.5], it must be one or more whole numbers >= 1"),
+    "topk-empty": ({"topk": []}, "topk is [], it must be one or more whole numbers >= 1"),
+    "eval-part": (
+        {"eval_args": {"modes": "full"}},
+        "unknown part 'modes' of eval_args: known are split, order, group_by, mode. Did you mean 'mode'?",
+    ),
+    "eval-order": ({"eval_args": {"order": "RO"}}, "eval_args order is 'RO', it must be TO"),
+    "eval-group": ({"eval_args": {"group_by": "none"}}, "eval_args group_by is 'none', it must be user"),
+    "eval-split": (
+        {"eval_args": {"split": {"TS": [1, 2]}}},
+        "eval_args split is {'TS': [1, 2]}, it must be {LS: valid_and_test} or {RS: [0.8, 0.1, 0.1]}",
+    ),
+    "eval-leave-out": (
+        {"eval_args": {"split": {"LS": "test"}}},
+        "eval_args split LS is 'test', it must be valid_and_test, valid_only or test_only",
+    ),
+    "eval-mode": ({"eval_args": {"mode": "uni"}}, "eval_args mode is 'uni', it must be full, uniN or popN, such as"),
+    "eval-labeled": ({"eval_args": {"mode": "labeled"}}, "eval_args mode is 'labeled', it must be full, uniN or"),
+    "eval-phase": (
+        {"eval_args": {"mode": {"tset": "full"}}},
+        "unknown part 'tset' of eval_args mode: known are valid, test. Did you mean 'test'?",
+    ),
+    "ce-with-negatives": (
+        {"loss_type": "CE", "train_neg_sample_args": {"sample_num": 2}},
+        "train_neg_sample_args is {'sample_num': 2}, with loss_type CE it must be ~: CE ranks every item",
+    ),
+    "bce-without-negatives": (
+        {"train_neg_sample_args": None},
+        "train_neg_sample_args is None, loss_type BCE needs negatives: {distribution: uniform, sample_num: 1}",
+    ),
+    "negatives-part": (
+        {"train_neg_sample_args": {"sample_nums": 2}},
+        "unknown part 'sample_nums' of train_neg_sample_args",
+    ),
+    "negatives-distribution": (
+        {"train_neg_sample_args": {"distribution": "normal"}},
+        "train_neg_sample_args distribution is 'normal', it must be uniform or popularity",
+    ),
+    "negatives-count": (
+        {"train_neg_sample_args": {"sample_num": 0}},
+        "train_neg_sample_args sample_num is 0, it must be a whole number >= 1",
+    ),
+    "negatives-dynamic": ({"train_neg_sample_args": {"dynamic": True}}, "dynamic negatives are not supported"),
+    "bidirectional-leak": ({"bidirectional": True}, "would see the item it must predict; set supervision to last_"),
+    "bidirectional-decay": (
+        {"bidirectional": True, "supervision": "last_position"},
+        "histogram_decay is 0.1, with bidirectional True it must be 0",
+    ),
+    "seed": ({"seed": -1}, "seed (config_dict) is -1, it must be in [0, 4294967296)"),
+    "seed-large": ({"seed": 2**32}, "seed (config_dict) is 4294967296, it must be in [0, 4294967296)"),
+    "seed-null": ({"seed": "~"}, "seed (config_dict) is None, it must be int"),
+    "null-of-recbole": ({"shuffle": None}, "shuffle (config_dict) is None, it must be bool"),
+    "betas-one": ({"adam_betas": [0.9]}, "adam_betas is [0.9], it must be two numbers in [0, 1), such as [0.9, 0.999]"),
+    "betas-three": ({"adam_betas": [0.9, 0.9, 0.9]}, "adam_betas is [0.9, 0.9, 0.9], it must be two numbers"),
+    "betas-text": ({"adam_betas": "[a, b]"}, "adam_betas is ['a', 'b'], it must be two numbers"),
+    "sparse-learner": (
+        {"learner": "sparse_adam"},
+        "unknown learner 'sparse_adam' (config_dict): known are adam, adamw",
+    ),
+    "weight-decay": ({"weight_decay": -1}, "weight_decay (config_dict) is -1.0, it must be >= 0"),
+    "learning-rate": ({"learning_rate": ".inf"}, "learning_rate (config_dict) is inf, it must be finite"),
+    "eval-step": ({"eval_step": 0}, "eval_step (config_dict) is 0, it must be >= 1"),
+    "clip-part": (
+        {"clip_grad_norm": {"maxnorm": 5}},
+        "unknown part 'maxnorm' of clip_grad_norm: known are max_norm, norm_type. Did you mean 'max_norm'?",
+    ),
+    "clip-empty": ({"clip_grad_norm": {}}, "clip_grad_norm max_norm is None, it must be a number > 0"),
+    "clip-norm": ({"clip_grad_norm": {"max_norm": "5x"}}, "clip_grad_norm max_norm is '5x', it must be a number > 0"),
+    "clip-kind": (
+        {"clip_grad_norm": {"max_norm": 5, "norm_type": "two"}},
+        "clip_grad_norm norm_type is 'two', it must be a number > 0 or .inf",
+    ),
+    "negatives-alpha": (
+        {"train_neg_sample_args": {"alpha": "x"}},
+        "train_neg_sample_args alpha is 'x', it must be a number >= 0",
+    ),
+    "negatives-alpha-below-0": ({"train_neg_sample_args": {"alpha": -1}}, "alpha is -1, it must be a number >= 0"),
+    "negatives-candidates": (
+        {"train_neg_sample_args": {"candidate_num": 2}},
+        "unknown part 'candidate_num' of train_neg_sample_args",
+    ),
+    **{
+        f"eval-ratios-{ratios}": (
+            {"eval_args": {"split": {"RS": ratios}}},
+            f"eval_args split RS is {ratios!r}, it must be three numbers >= 0 for training, validation and test",
+        )
+        for ratios in (None, 0.8, [0.8, 0.2], ["a", 0.1, 0.1], [0.8, -0.1, 0.3], [0, 0.5, 0.5], [0, 0, 0])
+    },
+    "encoding": ({"encoding": "foo"}, "encoding is 'foo', it must be a text encoding, such as utf-8 or latin-1"),
+    "encoding-of-bytes": ({"encoding": "base64"}, "encoding is 'base64', it must be a text encoding"),
+    "separator": ({"field_separator": ""}, "field_separator is '', it must be at least one character"),
+    "user-interval": ({"user_inter_num_interval": "5"}, "user_inter_num_interval must be intervals like '[5,inf)'"),
+    "item-interval": ({"item_inter_num_interval": "[9,2]"}, "item_inter_num_interval must be intervals like"),
+    "duplicates": ({"rm_dup_inter": "frist"}, "known are first, last. Did you mean 'first'?"),
+    "unload": (
+        {"unload_col": {"inter": ["rating"]}},
+        "unload_col is {'inter': ['rating']}, but load_col already says what to load, "
+        "{'inter': ['user_id', 'item_id', 'timestamp']}: set load_col to ~ or leave unload_col out",
+    ),
+    "level": ({"state": "INFOS"}, "state is 'INFOS', it must be one of CRITICAL, ERROR, WARNING, INFO, DEBUG."),
+    **{
+        f"without-effect-{key}": ({key: value}, f"{key} is {value!r}, but it has no effect on these models")
+        for key, value in {
+            "threshold": {"rating": 3},
+            "preload_weight": {"a": "b"},
+            "additional_feat_suffix": ["a"],
+            "alias_of_item_id": ["a"],
+        }.items()
+    },
+    "without-effect": ({"worker": 4}, "worker is 4, but it has no effect on these models: leave it out"),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_named_with_what_is_right(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        LISAConfig("LISASoft", "ml-100k", config_dict=settings)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"seed": 0, "state": "debug", "weight_decay": 0, "eval_step": 2, "encoding": "latin-1"},
+        {"clip_grad_norm": "{max_norm: 5, norm_type: .inf}", "adam_betas": "[0, 0.5]"},
+        {"train_neg_sample_args": {"distribution": "popularity", "alpha": 0, "candidate_num": 0}},
+        {"eval_args": {"split": {"RS": [8, 1, 0]}}},
+        {"user_inter_num_interval": None, "item_inter_num_interval": "[2,4];(9,inf)", "rm_dup_inter": "last"},
+        {"load_col": None, "unload_col": {"inter": ["rating"]}},
+    ],
+)
+def test_what_is_right_is_accepted(settings: dict[str, Any]) -> None:
+    config = LISAConfig("LISASoft", "ml-100k", config_dict=settings)
+    assert config["model"] == "LISASoft"
+
+
+@pytest.mark.parametrize(
+    ("settings", "amp", "recboles"),
+    [
+        ({}, "no", (False, False)),
+        ({"amp": False}, "no", (False, False)),  # an unquoted no of a yaml file
+        ({"amp": "bf16"}, "bf16", (True, False)),
+        ({"amp": "fp16"}, "fp16", (True, True)),
+        ({"enable_amp": True}, "bf16", (True, False)),
+        ({"enable_amp": True, "enable_scaler": True}, "fp16", (True, True)),
+    ],
+)
+def test_amp_and_recboles_keys_say_the_same(settings: dict[str, Any], amp: str, recboles: tuple[bool, bool]) -> None:
+    config = LISAConfig("LISASoft", "ml-100k", config_dict=settings)
+    assert (config["amp"], (config["enable_amp"], config["enable_scaler"])) == (amp, recboles)
+    again = LISAConfig.from_plain(config.plain())
+    assert (again["amp"], (again["enable_amp"], again["enable_scaler"])) == (amp, recboles)
+
+
+@pytest.mark.parametrize(
+    ("external", "message"),
+    [
+        ({}, "nproc is 3, but there are 2 GPUs and each process needs one: set nproc to 2 or fewer, or use_gpu to F"),
+        ({"gpu_id": "1"}, "gpu_id is '1', but nproc=3 takes the first 3 GPUs: leave gpu_id out and choose by CUDA_VIS"),
+    ],
+)
+def test_processes_beyond_the_gpus_are_refused(external: dict[str, Any], message: str) -> None:
+    settings = {"nproc": 3, "train_batch_size": 8, "gpu_id": "1"}
+    validation.check_processes(settings, {}, 3)
+    with pytest.raises(UsageError) as caught:
+        validation.check_processes(settings, external, 2)
+    assert str(caught.value).startswith(message)
+
+
+def test_wandb_is_refused_where_it_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="log_wandb is True, but wandb is not installed"):
+        LISAConfig("LISASoft", "ml-100k", config_dict={"log_wandb": True})
+
+
+def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> None:
+    write_interactions(tmp_path, "tiny-shop")
+    with pytest.raises(UsageError) as caught:
+        LISAConfig("LISASoft", "tinyshop", config_dict={"data_path": str(tmp_path)})
+    assert str(caught.value).startswith(f"there is no file {tmp_path}/tinyshop/tinyshop.inter ")
+    assert str(caught.value).endswith(" Did you mean 'tiny-shop'?")
+
+
+def test_a_bidirectional_model_that_sees_no_target_is_accepted() -> None:
+    own = {"bidirectional": True, "supervision": "last_position", "histogram_decay": 0}
+    assert LISAConfig("LISASoft", "ml-100k", config_dict=own)["bidirectional"] is True
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    with pytest.raises(UsageError, match="n_heads is 3, it must divide hidden_size, which is 128"):
+        LISAConfig("Transformer", "ml-100k", config_dict={"n_heads": 3})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "LISASft"}, "unknown model 'LISASft': known are LISABase, LISASoft, LISAMini, Transformer,"),
+        ({"model": "LISASft"}, "Did you mean 'LISASoft'?"),
+        ({"model": "SASRec"}, "unknown model 'SASRec'"),
+        ({"dataset": "ml-10k"}, "there is no file dataset/ml-10k/ml-10k.inter (tab-separated"),
+        ({"dataset": "ml-10k"}, "Did you mean 'ml-100k'?"),
+        ({"protocol": "papers"}, "unknown protocol 'papers': known are full_ranking, paper. Did you mean 'paper'?"),
+        ({"config_files": ["absent.yaml"]}, "cannot read the configuration file 'absent.yaml'"),
+    ],
+)
+def test_an_unknown_name_is_named_with_the_known_ones(
+    isolated_run_dir: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        LISAConfig(**{"model": "LISASoft", "dataset": "ml-100k", **arguments})
+    assert message in str(caught.value)
+
+
+def test_a_mistake_in_a_file_names_the_file(isolated_run_dir: Path) -> None:
+    Path("mine.yaml").write_text("epoch: 3\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"unknown key 'epoch' \(file mine\.yaml\)\. Did you mean 'epochs'\?"):
+        LISAConfig("LISASoft", "ml-100k", config_files=["mine.yaml"])
+
+
+def test_a_file_may_repeat_what_was_chosen(isolated_run_dir: Path) -> None:
+    Path("mine.yaml").write_text("model: LISASoft\ndataset: ml-100k\nepochs: 3\n", encoding="utf-8")
+    assert LISAConfig("LISASoft", "ml-100k", config_files=["mine.yaml"])["epochs"] == 3
+
+
+@pytest.mark.parametrize(
+    ("dataset", "conversion"),
+    [
+        ("ml-1m", "ml-1m ml-1m.zip --output here/ml-1m "),
+        ("ml-25m", "ml-25m ml-25m.zip --output here/ml-25m "),
+        ("amazon-video-games-18", "amazon-2018 Video_Games.csv --output here/amazon-video-games-18 "),
+        ("alibaba", "csv UserBehavior.csv.zip --output here/alibaba --no_header --user=0 --item=1 --time=4 "),
+    ],
+)
+def test_a_missing_file_is_told_with_its_place_and_the_conversion(
+    isolated_run_dir: Path, dataset: str, conversion: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        LISAConfig("LISASoft", dataset, config_dict={"data_path": "here"})
+    message = str(caught.value)
+    assert f"needs the file here/{dataset}/{dataset}.inter, which does not exist" in message
+    assert f"and run: recbole-lisa convert {conversion}" in message
+    assert "tab-separated lines under the header user_id:token item_id:token timestamp:float" in message
+    assert list(isolated_run_dir.iterdir()) == []
+
+
+def test_the_archive_of_the_missing_file_comes_from_the_settings(isolated_run_dir: Path) -> None:
+    with pytest.raises(UsageError, match=r"get mirror\.zip from my shelf and run: .* ml-1m mirror\.zip "):
+        LISAConfig("LISASoft", "ml-1m", config_dict={"archive": "mirror.zip", "source": "my shelf"})
+
+
+def test_a_mistake_is_told_before_the_data_file_is_looked_at(isolated_run_dir: Path) -> None:
+    with pytest.raises(UsageError, match="unknown key 'epoch'"):
+        LISAConfig("LISASoft", "ml-1m", config_dict={"epoch": 3})
+
+
+def test_a_file_in_another_folder_is_found(tmp_path: Path) -> None:
+    write_interactions(tmp_path, "ml-1m")
+    assert LISAConfig("LISASoft", "ml-1m", config_dict={"data_path": str(tmp_path)})["dataset"] == "ml-1m"

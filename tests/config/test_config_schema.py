@@ -1,0 +1,167 @@
+"""The reader of the yaml comments, and the check of one value against one key."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recbole_lisa.config.schema import Key, check_value, declared_keys, read_yaml
+from recbole_lisa.errors import UsageError, did_you_mean
+
+ORIGIN = "command line"
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "settings.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_declared_keys_reads_types_choices_and_bounds(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        "width: 8            # (int) how wide, >= 1\n"
+        "rate: 1e-3          # (float) how fast, > 0\n"
+        "dropout: 0.1        # (float) share, in [0, 1)\n"
+        "decay: 0.1          # (float or str) a rate, >= 0, or learnt: learnable | time\n"
+        "file: ~             # (str) where to write\n"
+        "plain: [1]\n",
+    )
+    assert declared_keys(file) == {
+        "width": Key("width", ("int",), nullable=False, bound=">= 1"),
+        "rate": Key("rate", ("float",), nullable=False, bound="> 0"),
+        "dropout": Key("dropout", ("float",), nullable=False, bound="in [0, 1)"),
+        "decay": Key("decay", ("float", "str"), nullable=False, choices=("learnable", "time"), bound=">= 0"),
+        "file": Key("file", ("str",)),
+        "plain": Key("plain"),
+    }
+
+
+def test_declared_keys_does_not_read_the_parts_of_a_dict_as_keys(tmp_path: Path) -> None:
+    file = write(tmp_path, "outer:   # (dict) parts\n  inner: 1   # (int) a part, >= 1\n")
+    assert list(declared_keys(file)) == ["outer"]
+
+
+def test_declared_keys_accepts_null_only_where_it_is_the_default_or_declared(tmp_path: Path) -> None:
+    file = write(tmp_path, "width: 8   # (int) how wide\nfile: ~   # (str) where\ncols: [a]   # (list or None) which\n")
+    assert {name: key.nullable for name, key in declared_keys(file).items()} == {
+        "width": False,
+        "file": True,
+        "cols": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("types", "written", "value"),
+    [
+        (("int",), "7", 7),
+        (("float",), "1e-3", 0.001),
+        (("float",), "1", 1.0),
+        (("float",), 1, 1.0),
+        (("bool",), "False", False),
+        (("bool",), "true", True),
+        (("list",), "[5, 10]", [5, 10]),
+        (("list",), (0.9, 0.98), [0.9, 0.98]),
+        (("dict",), "{mode: uni100}", {"mode": "uni100"}),
+        (
+            ("dict",),
+            "{'split':{'LS':'test_only'}, 'a': None, 'b': True}",
+            {"split": {"LS": "test_only"}, "a": None, "b": True},
+        ),
+        (("str",), "[5,inf)", "[5,inf)"),
+        (("str",), "[5,10]", "[5,10]"),
+        (("str",), "007", "007"),
+        (("str",), 0, "0"),
+        (("str",), "", ""),
+        (("str",), "None", None),
+        (("dict",), "~", None),
+        (("float", "str"), "0.5", 0.5),
+        (("float", "str"), "time", "time"),
+        ((), "__import__('os').getcwd()", "__import__('os').getcwd()"),
+        ((), "1 + 1", "1 + 1"),
+        ((), "[unclosed", "[unclosed"),
+    ],
+)
+def test_check_value_reads_text_by_type(types: tuple[str, ...], written: Any, value: Any) -> None:
+    read = check_value(Key("key", types), written, ORIGIN)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "message"),
+    [
+        (Key("epochs", ("int",)), "many", "epochs (command line) is 'many', it must be int or ~"),
+        (Key("epochs", ("int",)), "1.5", "epochs (command line) is 1.5, it must be int or ~"),
+        (Key("epochs", ("int",)), True, "epochs (command line) is True, it must be int or ~"),
+        (Key("rate", ("float",), nullable=False), "~", "rate (command line) is None, it must be float"),
+        (Key("topk", ("list", "int")), "{}", "topk (command line) is {}, it must be list or int or ~"),
+        (Key("width", ("int",), bound=">= 1"), "0", "width (command line) is 0, it must be >= 1"),
+        (Key("rate", ("float",), bound="> 0"), "0", "rate (command line) is 0.0, it must be > 0"),
+        (Key("rate", ("float",), bound="> 0"), ".inf", "rate (command line) is inf, it must be finite"),
+        (Key("rate", ("float",)), ".nan", "rate (command line) is nan, it must be finite"),
+        (Key("rates", ("list",)), "[1, -.inf]", "rates (command line) is [1, -inf], it must be finite"),
+        (Key("p", ("float",), bound="in [0, 1)"), "1", "p (command line) is 1.0, it must be in [0, 1)"),
+        (
+            Key("betas", ("list",), bound="in [0, 1)"),
+            "[0.9, 1.2]",
+            "betas (command line) is [0.9, 1.2], it must be in [0, 1)",
+        ),
+        (
+            Key("loss", ("str",), choices=("BCE", "gBCE")),
+            "gbc",
+            "unknown loss 'gbc' (command line): known are BCE, gBCE. Did you mean 'gBCE'?",
+        ),
+        (
+            Key("decay", ("float", "str"), choices=("learnable", "time"), bound=">= 0"),
+            "tme",
+            "unknown decay 'tme' (command line): known are learnable, time or a number >= 0. Did you mean 'time'?",
+        ),
+    ],
+)
+def test_check_value_names_the_value_and_what_is_right(key: Key, written: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_value(key, written, ORIGIN)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("number", [0.0, 0.5])
+def test_check_value_keeps_numbers_inside_a_half_open_interval(number: float) -> None:
+    assert check_value(Key("p", ("float",), bound="in [0, 1)"), number, ORIGIN) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "is not valid yaml"),
+        ("- a\n- b\n", "must hold 'key: value' lines"),
+        ("1: a\n", "must hold 'key: value' lines"),
+        ("a: 1\nb: 2\na: 3\n", "not valid yaml: 'a' is given twice"),
+        ("a: {b: 1, b: 1}\n", "not valid yaml: 'b' is given twice"),
+        ("a: !!python/object/apply:os.getcwd []\n", "is not valid yaml"),
+    ],
+)
+def test_read_yaml_refuses_what_is_no_list_of_settings(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_yaml(write(tmp_path, text))
+
+
+def test_read_yaml_names_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read .*absent\.yaml.*No such file"):
+        read_yaml(tmp_path / "absent.yaml")
+
+
+def test_read_yaml_takes_an_empty_file_as_no_settings(tmp_path: Path) -> None:
+    assert read_yaml(write(tmp_path, "# nothing yet\n")) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("n_codeword", " Did you mean 'n_codewords'?"),
+        ("max_item_list_length", " Did you mean 'MAX_ITEM_LIST_LENGTH'?"),
+        ("zzz", ""),
+    ],
+)
+def test_did_you_mean_finds_the_closest_name(name: str, hint: str) -> None:
+    assert did_you_mean(name, ["n_codewords", "MAX_ITEM_LIST_LENGTH"]) == hint

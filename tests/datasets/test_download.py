@@ -1,0 +1,267 @@
+"""Downloads from a server on this machine that breaks off, lies, refuses or says nothing."""
+
+import functools
+import hashlib
+import io
+import socket
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recbole_lisa.cli.main import main
+from recbole_lisa.datasets import download as module
+from recbole_lisa.datasets.download import DownloadError, download
+from recbole_lisa.errors import UsageError
+from recbole_lisa.quick_start import run
+from tests.datasets.server import Publisher
+from tests.tiny import TinyModel
+
+CONTENT = np.random.default_rng(1).bytes(3_000_000)
+HEAD = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAUSE_SECONDS", 0.0)
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def dead_url() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}/ml-1m.zip"
+
+
+def md5(content: bytes) -> str:
+    return f"md5:{hashlib.md5(content).hexdigest()}"
+
+
+@functools.cache
+def archive() -> bytes:
+    """A small ml-1m.zip: 12 users walk around a circle of 12 items."""
+    lines = [f"{user}::{(user + step) % 12}::5::{step}" for user in range(12) for step in range(9)]
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as stream:
+        stream.writestr("ml-1m/ratings.dat", "\n".join(lines) + "\n")
+    return packed.getvalue()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("checksum", [md5(CONTENT), f"sha256:{hashlib.sha256(CONTENT).hexdigest()}", None])
+def test_a_file_comes_whole_and_checked(tmp_path: Path, checksum: str | None) -> None:
+    with Publisher(CONTENT) as publisher:
+        download(publisher.url, tmp_path / "new" / "a.zip", checksum)
+    assert (tmp_path / "new" / "a.zip").read_bytes() == CONTENT
+    assert names(tmp_path / "new") == ["a.zip"]
+    assert publisher.asked == [None]
+
+
+@pytest.mark.parametrize("checksum", [md5(CONTENT), None])
+def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(tmp_path: Path, checksum: str | None) -> None:
+    with Publisher(CONTENT, break_after=[1_000_000, 700_000]) as publisher:
+        download(publisher.url, tmp_path / "a.zip", checksum)
+    assert (tmp_path / "a.zip").read_bytes() == CONTENT
+    assert publisher.asked == [None, "bytes=1000000-", "bytes=1700000-"]
+
+
+def test_a_server_without_ranges_starts_over(tmp_path: Path) -> None:
+    with Publisher(CONTENT, break_after=[1_000_000], ranges=False) as publisher:
+        download(publisher.url, tmp_path / "a.zip", md5(CONTENT))
+    assert (tmp_path / "a.zip").read_bytes() == CONTENT
+    assert len(publisher.asked) == 2
+
+
+def test_a_file_that_changes_between_two_parts_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = CONTENT[::-1]
+    with Publisher(CONTENT, break_after=[1_000_000]) as publisher:
+
+        def change(_: float) -> None:
+            publisher.content, publisher.tag = newer, '"2"'
+
+        monkeypatch.setattr(module.time, "sleep", change)
+        download(publisher.url, tmp_path / "a.zip", None)
+    assert (tmp_path / "a.zip").read_bytes() == newer
+
+
+def test_an_attempt_that_keeps_breaking_off_keeps_its_part_for_the_next_call(tmp_path: Path) -> None:
+    with Publisher(CONTENT, break_after=[1000, *[0] * 9]) as publisher:
+        with pytest.raises(DownloadError, match="it broke off after 1,000 of 3,000,000 bytes; the 1,000 bytes .* in"):
+            download(publisher.url, tmp_path / "a.zip", md5(CONTENT))
+        assert len(publisher.asked) == 6
+        assert names(tmp_path) == ["a.zip.part"]
+        publisher.break_after.clear()
+        download(publisher.url, tmp_path / "a.zip", md5(CONTENT))
+    assert publisher.asked[-1] == "bytes=1000-"
+    assert (tmp_path / "a.zip").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(("part", "requests"), [(CONTENT, 1), (CONTENT + b"more", 2)])
+def test_a_part_that_is_complete_or_too_long_is_settled(tmp_path: Path, part: bytes, requests: int) -> None:
+    (tmp_path / "a.zip.part").write_bytes(part)
+    with Publisher(CONTENT) as publisher:
+        download(publisher.url, tmp_path / "a.zip", md5(CONTENT))
+    assert (tmp_path / "a.zip").read_bytes() == CONTENT
+    assert len(publisher.asked) == requests
+
+
+def test_an_old_part_without_a_checksum_is_not_trusted(tmp_path: Path) -> None:
+    (tmp_path / "a.zip.part").write_bytes(b"of something else")
+    with Publisher(CONTENT) as publisher:
+        download(publisher.url, tmp_path / "a.zip", None)
+    assert (tmp_path / "a.zip").read_bytes() == CONTENT
+
+
+def test_a_wrong_checksum_is_told_and_nothing_is_kept(tmp_path: Path) -> None:
+    with Publisher(CONTENT) as publisher, pytest.raises(DownloadError) as caught:
+        download(publisher.url, tmp_path / "new" / "a.zip", "md5:" + "0" * 32)
+    assert f"its md5 is {md5(CONTENT)[4:]}, its publisher's {'0' * 32}" in str(caught.value)
+    assert names(tmp_path) == []
+
+
+def test_no_answer_ends_in_seconds_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead_url: str
+) -> None:
+    monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.3)
+    started = time.perf_counter()
+    with pytest.raises(DownloadError, match="cannot download http://127.*refused"):
+        download(dead_url, tmp_path / "new" / "a.zip", md5(CONTENT))
+    with (
+        Publisher(CONTENT, silent=True) as publisher,
+        pytest.raises(DownloadError, match="no answer within 0.3 seconds"),
+    ):
+        download(publisher.url, tmp_path / "new" / "a.zip", md5(CONTENT))
+    with pytest.raises(DownloadError, match="cannot download http://no-such-host.invalid/a.zip"):
+        download("http://no-such-host.invalid/a.zip", tmp_path / "new" / "a.zip", None)
+    assert time.perf_counter() - started < 5
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("status", [403, 404, 503])
+def test_a_refusal_is_told_with_its_status(tmp_path: Path, status: int) -> None:
+    with Publisher(CONTENT, status=status) as publisher, pytest.raises(DownloadError, match=f"answers {status} "):
+        download(publisher.url, tmp_path / "new" / "a.zip", None)
+    assert len(publisher.asked) == 1
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "checksum", "message"),
+    [
+        ("file:///etc/passwd", None, "'file:///etc/passwd' is no address to download from"),
+        ("http://", None, "'http://' is no address .* and a host"),
+        ("http://[::1", None, "is no address"),
+        ("http://a/ü", None, "written in ASCII"),
+        ("https://a/b", "crc:1", "archive_checksum is 'crc:1', it must be md5:<hex> or sha256:<hex>"),
+        ("https://a/b", "md5:xyz", "archive_checksum is 'md5:xyz'"),
+    ],
+)
+def test_a_useless_address_or_checksum_is_refused(tmp_path: Path, url: str, checksum: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        download(url, tmp_path / "a", checksum)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write '.*file/a.zip.part'"):
+        download("https://a/b", tmp_path / "file" / "a.zip", None)
+
+
+TINY = {
+    **{"use_gpu": False, "show_progress": False, "epochs": 1, "topk": [5], "valid_metric": "NDCG@5"},
+    **{"user_inter_num_interval": "[2,inf)", "item_inter_num_interval": "[2,inf)"},
+}
+Go = Callable[..., dict[str, Any]]
+
+
+def go(publisher_url: str, checksum: str, **settings: Any) -> dict[str, Any]:
+    settings = {**TINY, "archive_url": publisher_url, "archive_checksum": checksum, **settings}
+    return run(TinyModel, "ml-1m", config_dict=settings)
+
+
+def test_a_run_fetches_what_it_lacks_once_and_goes_on(isolated_run_dir: Path) -> None:
+    content = archive()
+    with Publisher(content, break_after=[100]) as publisher:
+        first = go(publisher.url, md5(content))
+        asked = len(publisher.asked)
+        second = go(publisher.url, md5(content))
+        assert len(publisher.asked) == asked == 2
+    assert first["loss"] == second["loss"]
+    assert names(isolated_run_dir / "dataset") == ["ml-1m", "ml-1m.zip"]
+    assert (isolated_run_dir / "dataset/ml-1m/ml-1m.inter").read_text().startswith(HEAD + "0\t0\t5\t0\n")
+    log = Path(first["log"]).read_text()
+    assert f"downloaded {publisher.url} to dataset/ml-1m.zip, its checksum is right" in log
+    assert "read ml-1m.zip (ratings.dat): 108 rows, 12 users, 12 items" in log
+    assert "downloaded" not in Path(second["log"]).read_text()
+
+
+def test_a_run_behind_a_firewall_ends_in_one_line_and_leaves_nothing(
+    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], dead_url: str
+) -> None:
+    started = time.perf_counter()
+    words = ["-m", "LISASoft", "-d", "ml-1m", f"--archive_url={dead_url}"]
+    assert main(words) == 2
+    assert time.perf_counter() - started < 10
+    output, errors = capsys.readouterr()
+    assert (output, errors.count("\n")) == ("", 1)
+    assert errors.startswith(f"error: cannot download {dead_url}: Connection refused. Or get ml-1m.zip from https://")
+    assert errors.endswith("and run: recbole-lisa convert ml-1m ml-1m.zip --output dataset/ml-1m\n")
+    assert names(isolated_run_dir) == []
+
+
+def test_a_run_that_must_not_download_asks_nobody(isolated_run_dir: Path) -> None:
+    with Publisher(archive()) as publisher, pytest.raises(UsageError, match="needs the file dataset/ml-1m/ml-1m.inter"):
+        go(publisher.url, md5(archive()), download=False)
+    assert publisher.asked == []
+
+
+def test_an_archive_that_lies_there_is_used_when_it_is_the_publishers(isolated_run_dir: Path, dead_url: str) -> None:
+    (isolated_run_dir / "dataset").mkdir()
+    placed = isolated_run_dir / "dataset" / "ml-1m.zip"
+    placed.write_bytes(archive())
+    with pytest.raises(UsageError, match=r"dataset/ml-1m\.zip is not what its publisher gives, its md5 is .*delete it"):
+        go(dead_url, "md5:" + "0" * 32)
+    result = go(dead_url, md5(archive()))
+    assert "found dataset/ml-1m.zip" in Path(result["log"]).read_text()
+
+
+def test_the_command_downloads_and_tells(isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = archive()
+    with Publisher(content) as publisher:
+        words = ["download", "ml-1m", "--data_path=d", "--archive_url", publisher.url]
+        assert main([*words, "--archive_checksum", md5(content)]) == 0
+        assert capsys.readouterr().out.splitlines() == [
+            f"downloaded {publisher.url} to d/ml-1m.zip, its checksum is right",
+            "read ml-1m.zip (ratings.dat): 108 rows, 12 users, 12 items",
+            "wrote d/ml-1m/ml-1m.inter: 108 rows, 12 users, 12 items",
+        ]
+        assert main(words) == 2
+        assert capsys.readouterr().err == "error: d/ml-1m/ml-1m.inter exists: add --overwrite to write it again\n"
+        assert main([*words, "--archive_checksum", md5(content), "--overwrite"]) == 0
+    assert len(publisher.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ml-2m"], "unknown data set 'ml-2m': known are alibaba, "),
+        (["alibaba"], "'alibaba' has no address to download from: get UserBehavior.csv.zip from https://"),
+        ([], "the following arguments are required: dataset"),
+    ],
+)
+def test_a_mistake_of_the_command_is_one_line(
+    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["download", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+    assert names(isolated_run_dir) == []

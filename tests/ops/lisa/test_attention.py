@@ -1,0 +1,495 @@
+import importlib
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from recbole_lisa.ops import (
+    lisa_attention,
+    lisa_attention_items,
+    lisa_attention_last,
+    lisa_attention_real,
+)
+from recbole_lisa.ops.lisa import naive, numba_loops, torch_blocks
+from recbole_lisa.ops.numba_threads import threads as sharing
+from tests.helpers import assert_close
+
+# The package exports a function of the same name.
+module = importlib.import_module("recbole_lisa.ops.lisa.attention")
+
+SHAPES = [(2, 63, 4, 16), (3, 37, 1, 7), (2, 150, 3, 5), (4, 1, 2, 3), (2, 9, 3, 1)]
+IDS = [f"N{n}-L{length}-B{b}-W{w}" for n, length, b, w in SHAPES]
+D = 6
+
+
+@pytest.fixture(params=["loops", "tensors"])
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Compiled loops, or what runs without Numba."""
+    if request.param == "loops":
+        pytest.importorskip("numba")
+    else:
+        monkeypatch.setattr(sharing, "numba_is_there", lambda: False)
+    return str(request.param)
+
+
+def operands(n: int, length: int, b: int, w: int, *, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Random codes, table, values and a right-padded valid mask; every parameter is a float64 leaf."""
+    codes = torch.randint(w, (n, length, b))
+    table = (torch.randn(b, w, w, dtype=torch.float64) * scale).requires_grad_()
+    values = torch.randn(b, w, D, dtype=torch.float64, requires_grad=True)
+    lengths = torch.randint(0, length + 1, (n,))
+    lengths[0] = length
+    return codes, table, values, torch.arange(length) < lengths.unsqueeze(1)
+
+
+def make_keys(kind: str, codes: Tensor, w: int) -> tuple[Tensor | None, Tensor | None]:
+    """The assignment of a kind, and the leaf that its gradient must reach."""
+    if kind == "hard":
+        return None, None
+    soft = torch.randn(*codes.shape, w, dtype=torch.float64).softmax(dim=-1).requires_grad_()
+    if kind == "soft":
+        return soft, soft
+    hard = torch.nn.functional.one_hot(codes, w).double()
+    return hard + (soft - soft.detach()), soft
+
+
+def make_decay(kind: str, n: int, length: int) -> float | Tensor:
+    if kind == "scalar":
+        return torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
+    if kind == "per_step":
+        return torch.rand(n, length, dtype=torch.float64).requires_grad_()
+    return float(kind)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
+@pytest.mark.parametrize("kind", ["hard", "soft", "straight_through"])
+@pytest.mark.parametrize(("n", "length", "b", "w"), SHAPES, ids=IDS)
+def test_outputs_and_all_gradients_equal_the_quadratic_twin(
+    n: int, length: int, b: int, w: int, kind: str, decay_kind: str, code: str
+) -> None:
+    codes, table, values, valid = operands(n, length, b, w)
+    assignment, leaf = make_keys(kind, codes, w)
+    decay = make_decay(decay_kind, n, length)
+    leaves = [t for t in (leaf, table, values, decay) if isinstance(t, Tensor)]
+    results = []
+    for op in (lisa_attention, naive.lisa_attention):
+        out = op(codes, table, values, assignment=assignment, decay=decay, valid=valid)
+        weight = torch.cos(torch.arange(out.numel(), dtype=torch.float64)).view_as(out)
+        grads = torch.autograd.grad(out, leaves, weight, allow_unused=True, retain_graph=True)
+        results.append((out, *(torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True))))
+    for fast, slow in zip(*results, strict=True):
+        assert_close(fast, slow)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", ["hard", "soft", "straight_through"])
+def test_bidirectional_equals_the_quadratic_twin(kind: str) -> None:
+    codes, table, values, valid = operands(3, 41, 3, 5)
+    assignment, leaf = make_keys(kind, codes, 5)
+    leaves = [t for t in (leaf, table, values) if t is not None]
+    fast = lisa_attention(codes, table, values, assignment=assignment, valid=valid, causal=False)
+    slow = naive.lisa_attention(codes, table, values, assignment=assignment, valid=valid, causal=False)
+    assert_close(fast, slow)
+    grads = zip(
+        torch.autograd.grad(fast.square().sum(), leaves, retain_graph=True),
+        torch.autograd.grad(slow.square().sum(), leaves),
+        strict=True,
+    )
+    for a, b in grads:
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("decay_kind", ["0.1", "scalar", "per_step"])
+def test_gradcheck_of_table_values_and_decay_with_hard_keys(decay_kind: str) -> None:
+    codes, table, values, valid = operands(2, 5, 2, 3)
+    decay = make_decay(decay_kind, 2, 5)
+    leaves = [x for x in (table, values, decay) if isinstance(x, Tensor)]
+
+    def op(*leaves: Tensor) -> Tensor:
+        table, values, *rest = leaves
+        return lisa_attention(codes, table, values, decay=rest[0] if rest else decay, valid=valid)
+
+    assert torch.autograd.gradcheck(op, leaves)
+
+
+@pytest.mark.parametrize("kind", ["soft", "straight_through"])
+def test_gradcheck_of_assignment_table_values_and_decay(kind: str) -> None:
+    codes, table, values, valid = operands(2, 5, 2, 3)
+    soft = torch.rand(2, 5, 2, 3, dtype=torch.float64).add(0.1).requires_grad_()
+    decay = torch.rand(2, 5, dtype=torch.float64).requires_grad_()
+    hard = torch.nn.functional.one_hot(codes, 3).double() if kind == "straight_through" else 0.0
+
+    def op(*leaves: Tensor) -> Tensor:
+        keys, table, values, decay = leaves
+        return lisa_attention(codes, table, values, assignment=hard + keys, decay=decay, valid=valid)
+
+    assert torch.autograd.gradcheck(op, (soft, table, values, decay))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_one_codebook_is_exact_softmax_attention_over_quantised_items(decay: float) -> None:
+    n, length, w = 2, 45, 8
+    codebook = torch.randn(w, D, dtype=torch.float64)
+    codes = torch.randint(w, (n, length, 1))
+    table = (codebook @ codebook.t() / math.sqrt(D)).unsqueeze(0)
+    out = lisa_attention(codes, table, codebook.unsqueeze(0), decay=decay)
+    items = codebook[codes[..., 0]]
+    logits = items @ items.transpose(1, 2) / math.sqrt(D)
+    steps = torch.arange(length, dtype=torch.float64)
+    logits = logits + decay * (steps[None, :] - steps[:, None])
+    exact = logits.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf).softmax(-1) @ items
+    torch.testing.assert_close(out, exact, rtol=1e-13, atol=1e-13)
+    if not decay:
+        assert_close(naive.causal_softmax_attention(items, items, items), exact)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e2, 1e3])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_large_logits_stay_finite_and_equal_the_float64_twin(dtype: torch.dtype, scale: float, kind: str) -> None:
+    codes, table, values, valid = operands(3, 83, 3, 9, scale=scale)
+    assignment, _ = make_keys(kind, codes, 9)
+    slow = naive.lisa_attention(codes, table, values, assignment=assignment, decay=0.1, valid=valid)
+    table32, values32 = (t.detach().to(dtype).requires_grad_() for t in (table, values))
+    keys = None if assignment is None else assignment.detach().to(dtype).requires_grad_()
+    fast = lisa_attention(codes, table32, values32, assignment=keys, decay=0.1, valid=valid)
+    # In float32 a score of 1e3 is itself rounded by 6e-5, and its exponential by as much.
+    atol = 1e-3 if dtype == torch.float32 else 1e-10
+    torch.testing.assert_close(fast.double(), slow, rtol=0.0, atol=atol)
+    fast.square().sum().backward()
+    for leaf in (table32, values32, keys):
+        assert leaf is None or torch.isfinite(leaf.grad).all()
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_length_65536_is_finite_and_right_in_float32(kind: str) -> None:
+    length, b, w = 65_536, 2, 4
+    codes = torch.randint(w, (1, length, b))
+    table, values = torch.randn(b, w, w), torch.randn(b, w, 5)
+    assignment = None if kind == "hard" else torch.randn(1, length, b, w).softmax(-1)
+    out = lisa_attention(codes, table, values, assignment=assignment, decay=0.1)
+    assert torch.isfinite(out).all()
+    tail = slice(length - 400, length)
+    recent = naive.lisa_attention(
+        codes[:, tail],
+        table.double(),
+        values.double(),
+        assignment=None if assignment is None else assignment[:, tail].double(),
+        decay=0.1,
+    )
+    # exp(-0.1 * 200) = 2e-9 of the weight lies before the last 400 items.
+    assert_close(out[:, -200:].double(), recent[:, -200:], computed_in=torch.float32)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["everywhere", "last"])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("logit", [140.0, 1000.0])
+def test_a_faded_codeword_with_a_large_score_still_wins_in_float32(logit: float, kind: str, last: bool) -> None:
+    # exp(-0.1 * 1299) is 0 in float32, but times exp(140) it outweighs everything recent.
+    length, w = 1300, 4
+    codes = torch.ones(1, length, 1, dtype=torch.long)
+    codes[0, 0, 0] = 2
+    table = torch.zeros(1, w, w)
+    table[0, 1, 2] = logit
+    assignment = None if kind == "hard" else torch.nn.functional.one_hot(codes, w).float()
+    values = torch.eye(w).unsqueeze(0)
+    if last:
+        items = torch.arange(length).view(1, length)
+        flat = None if assignment is None else assignment[0]
+        valid = torch.ones(1, length, dtype=torch.bool)
+        out = lisa_attention_last(items, codes[0], table, values, assignment=flat, decay=0.1, valid=valid)[0]
+    else:
+        out = lisa_attention(codes, table, values, assignment=assignment, decay=0.1)[0, -1]
+    recent = (1 - math.exp(-0.1 * (length - 1))) / (1 - math.exp(-0.1))
+    share = 1 / (1 + recent * math.exp(0.1 * (length - 1) - logit))
+    assert_close(out, torch.tensor([0.0, 1 - share, share, 0.0]))
+
+
+def test_length_65536_without_decay_counts_every_item() -> None:
+    length, w = 65_536, 4
+    codes = torch.randint(w, (1, length, 1))
+    values = torch.eye(w).unsqueeze(0)
+    out = lisa_attention(codes, torch.zeros(1, w, w), values)
+    shares = torch.nn.functional.one_hot(codes[0, :, 0], w).double().cumsum(0) / torch.arange(1, length + 1)[:, None]
+    assert_close(out[0].double(), shares, computed_in=torch.float32)
+
+
+@pytest.mark.parametrize("length", [7, 870, 1040, 2048, 5000])
+def test_constant_input_gives_the_geometric_series(length: int) -> None:
+    # Codeword 1 arrives once, first; codeword 0 ever after: their weights are e^{-decay t} and the series of the rest.
+    decay, w = 0.1, 2
+    codes = torch.zeros(1, length, 1, dtype=torch.long)
+    codes[0, 0, 0] = 1
+    values = torch.eye(w, dtype=torch.float64).unsqueeze(0)
+    out = lisa_attention(codes, torch.zeros(1, w, w, dtype=torch.float64), values, decay=decay)
+    t = torch.arange(1, length + 1, dtype=torch.float64)
+    series = (1 - torch.exp(-decay * t)) / (1 - math.exp(-decay))
+    first = torch.exp(-decay * (t - 1))
+    torch.testing.assert_close(out[0, :, 1], first / series, rtol=1e-12, atol=1e-14)
+
+
+def test_one_codeword_returns_the_sum_of_its_values() -> None:
+    values = torch.randn(3, 1, D)
+    out = lisa_attention(torch.zeros(2, 11, 3, dtype=torch.long), torch.randn(3, 1, 1), values, decay=0.1)
+    assert_close(out, values.sum(dim=(0, 1)).expand_as(out))
+
+
+def test_items_form_equals_the_gathered_form_in_outputs_and_gradients() -> None:
+    n, length, b, w, u = 3, 77, 2, 5, 9
+    _, table, values, valid = operands(n, length, b, w)
+    items = torch.randint(u, (n, length))
+    codes = torch.randint(w, (u, b))
+    keys = torch.randn(u, b, w, dtype=torch.float64).softmax(-1).requires_grad_()
+    indexed = lisa_attention_items(items, codes, table, values, assignment=keys, decay=0.1, valid=valid)
+    gathered = lisa_attention(codes[items], table, values, assignment=keys[items], decay=0.1, valid=valid)
+    assert_close(indexed, gathered)
+    for a, b_ in zip(
+        torch.autograd.grad(indexed.sin().sum(), (keys, table, values)),
+        torch.autograd.grad(gathered.sin().sum(), (keys, table, values)),
+        strict=True,
+    ):
+        assert_close(a, b_)
+
+
+@pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_last_position_equals_the_full_output_there(kind: str, decay_kind: str) -> None:
+    n, length, b, w, u = 4, 37, 3, 5, 11
+    _, table, values, valid = operands(n, length, b, w)
+    valid[-1] = False
+    items = torch.randint(u, (n, length))
+    codes = torch.randint(w, (u, b))
+    keys = torch.randn(u, b, w, dtype=torch.float64).softmax(-1).requires_grad_() if kind == "soft" else None
+    decay = make_decay(decay_kind, n, length)
+    full = lisa_attention_items(items, codes, table, values, assignment=keys, decay=decay, valid=valid)
+    last = lisa_attention_last(items, codes, table, values, assignment=keys, decay=decay, valid=valid)
+    final = (valid.sum(1) - 1).clamp_min(0)
+    expected = full[torch.arange(n), final]
+    assert_close(last, expected)
+    assert (last[-1] == 0).all()
+    leaves = [t for t in (keys, table, values) if t is not None]
+    for a, b_ in zip(
+        torch.autograd.grad(last.sin().sum(), leaves, retain_graph=True),
+        torch.autograd.grad(expected.sin().sum(), leaves),
+        strict=True,
+    ):
+        assert_close(a, b_)
+
+
+def test_bfloat16_operands_keep_float32_histograms() -> None:
+    codes, table, values, valid = operands(2, 700, 2, 4)
+    exact = lisa_attention(codes, table, values, valid=valid)
+    half = lisa_attention(codes, table.detach().bfloat16(), values.detach().bfloat16(), valid=valid)
+    assert half.dtype == torch.bfloat16
+    assert_close(half.double(), exact, computed_in=torch.bfloat16)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("n", "length"), [(0, 5), (2, 0)])
+def test_empty_batches_and_sequences_give_empty_outputs(n: int, length: int, causal: bool) -> None:
+    codes = torch.zeros(n, length, 2, dtype=torch.long)
+    assert lisa_attention(codes, torch.zeros(2, 3, 3), torch.zeros(2, 3, D), causal=causal).shape == (n, length, D)
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("last", [False, True], ids=["everywhere", "last"])
+def test_autocast_keeps_histograms_and_normalisers_in_float32(kind: str, last: bool) -> None:
+    # 300 equal items: a bfloat16 histogram would stop counting at 256.
+    length, w = 300, 4
+    codes = torch.zeros(1, length, 1, dtype=torch.long)
+    codes[0, 0] = 1
+    keys = None if kind == "hard" else torch.nn.functional.one_hot(codes, w).float().requires_grad_()
+    table = torch.zeros(1, w, w, requires_grad=True)
+    values = torch.eye(w).unsqueeze(0).requires_grad_()
+    leaves = [x for x in (table, values, keys) if x is not None]
+    results = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            if last:
+                items, flat = torch.arange(length).view(1, -1), None if keys is None else keys[0]
+                valid = torch.ones(1, length, dtype=torch.bool)
+                out = lisa_attention_last(items, codes[0], table, values, assignment=flat, valid=valid)[0]
+            else:
+                out = lisa_attention(codes, table, values, assignment=keys)[0, -1]
+        results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
+    plain, cast = results
+    assert_close(plain[0][1], torch.tensor(1 / length))
+    for a, b in zip(cast, plain, strict=True):
+        assert a.dtype == torch.float32
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_a_compiled_caller_gets_the_same_outputs_and_gradients(kind: str) -> None:
+    codes, table, values, valid = operands(2, 70, 2, 4)
+    keys, _ = make_keys(kind, codes, 4)
+    leaves = [x for x in (table, values, keys) if x is not None]
+
+    def caller(table: Tensor, values: Tensor, keys: Tensor | None) -> Tensor:
+        keys = None if keys is None else keys * 2
+        return lisa_attention(codes, table * 1.5, values + 1, assignment=keys, decay=0.1, valid=valid).sin()
+
+    results = []
+    for function in (caller, torch.compile(caller, backend="aot_eager")):
+        out = function(table, values, keys)
+        results.append((out, *torch.autograd.grad(out.sum(), leaves)))
+    for plain, compiled in zip(*results, strict=True):
+        assert_close(compiled, plain)
+
+
+def test_the_gpu_runs_torch_code_with_one_log_line_where_triton_is_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "triton_is_there", lambda: False)
+    module._log_fallback.cache_clear()
+    gpu = torch.device("cuda")
+    assert [module._kernels_serve(gpu, torch.float32, causal=True) for _ in range(3)] == [False] * 3
+    assert [record.message for record in caplog.records] == [
+        "Triton is not installed: LISA runs on the GPU as plain PyTorch, several times slower"
+    ]
+
+
+def test_kernels_serve_causal_float32_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "triton_is_there", lambda: True)
+    gpu = torch.device("cuda")
+    assert module._kernels_serve(gpu, torch.float32, causal=True)
+    assert not module._kernels_serve(gpu, torch.float64, causal=True)
+    assert not module._kernels_serve(gpu, torch.float32, causal=False)
+    assert not module._kernels_serve(torch.device("cpu"), torch.float32, causal=True)
+
+
+@pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize(("n", "length"), [(1, 700), (3, 333), (70, 35)])
+def test_blocks_of_any_shape_equal_the_twin(
+    n: int, length: int, kind: str, decay_kind: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 16 lanes of 16 steps: one sequence in chunks, a few sequences in chunks, more sequences than lanes.
+    monkeypatch.setattr(torch_blocks, "BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr(numba_loops, "BLOCK_ELEMENTS", 3 * 29)  # 29 rows: blocks begin anywhere in a sequence
+    codes, table, values, valid = operands(n, length, 1, 3)
+    assignment, _ = make_keys(kind, codes, 3)
+    decay = make_decay(decay_kind, n, length)
+    leaves = [x for x in (assignment, table, values, decay) if isinstance(x, Tensor)]
+    outs = [
+        op(codes, table, values, assignment=assignment, decay=decay, valid=valid)
+        for op in (lisa_attention, reference_scan)
+    ]
+    assert_close(*outs)
+    grads = [torch.autograd.grad(out.sin().sum(), leaves) for out in outs]
+    for fast, slow in zip(*grads, strict=True):
+        assert_close(fast, slow)
+
+
+@pytest.mark.parametrize("decay_kind", ["0", "scalar", "per_step"])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("holes", [False, True], ids=["padded", "holes"])
+def test_the_real_positions_alone_equal_those_of_all(holes: bool, kind: str, decay_kind: str, code: str) -> None:
+    n, length, b, w = 4, 31, 3, 5
+    codes, table, values, valid = operands(n, length, b, w)
+    valid[1] = False
+    if holes:
+        valid &= torch.rand(n, length) < 0.6
+    items = torch.arange(n * length).view(n, length)
+    flat, decay = codes.flatten(0, 1), make_decay(decay_kind, n, length)
+    keys, _ = make_keys(kind, flat, w)
+    leaves = [x for x in (keys, table, values, decay) if isinstance(x, Tensor)]
+    results = []
+    for op in (lisa_attention_real, lisa_attention_items):
+        out = op(items, flat, table, values, assignment=keys, decay=decay, valid=valid)
+        out = out if op is lisa_attention_real else out[valid]
+        results.append([out, *torch.autograd.grad(out.sin().sum(), leaves)])
+    for real, chosen in zip(*results, strict=True):
+        assert_close(real, chosen)
+
+
+def test_the_real_positions_of_padding_only_are_none(code: str) -> None:
+    codes, table, values, valid = operands(2, 7, 2, 3)
+    items = torch.arange(14).view(2, 7)
+    out = lisa_attention_real(items, codes.flatten(0, 1), table, values, valid=valid & False)
+    assert out.shape == (0, D)
+
+
+def test_threads_share_the_codebooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    codes, table, values, valid = operands(3, 41, 5, 4)
+    keys, decay = torch.rand(3, 41, 5, 4, dtype=torch.float64).requires_grad_(), make_decay("per_step", 3, 41)
+    leaves = [keys, table, values, decay]
+    results = []
+    for threads in (1, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        out = lisa_attention(codes, table, values, assignment=keys, decay=decay, valid=valid)
+        results.append([out, *torch.autograd.grad(out.sin().sum(), leaves)])
+    for one, three in zip(*results, strict=True):
+        assert torch.equal(one, three)
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_an_item_that_is_not_there_is_refused(kind: str, code: str) -> None:
+    codes, table, values, _ = operands(1, 4, 2, 3)
+    keys = None if kind == "hard" else torch.rand(4, 2, 3)
+    with pytest.raises(IndexError):
+        lisa_attention_items(torch.tensor([[0, 4]]), codes[0], table, values, assignment=keys)
+
+
+def reference_scan(
+    codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor | None, decay: float | Tensor, valid: Tensor
+) -> Tensor:
+    """The step-by-step histogram and Algorithm 1, linear in the length, unlike the quadratic twin."""
+    n, length, n_codebooks = codes.shape
+    keys = torch.nn.functional.one_hot(codes, table.shape[1]).double() if assignment is None else assignment
+    steps = torch.as_tensor(decay, dtype=torch.float64).expand(n, length)
+    histogram = naive.decayed_histogram(keys * valid[:, :, None, None], steps)
+    weights = histogram * table.exp()[torch.arange(n_codebooks), codes]
+    weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-300)
+    return torch.einsum("nlbw,bwd->nld", weights, values) * valid.unsqueeze(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_codes_of_any_integer_type(dtype: torch.dtype) -> None:
+    codes, table, values, valid = operands(2, 20, 2, 4)
+    assert_close(
+        lisa_attention(codes.to(dtype), table, values, valid=valid), lisa_attention(codes, table, values, valid=valid)
+    )
+
+
+def test_arguments_are_not_edited() -> None:
+    codes, table, values, valid = operands(2, 20, 2, 4)
+    keys = torch.rand(2, 20, 2, 4, dtype=torch.float64).requires_grad_()
+    copies = [t.detach().clone() for t in (codes, table, values, valid, keys)]
+    lisa_attention(codes, table, values, assignment=keys, decay=0.3, valid=valid).sum().backward()
+    for now, before in zip((codes, table, values, valid, keys), copies, strict=True):
+        assert torch.equal(now.detach(), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"decay": -0.5}, "at least 0, got -0.5"),
+        ({"causal": False, "decay": 0.1}, "bidirectional attention has no decay"),
+        ({"assignment": torch.ones(2, 4, 2, 3)}, r"assignment must be \(2, 5, 2, 3\)"),
+        ({"table": torch.ones(2, 3, 4)}, r"table must be \(B, W, W\), got \(2, 3, 4\)"),
+        ({"values": torch.ones(1, 3, 6)}, r"values must be \(B, W, D\) = \(2, 3\)"),
+        ({"codes": torch.ones(2, 5, 2)}, "codes must be integers, got torch.float32"),
+        ({"codes": torch.ones(2, 5, 2, dtype=torch.bool)}, "codes must be integers, got torch.bool"),
+        ({"codes": torch.zeros(5, 2, dtype=torch.long)}, r"codes must have 3 dimensions.* got \(5, 2\)"),
+        ({"codes": torch.full((2, 5, 2), 3)}, r"codes must lie in 0\.\.2 \(W - 1\), got 3"),
+        ({"codes": torch.full((2, 5, 2), -1)}, r"codes must lie in 0\.\.2 \(W - 1\), got -1"),
+        ({"decay": torch.tensor(-0.25)}, "at least 0, got -0.25"),
+        ({"valid": torch.ones(2, 4, dtype=torch.bool)}, r"valid must be bool \(N, L\) = \(2, 5\)"),
+        ({"valid": torch.ones(2, 5, dtype=torch.long)}, "valid must be bool .* got torch.int64"),
+        ({"decay": torch.ones(2, 4)}, r"decay must be a number or \(N, L\) = \(2, 5\), got \(2, 4\)"),
+    ],
+)
+def test_wrong_operands_are_named(change: dict[str, object], message: str) -> None:
+    good: dict[str, object] = {
+        "codes": torch.zeros(2, 5, 2, dtype=torch.long),
+        "table": torch.ones(2, 3, 3),
+        "values": torch.ones(2, 3, 6),
+    }
+    settings = {**good, **change}
+    with pytest.raises(ValueError, match=message):
+        lisa_attention(settings.pop("codes"), settings.pop("table"), settings.pop("values"), **settings)

@@ -1,0 +1,69 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from recbole_lisa.ops.numba_threads import cut_rows, loops_serve, targets
+
+pytest.importorskip("numba")
+
+SCRIPT = """
+import multiprocessing
+import sys
+
+import torch
+
+from recbole_lisa.ops.pair_scores import pair_scores
+
+torch.manual_seed(0)
+hidden, table, index = torch.randn(50, 8), torch.randn(9, 8), torch.randint(9, (50, 3))
+wanted = (table[index] @ hidden.unsqueeze(-1)).squeeze(-1)
+
+
+def differs() -> bool:
+    return not torch.allclose(pair_scores(hidden, table, index), wanted, atol=1e-5)
+
+
+def child() -> None:
+    sys.exit(3 if differs() else 0)
+
+
+torch.set_num_threads(2)
+assert not differs()
+assert torch.get_num_threads() == 2, torch.get_num_threads()
+torch.set_num_threads(1)
+assert not differs()
+assert torch.get_num_threads() == 1, torch.get_num_threads()
+torch.set_num_threads(2)
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join(60)
+sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_shared_work_leaves_torchs_threads_alone_and_a_forked_process_works_by_itself() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_not_contiguous_cannot_be_written_to() -> None:
+    with pytest.raises(ValueError, match=r"contiguous tensors only, got strides \(1, 3\)"):
+        targets(torch.zeros(4, 3).t())
+
+
+@pytest.mark.parametrize(("n", "width", "most"), [(10, 3, 9), (1, 5, 2), (0, 4, 8), (7, 1, 7)])
+def test_blocks_hold_every_row_once(n: int, width: int, most: int) -> None:
+    blocks = cut_rows(n, width, most)
+    assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(n))
+    assert all(block.stop - block.start <= max(most // width, 1) for block in blocks)
+
+
+def test_loops_serve_operands_of_one_type_only() -> None:
+    wide, narrow = torch.zeros(2, dtype=torch.float64), torch.zeros(2)
+    assert loops_serve(wide, wide)
+    assert not loops_serve(wide, narrow)
+    assert not loops_serve(narrow.half())
+    assert not loops_serve(narrow.to("meta"))

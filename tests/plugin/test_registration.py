@@ -1,0 +1,427 @@
+"""RecBole's own functions with these models: by class and by name, in this process and in fresh ones."""
+
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recbole.config import Config
+from recbole.data import create_dataset, data_preparation
+from recbole.data.dataset import SequentialDataset
+from recbole.model.sequential_recommender import SASRec
+from recbole.trainer import Trainer
+from recbole.utils import get_model, get_trainer, init_seed
+
+import recbole_lisa
+from recbole_lisa.config.registry import MODELS, model_class
+from recbole_lisa.errors import UsageError
+from recbole_lisa.plugin import registration
+from recbole_lisa.plugin.dataset import AllPositionsDataset
+from recbole_lisa.quick_start import run
+from recbole_lisa.saved import load_data_and_model
+from tests.helpers import assert_close, write_interactions
+from tests.tiny import write_tiny_dataset
+
+pytestmark = pytest.mark.usefixtures("isolated_run_dir", "only_its_own_words")
+SMALL = {
+    **{"data_path": ".", "epochs": 2, "use_gpu": False, "hidden_size": 16, "inner_size": 16, "show_progress": False},
+    **{"MAX_ITEM_LIST_LENGTH": 8, "train_batch_size": 32, "eval_batch_size": 16, "learning_rate": 0.02},
+    **{"topk": [5], "valid_metric": "NDCG@5", "metrics": ["Hit", "NDCG"], "n_codebooks": 2},
+    "eval_args": {"split": {"LS": "valid_and_test"}, "order": "TO", "group_by": "user", "mode": "full"},
+}
+
+
+class Mine(model_class("Transformer")):  # type: ignore[misc]
+    """A model of the user."""
+
+
+@pytest.fixture
+def only_its_own_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """RecBole's Config reads the words of the process, here those of pytest; the data set is `tiny`."""
+    monkeypatch.setattr(sys, "argv", ["script"])
+    warnings.simplefilter("ignore", FutureWarning)
+    write_tiny_dataset(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """RecBole is as it was after each test, and so is the root logger, which RecBole sets up."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    registration.unregister()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+TIMES = {
+    "load_col": {"inter": ["user_id", "item_id", "timestamp"]}
+}  # RecBole's default for a data set of the user lacks them
+
+
+def small(model: str | type[Any], **settings: Any) -> Config:
+    return Config(model=model, dataset="tiny", config_dict={**SMALL, **settings})
+
+
+def trained(config: Config, dataset: type[Any] | None = None) -> tuple[Trainer, tuple[Any, ...]]:
+    """The steps of RecBole's own quick start."""
+    init_seed(config["seed"], config["reproducibility"])
+    data = dataset(config) if dataset else create_dataset(config)
+    train, valid, test = data_preparation(config, data)
+    network = get_model(config["model"]) if isinstance(config.model, str) and not dataset else config.model_class
+    trainer = get_trainer(config["MODEL_TYPE"], config["model"])(config, network(config, train.dataset))
+    trainer.fit(train, valid)
+    return trainer, (train, valid, test)
+
+
+def scores(model: torch.nn.Module, loader: Any) -> torch.Tensor:
+    model.eval()
+    with torch.no_grad():
+        return torch.cat([model.full_sort_predict(batch[0]) for batch in loader])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_by_name_and_by_class_and_back_from_its_file(name: str) -> None:
+    from recbole.quick_start import load_data_and_model as stock_load
+
+    recbole_lisa.register()
+    assert get_model(name) is model_class(name)
+    by_name, (_, _, test) = trained(small(name))
+    by_class, _ = trained(small(model_class(name)))
+    assert type(by_name) is Trainer
+    assert by_name.config["hidden_size"] == 16
+    assert by_name.best_valid_score == by_class.best_valid_score
+    metrics = by_name.evaluate(test)
+    assert by_name.train_loss_dict[1] < by_name.train_loss_dict[0]
+
+    expected = scores(by_name.model, test)
+    _, model, _, _, _, stock_test = stock_load(by_name.saved_model_file)
+    assert_close(scores(model, stock_test), expected)
+    _, model, _, _, _, our_test = load_data_and_model(by_name.saved_model_file, trusted=True)
+    assert_close(scores(model, our_test), expected)
+    assert by_name.evaluate(our_test) == metrics
+
+
+def test_a_class_needs_no_registration_for_its_settings() -> None:
+    trainer, (_, _, test) = trained_by_class = trained(small(model_class("LISASoft"), **TIMES), SequentialDataset)
+    assert trainer.config["n_codewords"] == 16
+    assert trainer.evaluate(test, load_best_model=False).keys() == {"hit@5", "ndcg@5"}
+    assert trained_by_class[0].train_loss_dict[1] < trainer.train_loss_dict[0]
+
+
+def test_a_class_of_the_user_inherits_the_settings_of_its_base() -> None:
+    config = small(Mine, **TIMES)
+    assert config["n_heads"] is None
+    trained(config, SequentialDataset)
+    assert config["n_heads"] == 1
+    recbole_lisa.register()
+    assert small(Mine)["n_heads"] == 1
+
+
+def test_run_recbole_and_the_objective_take_a_name(tmp_path: Path) -> None:
+    from recbole.quick_start import objective_function, run_recbole
+
+    recbole_lisa.register()
+    result = run_recbole(model="LISABase", dataset="tiny", config_dict=dict(SMALL))
+    assert 0 <= result["test_result"]["ndcg@5"] <= 1
+    settings = {**SMALL, "model": "LISABase", "dataset": "tiny"}
+    assert objective_function(settings)["best_valid_score"] == result["best_valid_score"]
+
+
+def test_the_settings_lie_between_those_of_recbole_and_those_of_the_user(tmp_path: Path) -> None:
+    recbole_lisa.register()
+    (tmp_path / "mine.yaml").write_text("n_codewords: 4\n", encoding="utf-8")
+    config = Config("LISASoft", "tiny", ["mine.yaml"], {"n_layers": 2})
+    assert (config["n_codewords"], config["n_layers"], config["n_codebooks"]) == (4, 2, 8)
+    assert config["load_col"] == {"inter": ["user_id", "item_id", "timestamp"]}
+    assert config["train_neg_sample_args"]["distribution"] == "uniform"
+    assert config["eval_args"]["split"] == {"LS": "valid_and_test"}
+    assert small("LISASoft", loss_type="CE")["train_neg_sample_args"]["distribution"] == "none"
+
+
+def test_without_negatives_the_loss_needs_none() -> None:
+    """RecBole's examples for its own models say `train_neg_sample_args: None` and name no loss."""
+    trainer, _ = trained(small(model_class("LISASoft"), **TIMES, train_neg_sample_args=None), SequentialDataset)
+    assert trainer.config["loss_type"] == trainer.model.loss_type == "CE"
+    recbole_lisa.register()
+    assert small("LISASoft", train_neg_sample_args=None)["loss_type"] == "CE"
+    with pytest.raises(
+        ValueError, match="loss_type BCE needs negatives: set train_neg_sample_args, or loss_type to CE"
+    ):
+        trained(small("LISASoft", train_neg_sample_args=None, loss_type="BCE"))
+
+
+@pytest.mark.parametrize("loss_type", ["BCE", "CE", "BPR", "gBCE", "SSM"])
+def test_every_loss_trains_on_the_rows_of_recbole(loss_type: str) -> None:
+    recbole_lisa.register()
+    trainer, _ = trained(small("Transformer", loss_type=loss_type))
+    assert trainer.train_loss_dict[1] < trainer.train_loss_dict[0]
+
+
+def test_popularity_negatives_are_corrected_by_the_counts_of_recbole() -> None:
+    recbole_lisa.register()
+    negatives = {"distribution": "popularity", "sample_num": 3}
+    trainer, (train, _, _) = trained(small("Transformer", loss_type="SSM", train_neg_sample_args=negatives))
+    counts = torch.bincount(train.dataset.inter_feat["item_id"], minlength=train.dataset.item_num)
+    assert trainer.model.log_q.argmax() == counts.argmax()
+
+
+def test_registering_twice_and_undoing_leave_recbole_as_it_was() -> None:
+    import recbole.data.dataset
+    import recbole.quick_start
+    import recbole.quick_start.quick_start
+
+    def state() -> list[Any]:
+        places = (Config, Trainer, recbole.quick_start, recbole.quick_start.quick_start, recbole.data.dataset)
+        modules = {name for name in sys.modules if name.startswith("recbole.model.sequential_recommender.")}
+        load = recbole.quick_start.load_data_and_model.__code__
+        return [modules, torch.load, load, *(dict(vars(place)) for place in places)]
+
+    before = state()
+    recbole_lisa.register()
+    once = state()
+    assert once != before
+    recbole_lisa.register()
+    assert [part.keys() if isinstance(part, dict) else part for part in state()] == [
+        part.keys() if isinstance(part, dict) else part for part in once
+    ]
+    recbole_lisa.register(AllPositionsDataset)
+    recbole_lisa.unregister()
+    assert state() == before
+    recbole_lisa.unregister()
+    with pytest.raises((ValueError, ModuleNotFoundError)):
+        get_model("LISASoft")
+
+
+def test_other_models_find_recbole_as_it_was() -> None:
+    settings = {**TIMES, "train_neg_sample_args": None}
+    before = small(SASRec, **settings).final_config_dict
+    recbole_lisa.register(AllPositionsDataset)
+    assert small(SASRec, **settings).final_config_dict == before
+    trainer, (train, _, test) = trained(small("SASRec", **settings))
+    assert type(train.dataset) is SequentialDataset
+    with pytest.raises(Exception, match="weights_only"):
+        trainer.evaluate(test)
+
+
+def test_a_name_that_recbole_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "SASRec", MODELS["Transformer"])
+    with pytest.raises(UsageError, match="RecBole has a sequential_recommender named SASRec of its own"):
+        recbole_lisa.register()
+
+
+def test_a_function_imported_before_registering_reads_the_files_too() -> None:
+    from recbole.quick_start import load_data_and_model as imported_before
+
+    recbole_lisa.register()
+    trainer, _ = trained(small("LISASoft", epochs=1))
+    assert type(imported_before(trainer.saved_model_file)[1]) is model_class("LISASoft")
+    recbole_lisa.unregister()
+    with pytest.raises(Exception, match="weights_only"):
+        imported_before(trainer.saved_model_file)
+
+
+@pytest.mark.parametrize("dataset", ["AllPositionsDataset", dict])
+def test_what_is_no_data_set_class_is_not_registered(dataset: Any) -> None:
+    with pytest.raises(UsageError, match="register takes a class of sequential data sets, .*, got "):
+        recbole_lisa.register(dataset)
+    with pytest.raises((ValueError, ModuleNotFoundError)):
+        get_model("LISASoft")
+
+
+def test_all_positions_need_the_items_that_the_split_names(tmp_path: Path) -> None:
+    write_interactions(tmp_path, "short", [(f"u{n}", f"i{n + k}", k) for n in range(5) for k in range(3)])
+    recbole_lisa.register(AllPositionsDataset)
+    config = Config(model="Transformer", dataset="short", config_dict=SMALL)
+    with pytest.raises(UsageError, match="no history is long enough for a validation item: the longest of 5 has 3"):
+        data_preparation(config, create_dataset(config))
+
+
+def test_a_stock_run_resumes() -> None:
+    recbole_lisa.register()
+    trainer, (train, valid, _) = trained(small("LISASoft", epochs=1))
+    longer = Trainer(small("LISASoft", epochs=3), trainer.model)
+    longer.resume_checkpoint(trainer.saved_model_file)
+    longer.fit(train, valid)
+    assert sorted(longer.train_loss_dict) == [1, 2]
+
+
+def test_our_checkpoint_is_loaded_by_both() -> None:
+    recbole_lisa.register()
+    from recbole.quick_start import load_data_and_model as stock_load
+
+    result = run("LISASoft", "tiny", config_dict={**SMALL, "loss_type": "CE"})
+    for load in (stock_load, load_data_and_model):
+        config, model, dataset, train, valid, test = load(result["checkpoint"])
+        assert (config["loss_type"], len(train.windows), dataset.item_num) == ("CE", 48, train.dataset.item_num)
+        loader_scores = torch.cat([model.full_sort_predict(batch.interaction) for batch in test])
+        assert loader_scores.shape == (24, dataset.item_num)
+        trainer = recbole_lisa.training.trainer.LISATrainer(config, model)  # type: ignore[attr-defined]
+        assert trainer.evaluate(test, load_best_model=False) == result["test"]
+    config, *_ = load_data_and_model(result["checkpoint"], config_dict={"eval_batch_size": 7})
+    assert config["eval_batch_size"] == 7
+
+
+def test_a_stock_file_is_read_only_when_trusted_and_other_files_are_told(tmp_path: Path) -> None:
+    recbole_lisa.register()
+    trainer, _ = trained(small("LISASoft", epochs=1))
+    with pytest.raises(UsageError, match=r"can run code .*trusted=True"):
+        load_data_and_model(trainer.saved_model_file)
+    with pytest.raises(UsageError, match="there is no checkpoint 'gone.pth'"):
+        load_data_and_model("gone.pth")
+    (tmp_path / "odd.pth").write_bytes(b"odd")
+    with pytest.raises(UsageError, match="'odd.pth' is damaged or is no checkpoint"):
+        load_data_and_model("odd.pth", trusted=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU keeps it")
+def test_files_of_a_gpu_load_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written here on the CPU, under the device that a GPU would have named."""
+    recbole_lisa.register()
+    from recbole.quick_start import load_data_and_model as stock_load
+
+    ours = run("LISASoft", "tiny", config_dict={**SMALL, "epochs": 1})["checkpoint"]
+    trainer, (_, _, test) = trained(small("LISASoft", epochs=1))
+    theirs = trainer.saved_model_file
+    trainer.evaluate(test)
+    expected = scores(trainer.model, test)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda _: "cuda:0")
+        for path in (ours, theirs):
+            state = torch.load(path, weights_only=False)
+            if path == theirs:
+                state["config"]["device"] = torch.device("cuda")
+            torch.save(state, path)
+    with pytest.raises(RuntimeError, match="deserialize object on a CUDA device"):
+        torch.load(ours)
+    for load in (stock_load, lambda path: load_data_and_model(path, trusted=True)):
+        _, model, _, _, _, loader = load(theirs)
+        assert_close(scores(model, loader), expected)
+        _, model, *_ = load(ours)
+        assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+    Trainer(small("LISASoft", epochs=2), trainer.model).resume_checkpoint(theirs)
+    assert run("LISASoft", "tiny", config_dict={**SMALL, "epochs": 2, "resume": str(ours)})["epochs_run"] == 2
+
+
+PROGRAM = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import recbole_lisa
+recbole_lisa.register()
+from recbole.quick_start import run_recbole
+import multiprocessing
+
+def work():
+    result = run_recbole(model="LISASoft", dataset="tiny", config_dict={settings!r})
+    print("score", result["best_valid_score"])
+
+if __name__ == "__main__":
+    work()
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_registers_at_its_top_works_in_spawned_children(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(PROGRAM.replace("{settings!r}", repr(SMALL)), encoding="utf-8")
+    root = str(Path(recbole_lisa.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("score ")]
+    assert len(lines) == 2
+    assert len(set(lines)) == 1
+
+
+def test_a_registered_function_travels_into_a_fresh_process() -> None:
+    from recbole.quick_start import objective_function
+
+    settings = {**SMALL, "model": "LISASoft", "dataset": "tiny"}
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        result = pool.apply(recbole_lisa.registered(objective_function), (settings,))
+    assert result["model"] == "LISASoft"
+
+
+def test_all_positions_are_trained_inside_recbole() -> None:
+    recbole_lisa.register(AllPositionsDataset)
+    trainer, (train, _, _) = trained(small("LISASoft"))
+    batch = next(iter(train))
+    windows = 24 * 2  # 9 training targets of each user in windows of at most 8
+    assert len(train.dataset) == windows
+    assert batch["target_id_list"].shape == (32, 8) == batch["neg_target_id_list"].shape[:2]
+    assert (batch["target_id_list"] > 0).sum(dim=1).tolist() == batch["item_length"].tolist()
+    assert trainer.train_loss_dict[1] < trainer.train_loss_dict[0]
+
+
+def test_all_positions_are_trained_by_run_recbole_and_come_back_from_the_file() -> None:
+    recbole_lisa.register(AllPositionsDataset)
+    from recbole.quick_start import load_data_and_model as stock_load
+    from recbole.quick_start import run_recbole
+
+    settings = {**SMALL, "checkpoint_dir": "all"}
+    result = run_recbole(model="LISASoft", dataset="tiny", config_dict={**settings, "save_dataloaders": True})
+    (path,) = Path("all").glob("LISASoft*.pth")
+    again = run_recbole(model="LISASoft", dataset="tiny", config_dict=dict(settings), saved=False)  # loaders of a file
+    assert again["test_result"].keys() == result["test_result"].keys()
+    _, model, data, _, _, test = stock_load(path)
+    assert type(data) is AllPositionsDataset
+    rows = data[torch.tensor([0, 3])]
+    assert rows["item_id_list"].shape == (2, 8)
+    assert rows["item_length"].tolist() == [1, 4]
+    assert Trainer(small("LISASoft"), model).evaluate(test, load_best_model=False) == result["test_result"]
+
+
+@pytest.mark.parametrize("mode", ["full", "uni10"])
+@pytest.mark.parametrize("split", [{"LS": "valid_and_test"}, {"RS": [0.6, 0.2, 0.2]}])
+def test_held_out_rows_are_those_of_recbole(mode: str, split: dict[str, Any]) -> None:
+    recbole_lisa.register()
+    args = {"split": split, "order": "TO", "group_by": "user", "mode": mode}
+    config = small("LISASoft", eval_args=args, eval_batch_size=10_000)
+    stock, ours = (data_preparation(config, kind(config)) for kind in (SequentialDataset, AllPositionsDataset))
+    for theirs, mine in zip(stock[1:], ours[1:], strict=True):
+        tokens = [tokens_of(loader) for loader in (theirs, mine)]
+        assert tokens[0] == tokens[1]
+        assert len(tokens[0]) == len(mine.dataset)
+    model = model_class("LISASoft")(config, ours[0].dataset)
+    assert Trainer(config, model).evaluate(ours[2], load_best_model=False).keys() == {"hit@5", "ndcg@5"}
+
+
+def tokens_of(loader: Any) -> list[tuple[str, list[str], str]]:
+    """User, history and held-out item of every row, as text: the two data sets number them differently."""
+    data, rows = loader.dataset, loader.dataset[slice(None)]
+    users, items = (data.id2token(name, rows[name]) for name in ("user_id", "item_id"))
+    lists = [
+        data.id2token("item_id", row[:length]).tolist()
+        for row, length in zip(rows["item_id_list"], rows["item_length"], strict=True)
+    ]
+    return sorted(zip(users.tolist(), lists, items.tolist(), strict=True))
+
+
+def test_files_that_are_split_already_work_in_recbole(tmp_path: Path) -> None:
+    folder = tmp_path / "presplit"
+    folder.mkdir()
+    for part, target in {"train": 4, "valid": 5, "test": 6}.items():
+        rows = [f"u{user}\t{' '.join(f'i{user + k}' for k in range(1, target))}\ti{user + target}" for user in range(9)]
+        head = "user_id:token\titem_id_list:token_seq\titem_id:token\n"
+        (folder / f"presplit.{part}.inter").write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
+    recbole_lisa.register()
+    settings = {
+        **{"benchmark_filename": ["train", "valid", "test"], "alias_of_item_id": ["item_id_list"]},
+        "load_col": {"inter": ["user_id", "item_id_list", "item_id"]},
+    }
+    config = Config("LISASoft", "presplit", config_dict={**SMALL, **settings})
+    trainer, (train, _, test) = trained(config)
+    assert len(train.dataset) == len(test.dataset) == 9
+    assert trainer.evaluate(test).keys() == {"hit@5", "ndcg@5"}
+    with pytest.raises(UsageError, match=r"benchmark_filename .*RecBole's own pipeline takes it.*register"):
+        AllPositionsDataset(config)

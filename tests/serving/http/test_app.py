@@ -1,0 +1,482 @@
+"""The service over a real socket: equal to the Recommender, exact under concurrency, clear about mistakes."""
+
+import json
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from recbole_lisa.serving import Recommender
+from recbole_lisa.serving.http.limits import Limits
+from recbole_lisa.serving.http.stores import MemoryStore
+from tests.serving.build import IDS, N_ITEMS, raw, small_bundle
+from tests.serving.http.build import JSON, PATIENCE, Running, running, seeded_recommender, wait_until
+
+pytest.importorskip("uvicorn")
+
+
+def shown(answer: Any) -> dict[str, Any]:
+    return {"items": answer.items, "scores": answer.scores}
+
+
+def test_recommendations_are_the_recommender_s(service: Running) -> None:
+    recommender, histories = seeded_recommender(), [raw([1, 2, 3]), raw([4]), raw([5, 6] * 30)]
+    candidates = raw([7, 8, 9])
+    for body, arguments in (
+        ({"histories": histories}, {}),
+        ({"histories": histories, "k": 3, "filter_seen": False}, {"k": 3, "filter_seen": False}),
+        ({"histories": histories, "candidates": candidates}, {"candidates": candidates}),
+        (
+            {"histories": histories, "candidates": [candidates, [], raw([1])]},
+            {"candidates": [candidates, [], raw([1])]},
+        ),
+    ):
+        answer = service.call("POST", "/recommend", body)
+        expected = recommender.recommend(histories, **arguments)
+        assert answer.status == 200
+        assert answer.json == {"recommendations": [shown(one) for one in expected]}
+    assert service.call("POST", "/recommend", {"histories": []}).json == {"recommendations": []}
+
+
+def test_a_session_is_the_recommender_s_to_the_bit(service: Running) -> None:
+    session = seeded_recommender().start(raw([1, 2]))
+    assert service.call("POST", "/sessions", {"id": "exact", "history": raw([1, 2])}).json == {
+        "id": "exact",
+        "length": 2,
+    }
+    for items in (raw([3]), raw([4, 5, 3])):
+        for item in items:
+            session.update(item)
+        answer = service.call("POST", "/sessions/exact/items", {"items": items})
+        assert answer.json == {"id": "exact", "length": len(session)}
+    assert service.call("GET", "/sessions/exact/bytes").body == session.to_bytes()
+    found = service.call("POST", "/sessions/exact/recommend", {"k": 4, "filter_seen": False}).json
+    assert found == {**shown(session.recommend(4, filter_seen=False)), "length": 6}
+    described = service.call("GET", "/sessions/exact").json
+    assert described == {"id": "exact", "length": 6, "histograms": [session.batch.histograms[0][0].tolist()]}
+    assert service.call("DELETE", "/sessions/exact").json == {"id": "exact", "deleted": True}
+    for method, path, body in (
+        ("GET", "/sessions/exact", None),
+        ("GET", "/sessions/exact/bytes", None),
+        ("DELETE", "/sessions/exact", None),
+        ("POST", "/sessions/exact/items", {"items": raw([1])}),
+        ("POST", "/sessions/exact/recommend", {}),
+    ):
+        assert service.call(method, path, body).error == (404, "no_session")
+
+
+def test_ids_of_sessions_are_chosen_by_the_service_or_the_caller(service: Running) -> None:
+    chosen = [service.call("POST", "/sessions", {}) for _ in range(3)]
+    assert [answer.status for answer in chosen] == [201] * 3
+    assert len({answer.json["id"] for answer in chosen}) == 3
+    assert service.call("POST", "/sessions", {"id": "mine"}).status == 201
+    assert service.call("POST", "/sessions", {"id": "mine"}).error == (409, "session_exists")
+    assert service.call("POST", "/sessions/mine/recommend", {}).error == (422, "invalid")  # it has no item yet
+
+
+def test_a_repeated_update_is_refused_by_the_expected_length(service: Running) -> None:
+    service.call("POST", "/sessions", {"id": "once", "history": raw([1])})
+    body = {"items": raw([2]), "expected_length": 1}
+    assert service.call("POST", "/sessions/once/items", body).json["length"] == 2
+    assert service.call("POST", "/sessions/once/items", body).error == (409, "other_length")
+    assert service.call("GET", "/sessions/once").json["length"] == 2
+
+
+def test_unknown_items_go_by_the_policy(service: Running) -> None:
+    recommender, body = seeded_recommender(), {"histories": [["new", "item 1"], ["item 2"], ["new"]], "k": 3}
+    known = recommender.recommend([raw([1]), raw([2])], 3)
+    expected = [shown(known[0]), shown(known[1]), {"items": [], "scores": []}]
+    refused = service.call("POST", "/recommend", body)
+    assert refused.error == (422, "invalid") and "history 0: 1 unknown item: 'new'" in refused.json["message"]
+    assert service.call("POST", "/recommend", {**body, "on_unknown": "skip"}).json == {"recommendations": expected}
+    warned = service.call("POST", "/recommend", {**body, "on_unknown": "warn"}).json
+    assert warned == {"recommendations": expected, "unknown": [["new"], [], ["new"]]}
+
+    assert service.call("POST", "/sessions", {"history": ["new"]}).error == (422, "invalid")
+    started = service.call("POST", "/sessions", {"id": "u", "history": ["new", "item 1"], "on_unknown": "warn"})
+    assert started.json == {"id": "u", "length": 1, "unknown": ["new"]}
+    assert service.call("POST", "/sessions/u/items", {"items": ["item 2", "new"]}).error == (422, "invalid")
+    assert service.call("GET", "/sessions/u").json["length"] == 1  # all of an update or nothing
+    updated = service.call("POST", "/sessions/u/items", {"items": ["item 2", "new"], "on_unknown": "skip"})
+    assert updated.json == {"id": "u", "length": 2}
+    session = recommender.start(raw([1]))
+    session.update("item 2")
+    assert service.call("GET", "/sessions/u/bytes").body == session.to_bytes()
+
+
+def test_unknown_candidates_go_by_the_policy(service: Running) -> None:
+    recommender = seeded_recommender()
+    assert service.call("POST", "/sessions", {"id": "c", "history": raw([1])}).status == 201
+    for path, history, answer_of in (
+        ("/recommend", {"histories": [raw([1])]}, lambda told: told.pop("recommendations")[0]),
+        ("/sessions/c/recommend", {}, lambda told: {name: told.pop(name) for name in ("items", "scores")}),
+    ):
+        body = {**history, "candidates": ["new", *raw([2, 3])]}
+        assert service.call("POST", path, body).error == (422, "invalid")
+        for policy, more in (("skip", {}), ("warn", {"unknown_candidates": ["new"]})):
+            told = service.call("POST", path, {**body, "on_unknown": policy}).json
+            expected = recommender.recommend([raw([1])], candidates=raw([2, 3]))[0]
+            assert answer_of(told) == shown(expected)
+            assert {name: value for name, value in told.items() if name == "unknown_candidates"} == more
+    body = {"histories": [raw([1])] * 2, "candidates": [["new"], raw([2])], "on_unknown": "warn"}
+    assert service.call("POST", "/recommend", body).json["unknown_candidates"] == [["new"], []]
+
+
+def test_times_count_where_the_model_asks_for_them() -> None:
+    recommender = Recommender(small_bundle("LISABase", histogram_decay="time")[1])
+    with running(recommender) as service:
+        assert service.call("GET", "/health").json["needs_times"] is True
+        body = {"histories": [["new", *raw([1, 2])]], "times": [[1, 2, 9.5]], "k": 3, "on_unknown": "skip"}
+        expected = shown(recommender.recommend([raw([1, 2])], 3, times=[[2, 9.5]])[0])
+        assert service.call("POST", "/recommend", body).json == {"recommendations": [expected]}
+        assert service.call("POST", "/recommend", {"histories": [raw([1])]}).error == (422, "invalid")
+        start = {"id": "t", "history": ["new", "item 1"], "times": [1, 2], "on_unknown": "skip"}
+        assert service.call("POST", "/sessions", start).status == 201
+        assert service.call("POST", "/sessions/t/items", {"items": ["item 2"], "times": [1]}).error == (422, "invalid")
+        assert service.call("POST", "/sessions/t/items", {"items": ["item 2"], "times": [9.5]}).json["length"] == 2
+        assert service.call("POST", "/sessions/t/recommend", {"k": 3}).json["items"] == expected["items"]
+
+
+@pytest.mark.parametrize("name", ["LISASoft", "LISAMini", "LinearTransformer", "Transformer"])
+def test_other_models_are_served_too(name: str) -> None:
+    recommender = seeded_recommender(name)
+    with running(recommender) as service:
+        told = service.call("GET", "/health").json
+        assert (told["model"], told["items"], told["sessions"]) == (name, N_ITEMS - 1, name != "Transformer")
+        answer = service.call("POST", "/recommend", {"histories": [raw([1, 2])], "k": 4}).json
+        assert answer["recommendations"] == [shown(recommender.recommend([raw([1, 2])], 4)[0])]
+        started = service.call("POST", "/sessions", {"id": "s", "history": raw([1, 2])})
+        if name == "Transformer":
+            assert started.error == (422, "invalid") and "Transformer has no sessions" in started.json["message"]
+            return
+        found = service.call("POST", "/sessions/s/recommend", {"k": 4}).json
+        assert found == {**shown(recommender.start(raw([1, 2])).recommend(4)), "length": 2}
+        assert len(service.call("GET", "/sessions/s").json["histograms"]) == (name != "LinearTransformer")
+
+
+def test_two_layers_are_served() -> None:
+    recommender = seeded_recommender("LISAMini", n_layers=2)
+    with running(recommender) as service:
+        service.call("POST", "/sessions", {"id": "s", "history": raw([1])})
+        service.call("POST", "/sessions/s/items", {"items": raw([2, 3])})
+        session = recommender.start(raw([1]))
+        session.update("item 2")
+        session.update("item 3")
+        assert service.call("GET", "/sessions/s/bytes").body == session.to_bytes()
+        assert len(service.call("GET", "/sessions/s").json["histograms"]) == 2
+
+
+def test_items_are_found_by_a_part_of_their_id(service: Running) -> None:
+    assert service.call("GET", "/items?query=tem%202&limit=3").json == {"items": ["item 2", "item 20", "item 21"]}
+    assert service.call("GET", "/items?query=item%2017").json == {"items": ["item 17"]}
+    assert service.call("GET", "/items?query=%00%ff").json == {"items": []}
+    assert len(service.call("GET", "/items").json["items"]) == 20
+    for query in ("limit=0", "limit=101", "limit=x", "limit=%C2%B2", "limit=" + "9" * 999, "query=" + "x" * 101):
+        assert service.call("GET", f"/items?{query}").error == (422, "invalid")
+
+
+def test_one_session_takes_concurrent_updates_one_after_the_other(service: Running) -> None:
+    service.call("POST", "/sessions", {"id": "many"})
+    n, items = 40, IDS[1:]
+
+    def update(number: int) -> int:
+        answer = service.call("POST", "/sessions/many/items", {"items": [items[number % len(items)]]})
+        assert answer.status == 200
+        return int(answer.json["length"])
+
+    with ThreadPoolExecutor(8) as clients:
+        lengths = list(clients.map(update, range(n)))
+    assert sorted(lengths) == list(range(1, n + 1))
+    assert service.call("GET", "/sessions/many").json["length"] == n
+
+
+def test_two_services_on_one_redis_lose_no_update(redis_url: str) -> None:
+    from recbole_lisa.serving.http.redis_store import RedisStore
+
+    recommender, n = seeded_recommender(), 30
+
+    def store() -> Any:
+        return RedisStore(redis_url, recommender.fingerprint, 1000, timeout=PATIENCE)
+
+    with running(recommender, store()) as one, running(recommender, store()) as other:
+        assert one.call("GET", "/health").json["store"] == "redis"
+        assert one.call("POST", "/sessions", {"id": "both"}).status == 201
+        assert other.call("POST", "/sessions", {"id": "both"}).error == (409, "session_exists")
+
+        def update(number: int) -> int:
+            answer = (one, other)[number % 2].call("POST", "/sessions/both/items", {"items": raw([1 + number % 9])})
+            assert answer.status == 200, answer.body
+            return int(answer.json["length"])
+
+        with ThreadPoolExecutor(6) as clients:
+            lengths = list(clients.map(update, range(n)))
+        assert sorted(lengths) == list(range(1, n + 1))
+        assert [s.call("GET", "/sessions/both").json["length"] for s in (one, other)] == [n, n]
+        assert one.call("GET", "/sessions/both/bytes").body == other.call("GET", "/sessions/both/bytes").body
+        assert other.call("DELETE", "/sessions/both").status == 200
+        assert one.call("GET", "/sessions/both").error == (404, "no_session")
+
+
+def test_a_change_that_another_service_made_first_is_done_again(service: Running) -> None:
+    class Overtaken(MemoryStore):
+        """Another service adds an item before each of the first two writes."""
+
+        tries = 0
+
+        async def replace(self, session: str, data: bytes, version: bytes) -> bool:
+            self.tries += 1
+            if self.tries <= 2:
+                stored = await self.load(session)
+                assert stored is not None
+                theirs = recommender.from_bytes(stored.data)
+                theirs.update("item 9")
+                await super().replace(session, theirs.to_bytes(), stored.version)
+            return await super().replace(session, data, version)
+
+    recommender, store = seeded_recommender(), Overtaken(9, 100)
+    with running(recommender, store) as service:
+        service.call("POST", "/sessions", {"id": "s", "history": raw([1])})
+        assert service.call("POST", "/sessions/s/items", {"items": raw([2])}).json["length"] == 4
+        assert store.tries == 3
+        session = recommender.start(raw([1]))
+        for item in raw([9, 9, 2]):
+            session.update(item)
+        assert service.call("GET", "/sessions/s/bytes").body == session.to_bytes()
+        assert b"recbole_lisa_session_conflicts_total 2.0" in service.call("GET", "/metrics").body
+
+
+def test_a_store_that_never_takes_a_change_ends_in_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(MemoryStore):
+        async def replace(self, session: str, data: bytes, version: bytes) -> bool:
+            return False
+
+    monkeypatch.setattr("recbole_lisa.serving.http.app.MAX_TRIES", 3)
+    with running(seeded_recommender(), Refusing(9, 100)) as service:
+        service.call("POST", "/sessions", {"id": "s"})
+        refused = service.call("POST", "/sessions/s/items", {"items": raw([2])})
+        assert refused.error == (503, "busy") and refused.headers["retry-after"] == "1"
+
+
+def held_up() -> tuple[Recommender, threading.Event, threading.Event]:
+    """A recommender that tells when it is asked, and answers only once it is let go."""
+    recommender, asked, let_go = seeded_recommender(), threading.Event(), threading.Event()
+    recommend = recommender.recommend
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        asked.set()
+        assert let_go.wait(PATIENCE)
+        return recommend(*args, **kwargs)
+
+    recommender.recommend = slow  # type: ignore[method-assign]
+    return recommender, asked, let_go
+
+
+def test_requests_beyond_those_that_may_wait_are_told_to_come_back() -> None:
+    recommender, asked, let_go = held_up()
+    body = {"histories": [raw([1])]}
+    with running(recommender, limits=Limits(waiting=1)) as service, ThreadPoolExecutor(1) as clients:
+        first = clients.submit(service.call, "POST", "/recommend", body)
+        assert asked.wait(PATIENCE)
+        assert service.call("GET", "/health").status == 200  # the event loop goes on
+        assert b"recbole_lisa_waiting 1.0" in service.call("GET", "/metrics").body
+        assert service.call("POST", "/recommend", body).error == (503, "busy")
+        let_go.set()
+        assert first.result().status == 200
+        assert service.call("POST", "/recommend", body).status == 200
+
+
+def test_requests_that_have_begun_end_after_the_stop() -> None:
+    recommender, asked, let_go = held_up()
+    with ThreadPoolExecutor(1) as clients, running(recommender) as service:
+        first = clients.submit(service.call, "POST", "/recommend", {"histories": [raw([1])]})
+        assert asked.wait(PATIENCE)
+        service.server.should_exit = True  # what uvicorn does on SIGTERM
+
+        def is_closed() -> bool:
+            try:
+                service.call("GET", "/health")
+            except ConnectionError:
+                return True
+            return False
+
+        wait_until(is_closed)
+        assert not first.done()
+        let_go.set()
+        assert first.result().status == 200
+
+
+def test_a_failure_is_a_500_without_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+    recommender = seeded_recommender()
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise KeyError("a secret")
+
+    recommender.recommend = fail  # type: ignore[method-assign]
+    with running(recommender) as service:
+        failed = service.call("POST", "/recommend", {"histories": [raw([1])]})
+        assert failed.error == (500, "failed") and b"secret" not in failed.body
+        assert service.call("GET", "/health").status == 200
+        assert (
+            b'recbole_lisa_requests_total{route="recommend",status="500"} 1.0' in service.call("GET", "/metrics").body
+        )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "error"),
+    [
+        ("POST", "/recommend", b"{", JSON, (400, "not_json")),
+        ("POST", "/recommend", b"\xff", JSON, (400, "not_json")),
+        ("POST", "/recommend", b"", JSON, (400, "not_json")),
+        ("POST", "/recommend", b'{"histories": ' + b"[" * 50_000, JSON, (400, "not_json")),
+        ("POST", "/recommend", b'{"histories": [[NaN]]}', JSON, (400, "not_json")),
+        ("POST", "/recommend", b'{"histories": [["\\ud800"]]}', JSON, (422, "invalid")),
+        ("POST", "/recommend", b'{"histories": [["item 1"]], "k": 1e400}', JSON, (422, "invalid")),
+        ("POST", "/recommend", b'{"histories": [["item 1"]]}', {}, (415, "not_json")),
+        ("POST", "/recommend", b'{"histories": [["item 1"]]}', {"Content-Type": "text/plain"}, (415, "not_json")),
+        ("POST", "/recommend", b"{}", {**JSON, "Content-Encoding": "gzip"}, (415, "not_json")),
+        ("POST", "/sessions", b'{"id": "../x"}', JSON, (422, "invalid")),
+        ("GET", "/sessions/a%00b", None, {}, (422, "invalid")),
+        ("GET", "/sessions/%FF%FE", None, {}, (422, "invalid")),
+        ("GET", "/sessions/" + "x" * 5000, None, {}, (422, "invalid")),
+        ("DELETE", "/sessions/a b".replace(" ", "%20"), None, {}, (422, "invalid")),
+        ("GET", "/sessions/a%2Fb", None, {}, (404, "no_such_path")),
+        ("GET", "/sessions/", None, {}, (404, "no_such_path")),
+        ("GET", "/../../etc/passwd", None, {}, (404, "no_such_path")),
+        ("GET", "/recommend", None, {}, (405, "not_allowed")),
+        ("PUT", "/sessions", b"{}", JSON, (405, "not_allowed")),
+        ("GET", "/health", None, {"Host": "evil.example"}, (403, "other_host")),
+        ("GET", "/health", None, {"Host": "127.0.0.1.evil.example:80"}, (403, "other_host")),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_mistakes_are_told_as_json(
+    service: Running, method: str, path: str, body: bytes | None, headers: dict[str, str], error: tuple[int, str]
+) -> None:
+    assert service.call(method, path, body, headers).error == error
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:99", "127.0.0.1:8000"])
+def test_names_that_are_served_are_answered(service: Running, host: str) -> None:
+    assert service.call("GET", "/health", headers={"Host": host}).status == 200
+
+
+def test_bodies_have_a_limit_however_they_come() -> None:
+    limits = Limits(body_bytes=1000)
+    with running(seeded_recommender(), limits=limits) as service:
+        fits = json.dumps({"histories": [raw([1])]}).encode().ljust(1000)
+        assert service.call("POST", "/recommend", fits).status == 200
+        for size in (1001, 7000):
+            answer = service.call("POST", "/recommend", fits.ljust(size))
+            assert answer.error == (413, "too_large") and answer.headers["connection"] == "close"
+        head = b"POST /recommend HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        announced = service.raw(head + b"Content-Length: 99999999999\r\n\r\n", then_close=False)
+        assert announced.startswith(b"HTTP/1.1 413 ")
+        chunk = b"200\r\n" + b" " * 512 + b"\r\n"
+        chunked = head + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        large = chunked + chunk * 3 + b"0\r\n\r\n"
+        assert service.raw(large, then_close=False).startswith(b"HTTP/1.1 413 ")
+        assert service.raw(chunked + chunk * 16, then_close=False).startswith(b"HTTP/1.1 413 ")
+        small = b"%x\r\n" % len(fits) + fits + b"\r\n0\r\n\r\n"
+        assert service.raw(chunked + small, then_close=False).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_that_does_not_arrive_is_given_up() -> None:
+    with running(seeded_recommender(), limits=Limits(read_seconds=0.05)) as service:
+        head = b"POST /recommend HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+        assert service.raw(head, then_close=False).startswith(b"HTTP/1.1 408 ")
+
+
+HEAD = b"POST /recommend HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+HOSTILE: dict[str, bytes] = {
+    "nothing": b"",
+    "not http": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20,
+    "no request line": b"\r\n\r\n",
+    "a long path": b"GET /" + b"x" * 10**6 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "a long header": b"GET / HTTP/1.1\r\nX: " + b"x" * 10**6 + b"\r\n\r\n",
+    "no host": b"GET /health HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n",
+    "a length that is none": HEAD + b"Content-Length: -1\r\n\r\n{}",
+    "two lengths": HEAD + b"Content-Length: 2\r\nContent-Length: 20\r\n\r\n{}",
+    "length and chunks": HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "an ended body": HEAD + b'Content-Length: 100\r\n\r\n{"histories"',
+    "an ended chunk": HEAD + b'Transfer-Encoding: chunked\r\n\r\n50\r\n{"histories"',
+    "chunks without end": HEAD + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"his\r\n',
+    "a chunk of no length": HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    "an endless chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n{}",
+    "smuggled": HEAD + b"Content-Length: 2\r\n\r\n{}POST /recommend HTTP/1.1\r\n\r\n",
+    "a websocket": b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_bytes_leave_the_service_as_it_was(
+    service: Running, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answered = service.raw(HOSTILE[kind], then_close=True)
+    statuses = [line.split()[1] for line in answered.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+    assert set(statuses) <= {b"200", b"400", b"403", b"422"}
+    assert (statuses == [b"200"]) == (kind == "a websocket")  # which is answered as plain HTTP
+    assert service.call("GET", "/health").status == 200
+    assert not any(record.levelname in ("ERROR", "CRITICAL") for record in caplog.records)
+
+
+def test_random_damage_is_never_a_failure(service: Running) -> None:
+    service.call("POST", "/sessions", {"id": "fuzz", "history": raw([1])})
+    bodies = {
+        "/recommend": {
+            "histories": [raw([1, 2])],
+            "k": 2,
+            "filter_seen": True,
+            "candidates": raw([3]),
+            "times": [[1, 2]],
+        },
+        "/sessions": {"history": raw([1]), "on_unknown": "skip", "times": [1]},
+        "/sessions/fuzz/items": {"items": raw([1]), "expected_length": 1},
+        "/sessions/fuzz/recommend": {"k": 2, "candidates": raw([1, 2])},
+    }
+    generator, odd = random.Random(0), [None, -1, 0, 1e308, 2**63, "", "\ud800", [], {}, [[]], [None], True, "x" * 2000]
+    changes: list[Callable[[bytes, dict[str, Any]], bytes]] = [
+        lambda text, body: text[: generator.randrange(len(text))],
+        lambda text, body: bytes(generator.choice([b, b, b, b, generator.randrange(256)]) for b in text),
+        lambda text, body: json.dumps({**body, generator.choice(list(body)): generator.choice(odd)}).encode(),
+        lambda text, body: json.dumps({name: generator.choice(odd) for name in body}).encode(),
+        lambda text, body: json.dumps({name: [generator.choice(odd)] for name in body}).encode(),
+    ]
+    seen = set()
+    for _ in range(300):
+        path, body = generator.choice(list(bodies.items()))
+        data = generator.choice(changes)(json.dumps(body).encode(), body)
+        answer = service.call("POST", path, data, JSON)
+        assert answer.status in (200, 201) or answer.error[0] in (400, 409, 422)
+        seen.add(answer.status)
+    assert {400, 422} <= seen
+    assert service.call("GET", "/health").status == 200
+
+
+def test_metrics_count_requests_by_route(service: Running) -> None:
+    def counted() -> float:
+        lines = service.call("GET", "/metrics").body.decode().splitlines()
+        name = 'recbole_lisa_requests_total{route="describe",status="404"}'
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    before = counted()
+    for number in range(3):
+        service.call("GET", f"/sessions/gone{number}")
+    assert counted() == before + 3
+    answer = service.call("GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    for name in (b"process_resident_memory_bytes", b"recbole_lisa_sessions ", b"recbole_lisa_request_seconds_bucket"):
+        assert name in answer.body
+    assert b"gone1" not in answer.body  # a path of a caller is no label
+
+
+def test_every_answer_has_the_headers_that_browsers_heed(service: Running) -> None:
+    for path in ("/", "/health", "/metrics", "/nothing"):
+        headers = service.call("GET", path).headers
+        assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store"
+        assert "access-control-allow-origin" not in headers and "server" not in headers
+    assert "default-src 'none'; script-src 'sha256-" in service.call("GET", "/").headers["content-security-policy"]
+    assert service.call("HEAD", "/health").body == b""

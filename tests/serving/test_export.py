@@ -1,0 +1,160 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recbole_lisa.errors import UsageError
+from recbole_lisa.ops.packing import packed_size
+from recbole_lisa.serving import Recommender
+from recbole_lisa.serving.export import (
+    ENCODER,
+    ITEM_IDS,
+    ITEMS,
+    MANIFEST,
+    fingerprint_of,
+    read_export,
+    read_manifest,
+    write_export,
+)
+from tests.model.build import MODEL_NAMES
+from tests.serving.build import raw, small_bundle
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_what_is_read_recommends_as_what_was_written(name: str, tmp_path: Path) -> None:
+    try:
+        _, bundle = small_bundle(name, n_layers=2)
+    except ValueError as error:
+        pytest.skip(f"{name} cannot run here: {error}")
+    write_export(bundle, tmp_path / "export")
+    before, after = Recommender(bundle), Recommender.load(tmp_path / "export")
+    histories = [raw([1, 2, 3]), raw([7])]
+    assert after.recommend(histories, 5) == before.recommend(histories, 5)
+    assert after.fingerprint == before.fingerprint
+
+
+def test_equal_models_give_equal_bytes(tmp_path: Path) -> None:
+    _, bundle = small_bundle("LISAMini")
+    one, other = (write_export(bundle, tmp_path / name) for name in ("a", "b"))
+    assert one == other
+    assert one["fingerprint"] == fingerprint_of(bundle)
+    for name in (MANIFEST, ITEMS, ENCODER, ITEM_IDS):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_codes_take_log2_bits_and_nothing_is_a_pickle(tmp_path: Path) -> None:
+    _, bundle = small_bundle("LISAMini", n_codewords=5, n_target_codewords=6)
+    manifest = write_export(bundle, tmp_path / "export")
+    with np.load(tmp_path / "export" / ITEMS, allow_pickle=False) as items:
+        assert {name: items[name].nbytes for name in items.files if name.endswith("_codes")} == {
+            "history_codes": packed_size(29 * 3, 5),
+            "target_codes": packed_size(29 * 3, 6),
+        }
+    assert manifest["items"] == {
+        "kind": "codes",
+        "n_items": 29,
+        "history": {"n_codebooks": 3, "n_codewords": 5},
+        "target": {"n_codebooks": 3, "n_codewords": 6},
+    }
+    for name in (ITEMS, ENCODER, ITEM_IDS):
+        with np.load(tmp_path / "export" / name, allow_pickle=False) as archive:
+            assert all(archive[key].dtype != object for key in archive.files)
+
+
+def test_other_models_keep_their_vectors_and_say_so(tmp_path: Path) -> None:
+    manifest = write_export(small_bundle("LISASoft")[1], tmp_path / "export")
+    assert manifest["items"] == {"kind": "vectors", "n_items": 29}
+    assert manifest["item_table"]["compression_ratio"] == 1.0
+
+
+@pytest.mark.parametrize("name", [MANIFEST, ITEMS, ENCODER, ITEM_IDS])
+def test_damage_is_named(name: str, tmp_path: Path) -> None:
+    write_export(small_bundle("LISABase")[1], tmp_path)
+    file = tmp_path / name
+    whole = file.read_bytes()
+    for damaged in (
+        whole[:-40],
+        whole.replace(b"1", b"2", 1) if name == MANIFEST else whole[:-200] + b"?" + whole[-199:],
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(UsageError, match=rf"damaged: {name} (is not JSON|does not have its checksum)|version 2"):
+            read_export(tmp_path)
+    file.unlink()
+    with pytest.raises(UsageError, match=rf"{name}: No such file"):
+        read_export(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "has version 2, this program reads version 1: install the recbole-lisa that wrote it"),
+        ({"format": "other"}, "is no manifest of recbole-lisa export"),
+        ({"model": "LISAMini"}, "is damaged: manifest.json does not have its checksum"),
+    ],
+    ids=str,
+)
+def test_other_manifests_are_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    write_export(small_bundle("LISABase")[1], tmp_path)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest | change))
+    with pytest.raises(UsageError, match=message):
+        read_manifest(tmp_path)
+
+
+def test_files_in_the_way_are_named(tmp_path: Path) -> None:
+    _, bundle = small_bundle("LISABase")
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match="has files in it: name another folder$"):
+            write_export(bundle, tmp_path, overwrite=overwrite)
+    with pytest.raises(UsageError, match="is a file: name a folder"):
+        write_export(bundle, tmp_path / "thesis.txt")
+    write_export(bundle, tmp_path / "export")
+    with pytest.raises(UsageError, match=r"or overwrite it \(--overwrite\)"):
+        write_export(bundle, tmp_path / "export")
+    write_export(small_bundle("LISASoft")[1], tmp_path / "export", overwrite=True)
+    assert Recommender.load(tmp_path / "export").bundle.model == "LISASoft"
+
+
+def test_it_serves_without_recbole_and_pandas(tmp_path: Path) -> None:
+    write_export(small_bundle("LISABase")[1], tmp_path / "export")
+    histories = tmp_path / "histories.csv"
+    histories.write_text("user_id,item_id\nanna,item 1\nanna,item 2\n")
+    code = f"""
+import sys
+for name in ("recbole", "pandas", "ray", "sklearn", "scipy"):
+    sys.modules[name] = None
+from recbole_lisa.serving import Recommender
+recommender = Recommender.load({str(tmp_path / "export")!r})
+session = recommender.start(["item 1"])
+session.update("item 2")
+[expected] = recommender.recommend([["item 1", "item 2"]], 3)
+assert recommender.from_bytes(session.to_bytes()).recommend(3).items == expected.items
+from recbole_lisa.cli.main import main
+sys.exit(main(["recommend", "--export", {str(tmp_path / "export")!r}, "--input", {str(histories)!r},
+               "--output", {str(tmp_path / "top.csv")!r}, "--k", "2"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(",")[:2] for line in (tmp_path / "top.csv").read_text().splitlines()] == [
+        ["user_id", "rank"],
+        ["anna", "1"],
+        ["anna", "2"],
+    ]
+
+
+def test_zero_dimensional_weights_keep_their_shape(tmp_path: Path) -> None:
+    _, bundle = small_bundle("LISABase", histogram_decay="learnable")
+    write_export(bundle, tmp_path)
+    again, _ = read_export(tmp_path)
+    assert {name: tensor.shape for name, tensor in again.weights.items()} == {
+        name: tensor.shape for name, tensor in bundle.weights.items()
+    }
+    assert again.weights["attentions.0.raw_decay"].shape == torch.Size([])

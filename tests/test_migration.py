@@ -1,0 +1,152 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recbole_lisa.cli.main import main
+from recbole_lisa.errors import UsageError
+from recbole_lisa.layers.sequence_encoder import Sequences
+from recbole_lisa.migration import check_output, take_over
+from recbole_lisa.quick_start import run
+from recbole_lisa.saved import load_data_and_model
+from recbole_lisa.serving import Recommender
+from tests.helpers import assert_close
+from tests.model.build import build_model
+from tests.tiny import tiny_settings
+
+SMALL = {"epochs": 2, "hidden_size": 16, "inner_size": 16, "show_progress": False, "learning_rate": 0.01}
+
+
+def train(folder: Path, model: str = "Transformer", **settings: Any) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return folder / run(model, "tiny", config_dict=tiny_settings(folder, **SMALL, **settings))["checkpoint"]
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    return train(folder, quantize_items=True, n_codebooks=2, n_codewords=8)
+
+
+def pair(n_codebooks: int = 2, **settings: Any) -> tuple[Any, Any]:
+    """A Transformer with biases, and a LISABase that took over its parameters, both in float64."""
+    sizes = {"n_codebooks": n_codebooks, "n_codewords": 5}
+    transformer = build_model("Transformer", quantize_items=True, **sizes).double().eval()
+    for name, parameter in transformer.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    lisa = build_model("LISABase", freeze_codebooks=True, **sizes, **settings).double().eval()
+    take_over(lisa, transformer.state_dict())
+    return transformer, lisa
+
+
+@pytest.mark.parametrize("projection", ["per_codebook", "shared"])
+def test_items_are_the_transformer_s(projection: str) -> None:
+    transformer, lisa = pair(codebook_projection=projection)
+    theirs, ours = transformer.item_view(), lisa.item_view()
+    assert torch.equal(theirs.stream, ours.stream)
+    assert torch.equal(theirs.target, ours.target)
+    assert torch.equal(theirs.quantized.codes, ours.quantized.codes)
+    assert [name for name, p in lisa.named_parameters() if not p.requires_grad] == [
+        "item_embedding.weight",
+        "attentions.0.codebook.codewords",
+        "attentions.0.codebook.bilinear",
+    ]
+
+
+@pytest.mark.parametrize("decay", [0, 0.3])
+def test_where_every_codebook_attends_alike_nothing_changes(decay: float) -> None:
+    """One item repeated, no positions: all attention lies on it, whatever the scores."""
+    transformer, lisa = pair(histogram_decay=decay)
+    with torch.no_grad():
+        constant = transformer.attentions[0].output(transformer.attentions[0].value.bias)
+        transformer.position_embedding.weight.zero_()
+        lisa.position_embedding.weight.copy_(constant.expand_as(lisa.position_embedding.weight))
+    items, valid = torch.full((1, 7), 3), torch.ones(1, 7, dtype=torch.bool)
+    theirs = transformer.encode(Sequences(items, valid), transformer.item_view())
+    assert_close(lisa.encode(Sequences(items, valid), lisa.item_view()), theirs)
+
+
+def test_frozen_items_stay_and_the_rest_learns(transformer: Path, tmp_path: Path) -> None:
+    before = load_data_and_model(transformer)[1]
+    out = tmp_path / "migrated.pth"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        words = [
+            f"--checkpoint={transformer}",
+            f"--output={out}",
+            "--epochs=2",
+            f"--checkpoint_dir={tmp_path / 'saved'}",
+        ]
+        assert main(["migrate", *words]) == 0
+    (trained,) = (file for file in (tmp_path / "saved").glob("LISABase-*.pth") if "last" not in file.name)
+    start, end = load_data_and_model(out)[1], load_data_and_model(trained)[1]
+    for model in (start, end):
+        assert torch.equal(model.item_embedding.weight, before.item_embedding.weight)
+        assert torch.equal(model.codebook.codewords, before.codebook.codewords)
+        assert torch.equal(model.codebook.bilinear, before.codebook.bilinear)
+    assert not torch.equal(start.attentions[0].query, end.attentions[0].query)
+    assert not torch.equal(start.position_embedding.weight, end.position_embedding.weight)
+
+
+def test_without_epochs_the_metrics_are_told_and_nothing_is_trained(
+    transformer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "migrated.pth"
+    words = [f"--checkpoint={transformer}", f"--output={out}", "--histogram_decay=0", f"--checkpoint_dir={tmp_path}"]
+    assert main(["migrate", *words]) == 0
+    assert "LISABase without further training: hit@5 0." in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == [out]
+    check_output(out)  # so that the same words may write it again
+    config, model, *_ = load_data_and_model(out)
+    assert (config["model"], config["histogram_decay"], config["n_codewords"]) == ("LISABase", 0, 8)
+    assert model.attentions[0].decay == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        ("Transformer", {}, "is a Transformer whose items are not quantised; train one to migrate from with"),
+        ("LISABase", {"n_codebooks": 2, "n_codewords": 8}, "is a LISABase whose items are not quantised"),
+        ("Transformer", {"quantize_items": True, "n_layers": 2}, "has n_layers 2"),
+    ],
+    ids=str,
+)
+def test_checkpoints_without_codebooks_to_migrate_are_named(
+    model: str, settings: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = train(tmp_path, model, **settings)
+    assert main(["migrate", f"--checkpoint={checkpoint}", f"--output={tmp_path / 'x.pth'}"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_other_sizes_are_named() -> None:
+    transformer = build_model("Transformer", quantize_items=True)
+    with pytest.raises(UsageError, match="the Transformer does not fit this LISABase: .* size mismatch"):
+        take_over(build_model("LISABase", n_codewords=9), transformer.state_dict())
+
+
+def test_mistakes_on_the_command_line_are_named(transformer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        (["--output=x.zip"], "--output is 'x.zip', it must end in .pth"),
+        (["--output=x.pth", "--epoch=3"], "unknown key 'epoch' (config_dict). Did you mean 'epochs'?"),
+    ):
+        assert main(["migrate", f"--checkpoint={transformer}", *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_trained_model_is_not_written_over(transformer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = transformer.read_bytes()
+    assert main(["migrate", f"--checkpoint={transformer}", f"--output={transformer}"]) == 2
+    assert "exists and is not a migrated model without further training" in capsys.readouterr().err
+    assert transformer.read_bytes() == before
+
+
+def test_a_quantised_transformer_is_exported_as_codes(transformer: Path) -> None:
+    from recbole_lisa.training.bundling import bundle_of_checkpoint
+
+    bundle, _ = bundle_of_checkpoint(transformer)
+    assert bundle.code_tables() == [(2, 8)]
+    assert len(Recommender(bundle).recommend([["i1", "i2"]], 3)[0].items) == 3

@@ -1,0 +1,78 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.standin import FIELDS, Catalogue, default_settings
+from recbole_lisa.attention import FullAttention
+from recbole_lisa.errors import UsageError
+from recbole_lisa.layers.sequence_encoder import ItemView
+from recbole_lisa.model.sequential_recommender.lisabase import LISABase
+from recbole_lisa.model.sequential_recommender.transformer import Transformer
+from recbole_lisa.serving import Recommender
+from recbole_lisa.training.bundling import bundle_of, check_scores
+from tests.helpers import assert_close
+from tests.model.build import build_model
+from tests.serving.build import IDS
+
+
+def own_model(model: type[Any], base: str) -> Any:
+    settings = FIELDS | default_settings(base) | {"hidden_size": 16, "inner_size": 16, "MAX_ITEM_LIST_LENGTH": 9}
+    return model(settings, Catalogue(30))
+
+
+def test_a_class_of_its_own_is_exported_when_it_says_what_it_is() -> None:
+    class TwoHeads(Transformer):
+        def build_layer(self, config: Any, index: int) -> FullAttention:
+            return FullAttention(hidden_size=config["hidden_size"], n_heads=2)
+
+    model = own_model(TwoHeads, "Transformer").double()
+    bundle = bundle_of(model, IDS[1:], "small")
+    assert check_scores(model, Recommender(bundle)) < 1e-9
+    assert (bundle.model, bundle.encoder["layers"]) == ("TwoHeads", [["full", {"hidden_size": 16, "n_heads": 2}]])
+
+
+def test_a_class_that_scores_otherwise_is_refused() -> None:
+    class OtherTargets(LISABase):
+        def target(self, x: Tensor, quantized: Any) -> Tensor:
+            return 2 * quantized.reconstruction
+
+    model = own_model(OtherTargets, "LISABase")
+    with pytest.raises(UsageError, match="OtherTargets cannot be exported: its export scores items differently, by"):
+        check_scores(model, Recommender(bundle_of(model, IDS[1:], "small")))
+
+
+def test_an_attention_of_its_own_is_named() -> None:
+    class Own(FullAttention):
+        pass
+
+    class OwnModel(Transformer):
+        def build_layer(self, config: Any, index: int) -> Own:
+            return Own(hidden_size=config["hidden_size"])
+
+    with pytest.raises(UsageError, match="OwnModel cannot be exported: Own is no attention of MECHANISMS"):
+        bundle_of(own_model(OwnModel, "Transformer"), IDS[1:], "small")
+
+
+@pytest.mark.parametrize("name", ["LISABase", "LISASoft", "LISAMini", "Transformer"])
+def test_the_items_are_those_of_the_model_without_padding(name: str) -> None:
+    model = build_model(name).eval()
+    with torch.no_grad():
+        expected, view = model.item_view(), model.item_store().view(torch.arange(29))
+    store: ItemView = view
+    assert_close(store.target, expected.target[1:])
+    if model.item_store().view(torch.arange(1)).quantized is not None and name != "LISASoft":
+        assert expected.quantized is not None and store.quantized is not None
+        assert torch.equal(store.quantized.codes, expected.quantized.codes[1:].long())
+        assert_close(store.stream, expected.stream[1:])
+
+
+def test_the_bundle_does_not_follow_the_model() -> None:
+    model = build_model("LISABase").double()
+    recommender = Recommender(bundle_of(model, IDS[1:], "small"))
+    before = recommender.recommend([["item 1"]], 3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)
+    assert recommender.recommend([["item 1"]], 3) == before

@@ -1,0 +1,186 @@
+"""Used codewords and perplexity in the log, the result, TensorBoard's file and a plot; a warning on collapse."""
+
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from recbole.data.interaction import Interaction
+
+from recbole_lisa.errors import UsageError
+from recbole_lisa.quick_start import run
+from recbole_lisa.training.codebook_usage import (
+    SAMPLED_WINDOWS,
+    check_codebook_plot,
+    codebook_usage,
+    collapsed,
+    draw_codebooks,
+    layer_usage,
+    log_line,
+)
+from tests.model.build import build_model, random_batch
+from tests.tiny import TinyModel, tiny_config, tiny_settings, tiny_trainer
+
+SMALL = {"epochs": 2, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8, "show_progress": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "sets"),
+    [
+        ("LISABase", {}, {"history": 4}),
+        ("LISASoft", {}, {"history": 4}),
+        ("LISAMini", {}, {"history": 4, "target": 6}),
+        ("Transformer", {"quantize_items": True}, {"history": 4}),
+        ("Transformer", {}, {}),
+        ("LinearTransformer", {}, {}),
+    ],
+)
+def test_every_quantiser_of_items_is_watched(name: str, settings: dict[str, Any], sets: dict[str, int]) -> None:
+    model = build_model(name, **settings).eval()
+    usage = codebook_usage(model)
+    assert {name: found["n_codewords"] for name, found in usage.items()} == sets
+    if sets:
+        codes = model.item_view().quantized.codes[1:]
+        assert usage["history"]["used"] == [len(codes[:, b].unique()) for b in range(3)]
+
+
+@pytest.mark.parametrize("name", ["LISABase", "LISASoft", "LISAMini"])
+def test_layers_that_quantise_their_own_input_are_watched(name: str) -> None:
+    model = build_model(name, n_layers=3).train()
+    batch = Interaction(random_batch(9, 7, 30))
+    asked: list[int] = []
+
+    def sample(most: int) -> Interaction:
+        asked.append(most)
+        return batch
+
+    usage = layer_usage(model, SimpleNamespace(sample=sample))
+    assert model.training and asked == [SAMPLED_WINDOWS]
+    model.eval()
+    valid = model._valid(batch)
+    for layer, h in enumerate(model.layer_inputs(model._history(batch), model.item_view())[1:], start=1):
+        codes = model.attentions[layer].codebook(h[valid]).codes
+        found = usage[f"layer {layer + 1}"]
+        assert found["n_codewords"] == 4
+        assert found["used"] == [len(codes[:, b].unique()) for b in range(3)]
+    assert len(usage) == 2
+    assert layer_usage(build_model(name), SimpleNamespace(sample=sample)) == {}
+    assert layer_usage(build_model("Transformer", n_layers=2), SimpleNamespace(sample=sample)) == {}
+
+
+def test_a_run_of_two_layers_logs_both_and_measuring_changes_nothing(
+    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plot = isolated_run_dir / "two.png"
+    settings = tiny_settings(isolated_run_dir, **SMALL, n_layers=2, codebook_plot=str(plot))
+    result = run("LISABase", "tiny", config_dict=settings)
+    assert [list(entry) for entry in result["codebooks"]] == [["epoch", "history", "layer 2"]] * 2
+    log = Path(result["log"]).read_text()
+    assert log_line(1, "layer 2", result["codebooks"][1]["layer 2"]) in log
+    assert b"Codebooks/layer_2_1_used" in b"".join(f.read_bytes() for f in Path("log_tensorboard").rglob("*tfevents*"))
+    monkeypatch.setattr("recbole_lisa.training.codebook_usage.layer_usage", lambda model, train_data: {})
+    assert run("LISABase", "tiny", config_dict=settings)["test"] == result["test"]
+
+
+def test_large_catalogues_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recbole_lisa.model.quantized_recommender.MAX_WATCHED", 10)
+    model = build_model("LISABase", n_items=30)
+    monkeypatch.setattr(model, "embed", counted := Counted(model.embed))
+    codebook_usage(model)
+    assert counted.rows == 10
+
+
+class Counted:
+    """Counts the items that are embedded."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.rows = function, 0
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        self.rows += len(ids)
+        found: torch.Tensor = self.function(ids)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("n_codewords", "n_items", "perplexity", "expected"),
+    [
+        (128, 1000, [1.0, 12.8, 12.9, 128.0], [0, 1]),
+        (128, 20, [2.0, 2.1], [0]),
+        (2, 1000, [1.0, 1.04, 1.2], [0, 1]),
+        (1, 1000, [1.0], []),
+        (8, 1, [1.0], []),
+    ],
+)
+def test_few_codewords_for_most_items_is_a_collapse(
+    n_codewords: int, n_items: int, perplexity: list[float], expected: list[int]
+) -> None:
+    assert collapsed({"n_codewords": n_codewords, "perplexity": perplexity}, n_items) == expected
+
+
+def test_a_run_logs_records_and_draws(isolated_run_dir: Path) -> None:
+    plot = isolated_run_dir / "plots" / "codebooks.png"
+    settings = tiny_settings(isolated_run_dir, **SMALL, result_file="r.json", codebook_plot=str(plot))
+    result = run("LISABase", "tiny", config_dict=settings)
+    found = json.loads(Path("r.json").read_text())["codebooks"]
+    assert found == result["codebooks"]
+    assert [entry["epoch"] for entry in found] == [1, 2]
+    assert found[1]["history"]["n_codewords"] == 8
+    log = Path(result["log"]).read_text()
+    assert log_line(1, "history", found[1]["history"]) in log
+    assert "epoch 2 history codebooks: used codewords " in log
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    check_codebook_plot(str(plot))  # so that a run may draw it anew
+    assert b"Codebooks/history_2_perplexity" in b"".join(
+        f.read_bytes() for f in Path("log_tensorboard").rglob("*tfevents*")
+    )
+
+
+def test_a_collapse_is_warned_of_once(isolated_run_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from recbole_lisa.model.sequential_recommender.lisabase import LISABase
+
+    config = tiny_config(isolated_run_dir, model=LISABase, **SMALL | {"epochs": 3, "learning_rate": 1e-9})
+    trainer, (train, _, _) = tiny_trainer(config)
+    with torch.no_grad():
+        trainer.model.item_embedding.weight[1:] = trainer.model.item_embedding.weight[1].clone()
+    with caplog.at_level(logging.WARNING):
+        trainer.fit(train)
+    warnings = [r.message for r in caplog.records if "collapsed" in r.message]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("epoch 1: codebook history 1, history 2 has collapsed")
+
+
+def test_models_without_codebooks_have_no_lines_and_no_plot(
+    isolated_run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, (train, _, _) = tiny_trainer(tiny_config(isolated_run_dir, model=TinyModel, epochs=1))
+    trainer.fit(train)
+    assert "codebooks" not in trainer.history[0]
+    assert not draw_codebooks(trainer.history, str(isolated_run_dir / "x.png"))
+    assert not (isolated_run_dir / "x.png").exists()
+
+
+def test_a_plot_that_is_no_png_is_refused(isolated_run_dir: Path) -> None:
+    settings = tiny_settings(isolated_run_dir, **SMALL, codebook_plot="codebooks.pdf")
+    with pytest.raises(UsageError, match=r"codebook_plot is 'codebooks\.pdf', it must end in \.png"):
+        run("LISABase", "tiny", config_dict=settings)
+
+
+def test_another_picture_is_not_drawn_over_and_an_unwritable_plot_is_told_before_training(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    Figure(figsize=(1, 1)).savefig(tmp_path / "mine.png")
+    before = (tmp_path / "mine.png").read_bytes()
+    (tmp_path / "folder.png").mkdir()
+    for name, message in (
+        ("mine.png", r"codebook_plot '.*mine\.png' exists and is not the plot of a run, which alone is replaced"),
+        ("mine.png/c.png", r"codebook_plot '.*c\.png' cannot be written \(Not a directory\)"),
+        ("folder.png", "is a folder"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            check_codebook_plot(str(tmp_path / name))
+    assert (tmp_path / "mine.png").read_bytes() == before

@@ -1,0 +1,95 @@
+"""What is compiled computes the same, and where nothing can be compiled one line says so before any work."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.errors import UsageError
+from recbole_lisa.training import compilation
+from recbole_lisa.training.compilation import check_compiler, compile_encoder
+from tests.helpers import assert_close
+from tests.model.build import MODEL_NAMES, build_model, loss_value, random_batch
+from tests.tiny import tiny_config
+
+
+def loss_and_gradients(name: str, batches: list[Any], *, compiled: bool) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = build_model(name, hidden_dropout_prob=0.0)
+    if compiled:
+        compile_encoder(model)
+    found = []
+    for batch in batches:
+        model.train().zero_grad()
+        loss = loss_value(model.calculate_loss(batch))
+        loss.backward()
+        found += [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+        with torch.no_grad():
+            found.append(model.eval().full_sort_predict(batch))
+    return found
+
+
+def compare(name: str) -> None:
+    torch.manual_seed(1)
+    batches = [random_batch(6, 9, 30), random_batch(5, 13, 30)]
+    plain, compiled = (loss_and_gradients(name, batches, compiled=flag) for flag in (False, True))
+    for expected, found in zip(plain, compiled, strict=True):
+        assert_close(found, expected)
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> list[torch.nn.Module]:
+    """Trace as the compiler does, and run what was traced as it is; the list names the modules."""
+    modules: list[torch.nn.Module] = []
+    original = torch.nn.Module.compile
+
+    def note(self: torch.nn.Module, **settings: Any) -> None:
+        modules.append(self)
+        original(self, **settings, backend="eager")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", note)
+    torch.compiler.reset()
+    return modules
+
+
+@pytest.mark.parametrize("name", ["LISASoft", "Transformer"])
+def test_a_traced_encoder_computes_the_same_at_every_size(name: str, traced: list[torch.nn.Module]) -> None:
+    compare(name)
+    assert [type(module).__name__ for module in traced][-1] == "EncoderBlock"
+    assert len(traced) == 2
+
+
+def test_attention_with_loops_that_depend_on_the_data_is_left_out(traced: list[torch.nn.Module]) -> None:
+    compile_encoder(build_model("RoutingTransformer"))
+    assert [type(module).__name__ for module in traced] == ["EncoderBlock"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_a_compiled_encoder_computes_the_same(name: str) -> None:
+    torch.compiler.reset()
+    compare(name)
+
+
+def test_a_missing_compiler_is_told_in_one_line_before_any_work(
+    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Any) -> Any:
+        raise RuntimeError("backend='inductor' raised:\nInvalidCxxCompiler: No working C++ compiler found\n\nmore")
+
+    config = LISAConfig("LISASoft", "ml-100k", config_dict={"compile": True, "use_gpu": False})
+    monkeypatch.setattr(compilation.torch, "compile", refuse)
+    with pytest.raises(UsageError) as caught:
+        check_compiler(config)
+    assert str(caught.value) == (
+        "compile is True, but torch.compile does not work here (InvalidCxxCompiler: No working C++ compiler found): "
+        "install a C++ compiler, such as g++, or set compile to False"
+    )
+    check_compiler(LISAConfig("LISASoft", "ml-100k", config_dict={"compile": False}))
+
+
+def test_a_model_without_an_encoder_is_not_compiled(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="compile is True, but TinyModel has no encoder to compile: leave compile out"):
+        check_compiler(tiny_config(tmp_path, compile=True))

@@ -1,0 +1,183 @@
+"""HR and NDCG through RecBole's evaluator, against fractions worked out by hand."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from recbole.data.interaction import Interaction
+from recbole.evaluator import Collector, Evaluator
+
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.data.dataloader import EvalBatch, create_loaders
+from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.errors import TrainingDivergedError, UsageError
+from recbole_lisa.training.evaluation import check_loader, evaluate
+from tests.tiny import ConstantModel, TinyModel, tiny_config, tiny_loaders
+
+# Ranks of the held-out item in four histories; 11 is outside every cut-off.
+RANKS = (1, 3, 6, 11)
+# HR@5 counts ranks 1 and 3, HR@10 also 6; NDCG adds 1 / log2(rank + 1).
+EXPECTED = {
+    "hit@5": 2 / 4,
+    "hit@10": 3 / 4,
+    "ndcg@5": (1 + 1 / 2) / 4,
+    "ndcg@10": (1 + 1 / 2 + 1 / math.log2(7)) / 4,
+}
+N_RANKED = 20
+
+
+@dataclass
+class Scores(torch.nn.Module):
+    """A model whose scores are written down: (N, V) over the items or over the candidates, batch by batch."""
+
+    rows: torch.Tensor
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def full_sort_predict(self, interaction: Any) -> torch.Tensor:
+        return self.rows[interaction["user_id"]].clone()
+
+    def score_candidates(self, interaction: Any, candidates: torch.Tensor) -> torch.Tensor:
+        assert candidates.shape == (len(interaction), N_RANKED)
+        return self.rows[interaction["user_id"]]
+
+
+class Batches(list[EvalBatch]):
+    """A loader whose batches are written down."""
+
+    dataset = SimpleNamespace(item_num=N_RANKED + 1)
+
+
+def scores_with_ranks(positive: torch.Tensor, first_column: int) -> torch.Tensor:
+    """Scores (4, first_column + N_RANKED) that put column `positive[row]` on rank `RANKS[row]`."""
+    scores = torch.empty(len(RANKS), first_column + N_RANKED)
+    for row, rank in enumerate(RANKS):
+        others = [column for column in range(first_column, scores.shape[1]) if column != positive[row]]
+        order = [*others[: rank - 1], int(positive[row]), *others[rank - 1 :]]
+        scores[row, order] = torch.arange(N_RANKED, 0, -1, dtype=torch.float)
+        scores[row, :first_column] = 1e6  # the padding item must not be ranked
+    return scores
+
+
+def split(interaction: Interaction, candidates: torch.Tensor | None, column: torch.Tensor | None) -> Batches:
+    """Two batches of three and one histories."""
+    return Batches(
+        EvalBatch(interaction[part], *(None if x is None else x[part] for x in (candidates, column)))
+        for part in (slice(0, 3), slice(3, 4))
+    )
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> LISAConfig:
+    return tiny_config(tmp_path, "paper")
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> LISAConfig:
+    return tiny_config(tmp_path, "full_ranking", metrics=["Hit", "NDCG"])
+
+
+def test_full_ranking_gives_the_fractions(full: LISAConfig) -> None:
+    target = torch.tensor([4, 20, 1, 9])
+    interaction = Interaction({"user_id": torch.arange(4), "item_id": target})
+    metrics = evaluate(Scores(scores_with_ranks(target, 1)), split(interaction, None, None), full)
+    assert metrics == pytest.approx(EXPECTED, abs=5e-5)  # RecBole rounds to four places
+    assert all(type(value) is float for value in metrics.values())
+
+
+def test_sampled_ranking_gives_the_fractions(paper: LISAConfig) -> None:
+    column = torch.tensor([0, 19, 7, 3])
+    # The ids of the candidates must not matter, only their columns.
+    candidates = torch.arange(500, 500 + 4 * N_RANKED).reshape(4, N_RANKED)
+    interaction = Interaction({"user_id": torch.arange(4), "item_id": candidates[torch.arange(4), column]})
+    model = Scores(scores_with_ranks(column, 0))
+    metrics = evaluate(model, split(interaction, candidates, column), paper)
+    assert metrics == pytest.approx(EXPECTED, abs=5e-5)
+    assert all(type(value) is float for value in metrics.values())
+
+
+def test_sampled_metrics_equal_those_over_the_whole_catalogue_with_the_others_at_minus_infinity(
+    paper: LISAConfig,
+) -> None:
+    n_users, n_items = 50, 90
+    candidates = torch.stack([torch.randperm(n_items - 1)[:N_RANKED] + 1 for _ in range(n_users)])
+    column = torch.randint(N_RANKED, (n_users,))
+    scores, rows = torch.randn(n_users, N_RANKED), torch.arange(n_users)
+    batch = EvalBatch(Interaction({"user_id": rows}), candidates, column)
+
+    collector = Collector(paper)
+    spread = torch.full((n_users, n_items), -torch.inf).scatter(1, candidates, scores)
+    collector.eval_batch_collect(spread, None, rows, candidates[rows, column])
+    expected = Evaluator(paper).evaluate(collector.get_data_struct())
+    assert evaluate(Scores(scores), Batches([batch]), paper) == dict(expected)
+
+
+@pytest.mark.parametrize(("protocol", "n_ranked"), [("paper", 101), ("full_ranking", 1349)])
+def test_constant_scores_hit_as_often_as_chance(protocol: str, n_ranked: int) -> None:
+    config = LISAConfig(ConstantModel, "ml-100k", protocol=protocol, config_dict={"use_gpu": False})
+    train, _, test = create_loaders(config, create_dataset(config))
+    metrics = evaluate(ConstantModel(config, train.dataset), test, config)
+    for k in (5, 10):
+        chance = k / n_ranked
+        assert abs(metrics[f"hit@{k}"] - chance) < 3.5 * math.sqrt(chance / 943)
+
+
+def test_a_model_that_knows_the_answer_scores_one(tmp_path: Path) -> None:
+    class Oracle(TinyModel):
+        def full_sort_predict(self, interaction: Any) -> torch.Tensor:
+            return torch.nn.functional.one_hot(interaction["item_id"], self.n_items).float()
+
+    for protocol in ("paper", "full_ranking"):
+        config = tiny_config(tmp_path, protocol)
+        train, _, test = tiny_loaders(config)
+        metrics = evaluate(Oracle(config, train.dataset), test, config)
+        assert set(metrics.values()) == {1.0}
+
+
+def test_every_history_is_encoded_once(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    class Counting(TinyModel):
+        def full_sort_predict(self, interaction: Any) -> torch.Tensor:
+            seen.extend(interaction["user_id"].tolist())
+            return super().full_sort_predict(interaction)
+
+    config = tiny_config(tmp_path, "paper")
+    train, _, test = tiny_loaders(config)
+    evaluate(Counting(config, train.dataset), test, config)
+    assert sorted(seen) == sorted(set(seen))
+    assert len(seen) == 24
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("mode", ["full", "uni12"])
+def test_scores_that_are_not_finite_stop_the_evaluation(tmp_path: Path, bad: float, mode: str) -> None:
+    config = tiny_config(tmp_path, eval_args={"mode": mode})
+    train, _, test = tiny_loaders(config)
+    model = TinyModel(config, train.dataset)
+    torch.nn.init.constant_(model.embedding.weight, bad)
+    with pytest.raises(TrainingDivergedError, match="NaN or infinite for 7 of 7 histories.*rate 0.05"):
+        evaluate(model, test, config)
+
+
+def test_topk_longer_than_the_catalogue_is_refused(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path, topk=[5, 31], valid_metric="NDCG@5")
+    with pytest.raises(UsageError, match="the 31 best of only 30 items; give at most 30"):
+        check_loader(tiny_loaders(config)[2], config)
+
+
+def test_topk_longer_than_the_candidates_is_refused(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path, eval_args={"mode": "uni8"}, topk=[5, 10])
+    with pytest.raises(UsageError, match="the 10 best of only 9 candidates.*give at most 9"):
+        check_loader(tiny_loaders(config)[2], config)
+
+
+def test_topk_as_long_as_the_ranking_hits_always(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path, eval_args={"mode": "uni9"}, topk=[10])
+    train, _, test = tiny_loaders(config)
+    assert evaluate(TinyModel(config, train.dataset), test, config)["hit@10"] == 1.0

@@ -1,0 +1,162 @@
+"""Ranks counted block by block equal what RecBole's collector makes of all scores at once."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recbole.evaluator import Collector, Evaluator
+
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.data.dataloader import create_loaders
+from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.errors import TrainingDivergedError
+from recbole_lisa.training import ranking
+from recbole_lisa.training.evaluation import evaluate
+from recbole_lisa.training.ranking import collect, rank_all_items
+from tests.helpers import assert_close
+from tests.tiny import TinyModel, tiny_config, tiny_loaders
+
+ALL_METRICS = ["Hit", "MRR", "NDCG", "Recall", "Precision", "MAP", "GAUC", "ShannonEntropy"]
+N, V = 37, 61
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> LISAConfig:
+    return tiny_config(tmp_path, metrics=ALL_METRICS, topk=[1, 4, 9], valid_metric="NDCG@4", metric_decimal_place=9)
+
+
+@pytest.mark.parametrize("block_scores", [1, N * 7, N * V - 1, 10**6])
+def test_all_metrics_equal_those_of_recbole(
+    config: LISAConfig, monkeypatch: pytest.MonkeyPatch, block_scores: int
+) -> None:
+    monkeypatch.setattr(ranking, "BLOCK_SCORES", block_scores)
+    scores, target = torch.randn(N, V), torch.randint(1, V, (N,))
+    stock, ours = Collector(config), Collector(config)
+    masked = scores.clone()
+    masked[:, 0] = -torch.inf
+    stock.eval_batch_collect(masked, None, torch.arange(N), target)
+    for part in (slice(0, 20), slice(20, N)):
+        rows = scores[part]
+        ranks = rank_all_items(lambda ids, rows=rows: rows[:, ids], target[part], torch.randperm(V), 9)
+        collect(ours, ranks, V, 9)
+    expected, found = (Evaluator(config).evaluate(collector.get_data_struct()) for collector in (stock, ours))
+    assert found.keys() == expected.keys()
+    # RecBole averages GAUC in float32.
+    for name, value in expected.items():
+        assert_close(torch.tensor(float(found[name])), torch.tensor(float(value)), computed_in=torch.float32)
+
+
+@pytest.mark.parametrize("block_scores", [1, 5, 1000])
+def test_equal_scores_rank_in_the_drawn_order(monkeypatch: pytest.MonkeyPatch, block_scores: int) -> None:
+    monkeypatch.setattr(ranking, "BLOCK_SCORES", block_scores)
+    scores = torch.tensor([[9.0, 2.0, 2.0, 3.0, 2.0, 1.0]])  # the first one is padding
+    order = torch.tensor([4, 0, 2, 5, 1, 3])
+    ranks = rank_all_items(lambda ids: scores[:, ids], torch.tensor([2]), order, 2)
+    assert (ranks.higher.item(), ranks.before.item(), ranks.tied.item()) == (1, 1, 2)
+    assert ranks.top[0, 0] == 3
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("item", [2, 5])
+def test_scores_that_are_no_numbers_are_marked(bad: float, item: int) -> None:
+    scores = torch.randn(3, 6)
+    scores[1, item] = bad
+    ranks = rank_all_items(lambda ids: scores[:, ids], torch.tensor([2, 2, 2]), torch.randperm(6), 0)
+    assert (ranks.higher < 0).tolist() == [False, True, False]
+
+
+class InBlocks(TinyModel):
+    """`TinyModel` that scores any items."""
+
+    def item_scorer(self, interaction: Any) -> Any:
+        hidden = self._last(interaction)
+        return lambda ids: hidden @ self.embedding.weight[ids].T
+
+
+def test_a_model_that_scores_blocks_gets_the_metrics_of_one_that_scores_all(tmp_path: Path) -> None:
+    results = []
+    for kind in (TinyModel, InBlocks):
+        torch.manual_seed(4)
+        config = tiny_config(tmp_path, model=kind, metric_decimal_place=9)
+        train, _, test = tiny_loaders(config)
+        results.append(evaluate(kind(config, train.dataset), test, config))
+    assert results[0].keys() == results[1].keys()
+    for name, value in results[0].items():
+        assert_close(torch.tensor(results[1][name]), torch.tensor(value))
+
+
+def test_scores_that_are_no_numbers_stop_the_evaluation(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path, model=InBlocks)
+    train, _, test = tiny_loaders(config)
+    model = InBlocks(config, train.dataset)
+    torch.nn.init.constant_(model.embedding.weight, math.nan)
+    with pytest.raises(TrainingDivergedError, match="scores are NaN or infinite for 7 of 7 histories"):
+        evaluate(model, test, config)
+
+
+def test_constant_scores_hit_as_often_as_chance() -> None:
+    class Constant(InBlocks):
+        def item_scorer(self, interaction: Any) -> Any:
+            return lambda ids: torch.zeros(len(interaction), len(ids))
+
+    config = LISAConfig(Constant, "ml-100k", config_dict={"use_gpu": False})
+    train, _, test = create_loaders(config, create_dataset(config))
+    hits = evaluate(Constant(config, train.dataset), test, config)["hit@10"]
+    chance = 10 / 1349
+    assert abs(hits - chance) < 3.5 * math.sqrt(chance / 943)
+
+
+MEASURE = r"""
+import json, re, sys, time
+from pathlib import Path
+import numpy as np, torch
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.data.dataloader import create_loaders
+from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.training.evaluation import evaluate
+
+def memory_mb(name):
+    return int(re.search(name + r":\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+
+n_items, n_users = 1_000_000, 1000
+Path("big").mkdir()
+with open("big/big.inter", "w") as stream:
+    stream.write("user_id:token\titem_id:token\ttimestamp:float\n")
+    for item in range(n_items):
+        stream.write(f"{item % n_users}\t{item}\t{item}\n")
+settings = {"data_path": ".", "hidden_size": 64, "inner_size": 64, "use_gpu": False, "eval_batch_size": 256}
+config = LISAConfig(sys.argv[1], "big", config_dict=settings)
+train, valid, test = create_loaders(config, create_dataset(config))
+model = config.model_class(config, train.dataset).eval()
+with torch.no_grad():
+    model.item_view()
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+before, started, cpu = memory_mb("VmRSS"), time.perf_counter(), time.process_time()
+metrics = evaluate(model, test, config)
+print(json.dumps({
+    "seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu,
+    "above_mb": memory_mb("VmHWM") - before, "resident_mb": before,
+    "targets": len(test.order), "items": train.dataset.item_num - 1, **metrics,
+}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
+@pytest.mark.parametrize("model", ["Transformer", "LISABase"])
+def test_a_million_items_are_ranked_in_500_mb_above_the_model(isolated_run_dir: Path, model: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(ranking.__file__).parents[2])}
+    command = [sys.executable, "-c", MEASURE, model]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    measured = json.loads(done.stdout.splitlines()[-1])
+    print(measured)
+    assert (measured["items"], measured["targets"]) == (1_000_000, 1000)
+    assert measured["above_mb"] < 500
+    assert measured["seconds"] < 300

@@ -1,0 +1,155 @@
+"""The result of a run: complete, plain, written whole, laid out for reading."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recbole_lisa.errors import UsageError
+from recbole_lisa.training.result import check_result_file, collect_result, result_table, write_result
+from tests.tiny import tiny_config, tiny_trainer
+
+KEYS = {
+    *("model", "dataset", "protocol", "seed", "valid", "test", "best_epoch", "epochs_run", "seconds"),
+    *("seconds_per_epoch", "nproc", "sequences_per_second", "peak_memory_mb", "peak_gpu_memory_mb", "device"),
+    *("checkpoint", "log", "versions"),
+    *("loss", "codebooks", "curve", "config"),
+}
+
+
+def result_of(folder: Path, protocol: str, **settings: Any) -> dict[str, Any]:
+    trainer, (train, valid, test) = tiny_trainer(tiny_config(folder, protocol, **settings))
+    trainer.fit(train, valid, test_data=test)
+    return collect_result(trainer, trainer.evaluate(test), seconds=12.5, log_file=folder / "run.log")
+
+
+@pytest.mark.usefixtures("isolated_run_dir")
+def test_result_describes_a_validated_run(tmp_path: Path) -> None:
+    result = result_of(tmp_path, "full_ranking", epochs=3, test_step=1, seed=11)
+    assert result.keys() == KEYS
+    assert [result[key] for key in ("model", "dataset", "protocol", "seed")] == [
+        *("TinyModel", "tiny", "full_ranking", 11)
+    ]
+    assert result["epochs_run"] == len(result["loss"]) == len(result["curve"]) == 3
+    chosen = {**result["curve"][result["best_epoch"] - 1]}
+    del chosen["epoch"]
+    assert result["test"] == chosen
+    assert result["valid"].keys() == result["test"].keys()
+    assert 0 < result["seconds_per_epoch"] < 12.5 == result["seconds"]
+    assert 50 < result["peak_memory_mb"] < 8000
+    assert result["peak_gpu_memory_mb"] is None
+    assert Path(result["checkpoint"]).is_file()
+    assert {"python", "torch", "numpy", "recbole", "recbole-lisa"} <= result["versions"].keys()
+    assert result["config"]["learning_rate"] == 0.05
+
+
+@pytest.mark.usefixtures("isolated_run_dir")
+def test_an_earlier_result_is_replaced_and_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    write_result(result_of(tmp_path, "paper", epochs=1), path)
+    check_result_file(str(path))
+    for text in ("notes", "[1, 2]", '{"model": "mine", "config": {}}'):
+        path.write_text(text)
+        with pytest.raises(
+            UsageError, match=r"r\.json' exists and is not the result of a run, which alone is replaced"
+        ):
+            check_result_file(str(path))
+        assert path.read_text() == text
+
+
+@pytest.mark.usefixtures("isolated_run_dir")
+def test_result_without_validation_tests_the_last_epoch(tmp_path: Path) -> None:
+    result = result_of(tmp_path, "paper", epochs=3, test_step=3)
+    assert result["valid"] is None
+    assert result["best_epoch"] == 3
+    assert result["curve"] == [{"epoch": 3, **result["test"]}]
+
+
+def test_written_result_is_strict_json(tmp_path: Path) -> None:
+    result = {"valid": None, "loss": [0.5, math.inf], "config": {"betas": (0.9, math.nan)}, "name": "ä"}
+    write_result(result, tmp_path / "deep" / "r.json")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = (tmp_path / "deep" / "r.json").read_text(encoding="utf-8")
+    assert json.loads(text, parse_constant=refuse) == {
+        "valid": None,
+        "loss": [0.5, "inf"],
+        "config": {"betas": [0.9, "nan"]},
+        "name": "ä",
+    }
+
+
+def test_failed_writing_keeps_the_old_result(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    write_result({"run": 1}, path)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        write_result({"run": object()}, path)
+    assert json.loads(path.read_text()) == {"run": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_result_file_that_is_a_folder_is_refused_early(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder; name a file in it"):
+        check_result_file(str(tmp_path))
+
+
+def test_result_file_below_a_file_is_refused_early(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"file/r\.json' cannot be written \(Not a directory\)"):
+        check_result_file(str(tmp_path / "file" / "r.json"))
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can write")
+def test_result_file_where_no_file_can_be_made_is_refused_early() -> None:
+    with pytest.raises(UsageError, match=r"'/proc/r\.json' cannot be written .*; name a file in a folder that can be"):
+        check_result_file("/proc/r.json")
+
+
+def test_result_file_in_a_folder_without_permission_is_refused_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **settings: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UsageError, match=r"r\.json' cannot be written \(Permission denied\)"):
+        check_result_file(str(tmp_path / "r.json"))
+
+
+@pytest.mark.parametrize("path", ["", " "])
+def test_empty_result_file_is_refused_early(path: str) -> None:
+    with pytest.raises(UsageError, match=r"result_file is empty; name a file, such as result\.json"):
+        check_result_file(path)
+
+
+def test_the_check_of_a_good_result_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    check_result_file(str(tmp_path / "deep" / "r.json"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_table_sets_validation_beside_test() -> None:
+    result = {
+        **{"model": "LISASoft", "dataset": "ml-100k", "protocol": "full_ranking", "seed": 1, "seconds": 3.14},
+        **{"best_epoch": 2, "epochs_run": 5, "checkpoint": "saved/run.pth"},
+        "valid": {"hit@5": 0.25, "ndcg@10": 0.125},
+        "test": {"hit@5": 0.5, "ndcg@10": 0.0625},
+    }
+    assert result_table(result).splitlines() == [
+        "LISASoft on ml-100k, protocol full_ranking, seed 1: epoch 2 of 5, 3.1 s",
+        "metric      valid      test",
+        "---------------------------",
+        "hit@5      0.2500    0.5000",
+        "ndcg@10    0.1250    0.0625",
+        "checkpoint: saved/run.pth",
+    ]
+    assert "hit@5           -    0.5000" in result_table({**result, "valid": None})
+    assert "hit@5      0.2500         -" in result_table({**result, "test": None})
+    assert result_table({**result, "valid": None, "test": None}).splitlines()[1:4] == [
+        "metric     valid      test",
+        "--------------------------",
+        "-              -         -",
+    ]

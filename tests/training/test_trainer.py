@@ -1,0 +1,228 @@
+"""Training, validation and early stopping of whole tiny runs."""
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recbole.data
+import torch
+from recbole.data.interaction import Interaction
+
+from recbole_lisa.data.dataloader import EvalLoader
+from recbole_lisa.errors import TrainingDivergedError, UsageError
+from recbole_lisa.training.checkpoint import last_file, load_checkpoint
+from tests.tiny import TinyModel, tiny_config, tiny_trainer
+from tests.training.test_resume import move_first_line_to_the_end
+
+pytestmark = pytest.mark.usefixtures("isolated_run_dir")
+
+
+def scripted(trainer: Any, scores: list[float]) -> list[int]:
+    """Let the validation of `trainer` give these scores, one per epoch; the list fills with the epochs done."""
+    done: list[int] = []
+
+    def evaluate(*arguments: Any, **settings: Any) -> dict[str, float]:
+        done.append(len(trainer.history))
+        return {"ndcg@10": scores[len(trainer.history) - 1]}
+
+    trainer.evaluate = evaluate
+    return done
+
+
+def test_training_lowers_the_loss_and_learns_the_next_item(tmp_path: Path) -> None:
+    trainer, (train, valid, test) = tiny_trainer(tiny_config(tmp_path, epochs=25))
+    score, best = trainer.fit(train, valid)
+    losses = [epoch["loss"] for epoch in trainer.history]
+    assert losses[-1] < 0.7 * losses[0]
+    assert score == best["ndcg@10"]
+    assert trainer.evaluate(test)["hit@10"] > 0.6  # chance is 1 / 3, the data follows its rule 7 times in 10
+
+
+@pytest.mark.parametrize("learner", ["adam", "adamw"])
+def test_adam_uses_the_betas_of_the_configuration(tmp_path: Path, learner: str) -> None:
+    trainer, _ = tiny_trainer(tiny_config(tmp_path, learner=learner, adam_betas=[0.8, 0.95]))
+    assert [group["betas"] for group in trainer.optimizer.param_groups] == [(0.8, 0.95)]
+
+
+def test_an_epoch_takes_its_batches_by_its_number(tmp_path: Path) -> None:
+    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, epochs=3))
+    epochs: list[int] = []
+    original = train.set_epoch
+    train.set_epoch = lambda epoch: (epochs.append(epoch), original(epoch))
+    trainer.fit(train)
+    assert epochs == [0, 1, 2]
+
+
+def test_the_parts_of_the_loss_are_recorded_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, epochs=1))
+    with caplog.at_level(logging.INFO):
+        trainer.fit(train)
+    (epoch,) = trainer.history
+    assert len(epoch["parts"]) == 2
+    assert epoch["loss"] == sum(epoch["parts"]) == trainer.train_loss_dict[0]
+    assert f"{epoch['parts'][0]:.4f}" in caplog.text
+    assert f"{epoch['parts'][1]:.4f}" in caplog.text
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_batches(tmp_path: Path) -> None:
+    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, epochs=1))
+    values = iter(range(1, len(train) + 1))
+    trainer.model.calculate_loss = lambda batch: trainer.model.embedding.weight.sum() * 0 + next(values)
+    assert trainer._train_epoch(train, 0) == (len(train) + 1) / 2
+
+
+def test_the_best_epoch_is_kept_and_tested(tmp_path: Path) -> None:
+    trainer, (train, valid, _) = tiny_trainer(tiny_config(tmp_path, epochs=4))
+    weights: list[torch.Tensor] = []
+    scripted(trainer, [0.1, 0.3, 0.2, 0.2])
+    trainer.fit(train, valid, callback_fn=lambda *_: weights.append(trainer.model.embedding.weight.clone()))
+    best = load_checkpoint(trainer.saved_model_file)
+    last = load_checkpoint(last_file(trainer.saved_model_file))
+    assert (best["epoch"], best["best_epoch"], best["best_valid_score"]) == (1, 1, 0.3)
+    assert (last["epoch"], last["best_epoch"], last["cur_step"]) == (3, 1, 2)
+    assert last["best_file"] == Path(trainer.saved_model_file).name
+    assert best["state_dict"]["embedding.weight"].equal(weights[1])
+    assert last["state_dict"]["embedding.weight"].equal(weights[3])
+    del trainer.evaluate
+    trainer.evaluate(valid)
+    assert trainer.model.embedding.weight.equal(weights[1])
+
+
+def test_training_stops_after_stopping_step_evaluations_without_progress(tmp_path: Path) -> None:
+    trainer, (train, valid, _) = tiny_trainer(tiny_config(tmp_path, epochs=9, stopping_step=2))
+    done = scripted(trainer, [0.1, 0.5, 0.4, 0.4, 0.4, 0.9, 0.9, 0.9, 0.9])
+    assert trainer.fit(train, valid) == (0.5, {"ndcg@10": 0.5})
+    assert done == [1, 2, 3, 4, 5]  # as in RecBole, the third evaluation below the best one is one too many
+
+
+def test_validation_follows_eval_step_and_calls_back(tmp_path: Path) -> None:
+    trainer, (train, valid, _) = tiny_trainer(tiny_config(tmp_path, epochs=5, eval_step=2))
+    calls: list[tuple[int, float]] = []
+    scripted(trainer, [0, 0.25, 0, 0.5, 0])
+    trainer.fit(train, valid, callback_fn=lambda epoch, score: calls.append((epoch, score)))
+    assert calls == [(1, 0.25), (3, 0.5)]
+
+
+def test_without_validation_the_last_epoch_is_tested(tmp_path: Path) -> None:
+    trainer, (train, valid, test) = tiny_trainer(tiny_config(tmp_path, "paper", epochs=3, stopping_step=1))
+    assert valid is None
+    assert trainer.fit(train, valid) == (-math.inf, None)
+    weights = trainer.model.embedding.weight.clone()
+    torch.nn.init.zeros_(trainer.model.embedding.weight)
+    trainer.evaluate(test)
+    assert len(trainer.history) == 3
+    assert trainer.model.embedding.weight.equal(weights)
+    assert load_checkpoint(trainer.saved_model_file)["epoch"] == 2
+
+
+def test_the_test_curve_records_every_test_step_epochs_and_changes_nothing(tmp_path: Path) -> None:
+    plain, (train, valid, test) = tiny_trainer(tiny_config(tmp_path, epochs=5))
+    plain.fit(train, valid, test_data=test)
+    assert plain.curve == []
+    curved, (train, valid, test) = tiny_trainer(tiny_config(tmp_path, epochs=5, test_step=2))
+    curved.fit(train, valid, test_data=test)
+    assert [point["epoch"] for point in curved.curve] == [2, 4]
+    assert curved.curve[0].keys() == {"epoch", *curved.best_valid_result}
+    assert [epoch["loss"] for epoch in curved.history] == [epoch["loss"] for epoch in plain.history]
+    assert curved.best_valid_result == plain.best_valid_result
+
+
+def test_a_diverged_loss_names_epoch_batch_and_learning_rate(tmp_path: Path) -> None:
+    class Diverging(TinyModel):
+        def calculate_loss(self, interaction: Interaction) -> Any:
+            self.calls = getattr(self, "calls", 0) + 1
+            first, second = super().calculate_loss(interaction)
+            return first * (math.nan if self.calls == 8 else 1), second
+
+    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, model=Diverging))
+    assert len(train) == 6
+    with pytest.raises(TrainingDivergedError, match=r"nan \+ .* in epoch 2, batch 2 of 6, at learning rate 0\.05"):
+        trainer.fit(train)
+    last = load_checkpoint(last_file(trainer.saved_model_file))
+    assert last["epoch"] == 0
+    assert last["state_dict"]["embedding.weight"].isfinite().all()
+
+
+def test_checkpoints_of_two_trainers_in_one_second_differ(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path)
+    assert tiny_trainer(config)[0].saved_model_file != tiny_trainer(config)[0].saved_model_file
+
+
+def test_a_run_that_saves_nothing_leaves_no_file(tmp_path: Path) -> None:
+    trainer, (train, valid, test) = tiny_trainer(tiny_config(tmp_path, epochs=2))
+    trainer.fit(train, valid, saved=False)
+    assert trainer.evaluate(test, load_best_model=False).keys() == trainer.best_valid_result.keys()
+    assert list((tmp_path / "saved").iterdir()) == []
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    class Other(TinyModel):
+        pass
+
+    trainer, (train, _, test) = tiny_trainer(tiny_config(tmp_path, epochs=1))
+    trainer.fit(train)
+    other, _ = tiny_trainer(tiny_config(tmp_path, model=Other))
+    with pytest.raises(UsageError, match="is of the model 'TinyModel', not 'Other'"):
+        other.evaluate(test, model_file=trainer.saved_model_file)
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
+    trainer, (train, valid, test) = tiny_trainer(tiny_config(tmp_path, epochs=1))
+    trainer.fit(train, valid)
+    move_first_line_to_the_end(tmp_path)
+    other, (other_train, _, other_test) = tiny_trainer(tiny_config(tmp_path, epochs=1))
+    with pytest.raises(UsageError, match=r"cannot test '.*' on 'tiny': it was trained on other interactions, or on"):
+        other.evaluate(other_test, model_file=trainer.saved_model_file)
+    with pytest.raises(UsageError, match="cannot go on with .*: it was trained on other interactions"):
+        trainer.fit(other_train)
+    assert other.evaluate(test, model_file=trainer.saved_model_file) == trainer.evaluate(test)
+
+
+def test_the_trainer_refuses_a_checkpoint_dir_that_is_a_file(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path)
+    (tmp_path / "saved").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"checkpoint_dir '.*saved' is a file"):
+        tiny_trainer(config)
+
+
+# RecBole fills missing values in a way that pandas 3 drops; there are none here.
+@pytest.mark.filterwarnings("ignore:A value is trying to be set on a copy:FutureWarning")
+def test_recboles_own_data_set_and_loaders_give_the_same_metrics(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path, epochs=3)
+    trainer, (train, valid, test) = tiny_trainer(config)
+    trainer.fit(train, valid)
+    _, stock_valid, stock_test = recbole.data.data_preparation(config, recbole.data.create_dataset(config))
+    assert not isinstance(stock_test, EvalLoader)
+    assert trainer.evaluate(stock_test) == trainer.evaluate(test)
+    assert trainer.evaluate(stock_valid) == trainer.evaluate(valid) == trainer.best_valid_result
+
+
+def test_several_processes_are_refused(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path)
+    config["single_spec"], config["nproc"] = False, 2
+    with pytest.raises(UsageError, match="nproc=2: RecBole's way to several processes is not supported"):
+        tiny_trainer(config)
+
+
+def test_tensorboard_gets_a_folder(tmp_path: Path) -> None:
+    trainer, (train, valid, _) = tiny_trainer(tiny_config(tmp_path, epochs=1))
+    trainer.fit(train, valid)
+    assert list((tmp_path / "log_tensorboard").rglob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_anomaly_detection_is_as_configured_whatever_was_imported(tmp_path: Path, wanted: bool) -> None:
+    seen = []
+
+    class Spy(TinyModel):
+        def calculate_loss(self, interaction: Any) -> Any:
+            seen.append(torch.is_anomaly_enabled())
+            return super().calculate_loss(interaction)
+
+    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, model=Spy, epochs=1, detect_anomaly=wanted))
+    with torch.autograd.set_detect_anomaly(not wanted):
+        trainer.fit(train, saved=False)
+        assert torch.is_anomaly_enabled() is not wanted
+    assert set(seen) == {wanted}
