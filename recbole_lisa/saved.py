@@ -1,27 +1,40 @@
-"""From a saved model back to a model and its data, whichever trainer wrote the file."""
+"""From a checkpoint back to a model and its data, and from there to an export that needs neither RecBole nor the data.
+
+`load_data_and_model` reads checkpoints of this package and those of RecBole's trainer. `export` writes what serving
+needs, after it has checked that the export scores items as the model does.
+"""
 
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from recbole.data import create_dataset as create_stock_dataset
+from recbole.data import create_dataset as create_recbole_dataset
 from recbole.data import data_preparation
 from recbole.utils import init_seed
+from torch import Tensor
 
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
+from recbole_lisa.serving.bundle import Bundle, encoder_weights
+from recbole_lisa.serving.export import check_folder, write_export
+from recbole_lisa.serving.id_map import IdMap
+from recbole_lisa.serving.inputs import History
+from recbole_lisa.serving.recommender import Recommender
 from recbole_lisa.training.checkpoint import load_checkpoint
 from recbole_lisa.training.resume import RUN_KEYS, check_data
 
 Loaded = tuple[Any, torch.nn.Module, Any, Any, Any, Any]
 """Configuration, model, data set, training, validation and test loader."""
 
-_OUR_CODE = b"recbole_lisa.model"
+CHECKED_HISTORIES, CHECKED_ITEMS = 16, 1000
+TOLERANCE = 1e-5
+"""Largest difference of a score, relative to the largest score where that is above 1."""
+_MODULE_OF_MODELS = b"recbole_lisa.model"
 
 
 def load_data_and_model(
@@ -34,26 +47,27 @@ def load_data_and_model(
     """Load the model of a checkpoint and the data that it was trained on.
 
     Args:
-        path: A checkpoint of this package, or one that RecBole's own trainer wrote of one of these models.
-        model: The class, where it is not one of the registry.
+        path: A checkpoint of this package, or a file that RecBole's trainer wrote for a model of this package.
+        model: The model class, where it is not in the registry.
         config_dict: Settings that replace saved ones, such as `data_path` or `use_gpu`; for checkpoints of this
             package only.
-        trusted: Read a file of RecBole, which can run any code that somebody wrote into it.
+        trusted: Allow to read a file of RecBole's trainer, which can run any code when it is read.
 
     Returns:
         As RecBole's function of this name: configuration, model, data set, and the three loaders (None for a phase
         without targets in a checkpoint of this package).
 
     Raises:
-        UsageError: The file is missing or damaged, of RecBole but not `trusted`, or its data is missing or another.
+        UsageError: The file is missing or damaged, was written by RecBole without `trusted`, or its data set is
+            missing or has changed.
     """
-    if is_stock_file(path):
+    if is_recbole_file(path):
         if not trusted:
             raise UsageError(
                 f"'{path}' was written by RecBole's own trainer and can run code when it is read: if it is yours, load "
                 "it with trusted=True"
             )
-        return _load_stock(path)
+        return _load_recbole_file(path)
     state = load_checkpoint(path, needed=RUN_KEYS)
     config = LISAConfig.from_plain(state["config"], model=model, config_dict=config_dict)
     init_seed(config["seed"], config["reproducibility"])
@@ -64,33 +78,33 @@ def load_data_and_model(
     return config, _with_weights(network, state), dataset, train, valid, test
 
 
-def is_stock_file(path: str | os.PathLike[str]) -> bool:
-    """Whether RecBole's own trainer wrote this file, of a model of this package; no code in it is run."""
+def is_recbole_file(path: str | os.PathLike[str]) -> bool:
+    """Whether RecBole's trainer wrote this file for a model of this package; no code in the file is run."""
     if not Path(path).is_file() or not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
         pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-        return any(_OUR_CODE in archive.read(name) for name in pickles)
+        return any(_MODULE_OF_MODELS in archive.read(name) for name in pickles)
 
 
-def read_stock_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a file of RecBole's trainer, which holds its configuration as an object; tensors land on the CPU."""
+def read_recbole_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a trusted file of RecBole's trainer, which holds its configuration as an object; tensors go to the CPU."""
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
     leave_absent_gpu(state)
     return state
 
 
 def leave_absent_gpu(state: Any) -> None:
-    """Where there is no GPU, move the configuration in a file of RecBole to the CPU: it names the device of then."""
+    """Without a GPU, set the device in the configuration of a RecBole file to the CPU."""
     if isinstance(state, dict) and "config" in state and not torch.cuda.is_available():
         state["config"]["device"] = torch.device("cpu")
 
 
-def _load_stock(path: str | os.PathLike[str]) -> Loaded:
-    state = read_stock_file(path)
+def _load_recbole_file(path: str | os.PathLike[str]) -> Loaded:
+    state = read_recbole_file(path)
     config = state["config"]
     init_seed(config["seed"], config["reproducibility"])
-    dataset = create_stock_dataset(config)
+    dataset = create_recbole_dataset(config)
     train, valid, test = data_preparation(config, dataset)
     network = config.model_class(config, train.dataset).to(config["device"])
     return config, _with_weights(network, state), dataset, train, valid, test
@@ -100,3 +114,125 @@ def _with_weights(network: torch.nn.Module, state: Mapping[str, Any]) -> torch.n
     network.load_state_dict(state["state_dict"])
     network.load_other_parameter(state["other_parameter"])
     return network.eval()
+
+
+def export(
+    checkpoint_path: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    data_path: str | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write the model of a checkpoint as an export.
+
+    Args:
+        checkpoint_path: A checkpoint of this package.
+        folder: The folder of the export; it is made.
+        data_path: Folder of the data set, if it has moved since the run.
+        overwrite: Replace an export in the folder.
+
+    Returns:
+        The manifest of the export.
+
+    Raises:
+        UsageError: The folder is not empty, or see `bundle_of_checkpoint`.
+    """
+    check_folder(Path(folder), overwrite=overwrite)
+    bundle, _ = bundle_of_checkpoint(checkpoint_path, data_path=data_path)
+    return write_export(bundle, folder, overwrite=overwrite)
+
+
+def bundle_of_checkpoint(path: str | os.PathLike[str], *, data_path: str | None = None) -> tuple[Bundle, Any]:
+    """Load a checkpoint with its data, and bundle its model.
+
+    Args:
+        path: A checkpoint of this package.
+        data_path: Folder of the data set, if it has moved since the run.
+
+    Returns:
+        The bundle, checked by `check_scores`, and the data set.
+
+    Raises:
+        UsageError: See `load_data_and_model`, `bundle_of` and `check_scores`.
+    """
+    settings = {"use_gpu": False} | ({} if data_path is None else {"data_path": data_path})
+    config, model, dataset, *_ = load_data_and_model(path, config_dict=settings)
+    bundle = bundle_of(model, [str(raw) for raw in dataset.field2id_token[dataset.iid_field][1:]], config["dataset"])
+    check_scores(model, Recommender(bundle))
+    return bundle, dataset
+
+
+def bundle_of(model: Any, raw_ids: Sequence[str], dataset: str) -> Bundle:
+    """Collect what recommending needs of a model.
+
+    Args:
+        model: An `AttentiveRecommender`.
+        raw_ids: Raw id of each item from item 1 on (item 0 is padding).
+        dataset: Name of the data set.
+
+    Raises:
+        UsageError: An attention of the model is not in MECHANISMS.
+    """
+    model.eval()
+    try:
+        encoder = model.encoder_settings()
+    except ValueError as error:
+        raise UsageError(f"{type(model).__name__} cannot be exported: {error}") from error
+    items = model.item_store().cpu()
+    return Bundle(
+        model=type(model).__name__,
+        dataset=dataset,
+        encoder=encoder,
+        weights=encoder_weights(model, items),
+        items=items,
+        ids=IdMap.from_ids(raw_ids),
+        time_unit=float(model.time_unit),
+    )
+
+
+@torch.no_grad()
+def check_scores(model: Any, recommender: Recommender) -> float:
+    """Compare scores of the model and of its bundle on random histories.
+
+    Args:
+        model: The model of `bundle_of`.
+        recommender: The `Recommender` over the bundle.
+
+    Returns:
+        The largest difference of a score.
+
+    Raises:
+        UsageError: It is above TOLERANCE: a subclass changes how items or sequences are encoded.
+    """
+    generator = torch.Generator().manual_seed(0)
+    n, length, n_items = CHECKED_HISTORIES, recommender.max_length, len(recommender.ids)
+    items = torch.randint(1, n_items + 1, (n, length), generator=generator)
+    lengths = torch.randint(1, length + 1, (n,), generator=generator)
+    gaps = torch.rand(n, length, generator=generator) * 3 * recommender.bundle.time_unit
+    candidates = torch.randint(1, n_items + 1, (n, CHECKED_ITEMS), generator=generator)
+    valid = torch.arange(length) < lengths.unsqueeze(1)
+    batch = {
+        model.fields.item_list: items * valid,
+        model.fields.item_length: lengths,
+        model.fields.time_gap_list: gaps * valid,
+    }
+    expected = model.eval().score_candidates(batch, candidates)
+    difference = float((_bundle_scores(recommender, items, lengths, gaps, candidates) - expected).abs().max())
+    if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
+        raise UsageError(
+            f"{type(model).__name__} cannot be exported: its export scores items differently, by {difference:.3g}; a "
+            "class that changes how items or sequences are encoded must change item_store or its attention, too"
+        )
+    return difference
+
+
+def _bundle_scores(recommender: Recommender, items: Tensor, lengths: Tensor, gaps: Tensor, candidates: Tensor) -> Any:
+    """Scores (N, K) of candidates (N, K) by a bundle, for histories of items (N, L) at time gaps (N, L)."""
+    times = gaps.double().cumsum(dim=1)
+    histories = [History(items[i, :m].numpy() - 1, times[i, :m].numpy()) for i, m in enumerate(lengths.tolist())]
+    targets = recommender.network.items.targets
+    rows = [
+        targets.take(ids - 1).scores(targets.query(hidden[None]), 0, len(ids))[0]
+        for hidden, ids in zip(recommender.encode(histories), candidates, strict=True)
+    ]
+    return torch.stack(rows)

@@ -145,7 +145,7 @@ def test_a_trained_model_is_not_written_over(transformer: Path, capsys: pytest.C
 
 
 def test_a_quantised_transformer_is_exported_as_codes(transformer: Path) -> None:
-    from recbole_lisa.training.bundling import bundle_of_checkpoint
+    from recbole_lisa.saved import bundle_of_checkpoint
 
     bundle, _ = bundle_of_checkpoint(transformer)
     assert bundle.code_tables() == [(2, 8)]

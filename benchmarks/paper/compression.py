@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.page import Results, write_text
+from recbole_lisa.saved import bundle_of_checkpoint
 from recbole_lisa.serving.export import write_export
-from recbole_lisa.training.bundling import bundle_of_checkpoint
 
 PAPER = {
     "alibaba": {"LISA-Base": 24.26, "LISA-Mini": 18.45},

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from recbole_lisa.cli.arguments import UsageParser
+from recbole_lisa.saved import bundle_of_checkpoint
 from recbole_lisa.serving.export import check_folder, write_export
-from recbole_lisa.training.bundling import bundle_of_checkpoint
 
 _EPILOG = """\
 The folder holds manifest.json and three .npz files without pickle: codes at log2(W) bits with their codebooks (for

@@ -111,8 +111,8 @@ def _sources(options: argparse.Namespace) -> tuple[Recommender, list[UserHistory
     if options.export is not None:
         return Recommender.load(options.export), []
     # Imported late: an export serves where RecBole is not installed.
-    bundling = import_module("recbole_lisa.training.bundling")
-    bundle, dataset = bundling.bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
+    saved = import_module("recbole_lisa.saved")
+    bundle, dataset = saved.bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
     users = [] if options.input is not None else import_module("recbole_lisa.data.users").users_of(dataset)
     return Recommender(bundle), users
 

@@ -24,7 +24,7 @@ from recbole_lisa.config.model_defaults import LOSS_WITHOUT_NEGATIVES, model_def
 from recbole_lisa.config.registry import MODELS, model_class
 from recbole_lisa.errors import UsageError
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
-from recbole_lisa.saved import is_stock_file, leave_absent_gpu, load_data_and_model, read_stock_file
+from recbole_lisa.saved import is_recbole_file, leave_absent_gpu, load_data_and_model, read_recbole_file
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -168,8 +168,8 @@ def _with_readable_best(original: Callable[..., Any]) -> Callable[..., Any]:
         self: Any, eval_data: Any, load_best_model: bool = True, model_file: Any = None, show_progress: bool = False
     ) -> Any:
         path = model_file or self.saved_model_file
-        if eval_data and load_best_model and is_stock_file(path) and _is_ours(type(self.model)):
-            state = read_stock_file(path)
+        if eval_data and load_best_model and is_recbole_file(path) and _is_ours(type(self.model)):
+            state = read_recbole_file(path)
             self.model.load_state_dict(state["state_dict"])
             self.model.load_other_parameter(state["other_parameter"])
             self.logger.info(f"Loading model structure and parameters from {path}")
@@ -184,7 +184,7 @@ def _with_readable_file(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def resume_checkpoint(self: Any, resume_file: Any) -> None:
-        with _whole_files(_is_ours(type(self.model)) and is_stock_file(resume_file)):
+        with _whole_files(_is_ours(type(self.model)) and is_recbole_file(resume_file)):
             original(self, resume_file)
 
     return resume_checkpoint
@@ -201,7 +201,7 @@ def load_of_both(model_file: Any) -> Any:
     """RecBole's `load_data_and_model`, for the checkpoints of this package and for those of RecBole of our models."""
     if _is_of_this_package(model_file):
         return load_data_and_model(model_file)
-    with _whole_files(is_stock_file(model_file)):
+    with _whole_files(is_recbole_file(model_file)):
         return _stock_functions[_load_here](model_file)
 
 

@@ -19,9 +19,9 @@ import pytest
 
 from recbole_lisa.cli.main import main
 from recbole_lisa.cli.serve_command import REDIS_VARIABLE, _parser, hosts_of, warm_up
+from recbole_lisa.saved import bundle_of
 from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.export import write_export
-from recbole_lisa.training.bundling import bundle_of
 from tests.model.build import build_model
 from tests.serving.build import raw, small_bundle
 from tests.serving.http.build import JSON, PATIENCE, redis_server, wait_until

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
+from recbole_lisa.saved import bundle_of
 from recbole_lisa.serving import Bundle, Recommender
-from recbole_lisa.training.bundling import bundle_of
 from tests.model.build import build_model
 
 N_ITEMS = 30

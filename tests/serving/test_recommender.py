@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from recbole_lisa.errors import UsageError
+from recbole_lisa.saved import check_scores
 from recbole_lisa.serving import Recommendation, Recommender, SessionBatch
 from recbole_lisa.serving import ranking as ranking_module
-from recbole_lisa.training.bundling import check_scores
 from tests.helpers import assert_close
 from tests.model.build import MODEL_NAMES
 from tests.serving.build import IDS, N_ITEMS, raw, scores_of_model, small_bundle, small_recommender
@@ -59,7 +59,7 @@ def test_float32_scores_equal_the_model_s(name: str) -> None:
 
 
 def small_bundle_of(model: Any) -> Recommender:
-    from recbole_lisa.training.bundling import bundle_of
+    from recbole_lisa.saved import bundle_of
 
     return Recommender(bundle_of(model, IDS[1:], "small"))
 
@@ -149,7 +149,7 @@ def test_no_histories_have_no_answers() -> None:
 
 
 def test_ids_that_are_no_text_count_as_their_text() -> None:
-    from recbole_lisa.training.bundling import bundle_of
+    from recbole_lisa.saved import bundle_of
     from tests.model.build import build_model
 
     recommender = Recommender(bundle_of(build_model("LISABase").double(), [str(i) for i in range(1, 30)], "small"))

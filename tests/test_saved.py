@@ -10,8 +10,8 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.model.sequential_recommender.lisabase import LISABase
 from recbole_lisa.model.sequential_recommender.transformer import Transformer
+from recbole_lisa.saved import bundle_of, check_scores
 from recbole_lisa.serving import Recommender
-from recbole_lisa.training.bundling import bundle_of, check_scores
 from tests.helpers import assert_close
 from tests.model.build import build_model
 from tests.serving.build import IDS
