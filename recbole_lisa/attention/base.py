@@ -1,5 +1,6 @@
 """The one contract of all attention mechanisms."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -104,6 +105,11 @@ def check_causality(causality: str, known: tuple[str, ...]) -> str:
     return causality
 
 
+def identity(x: Tensor) -> Tensor:
+    """x itself: the sum over one process."""
+    return x
+
+
 class Attention(nn.Module):
     """Self attention over right-padded sequences.
 
@@ -118,15 +124,18 @@ class Attention(nn.Module):
     - when is_causal, position i attends to positions up to i only, and unless sees_future, depends on them only;
     - in eval mode the same input gives the same output.
 
-    sees_future marks a published form whose choice among the earlier positions depends on later ones; remedy says what
-    there is against it. compiles is False where loops depend on the data, which torch.compile
-    would compile again and again.
+    sees_future marks a published form whose choice among the earlier positions depends on later ones; remedy names the
+    alternative. compiles is False where loops depend on the data: torch.compile would compile them again and again.
+    sum_over_processes replaces a tensor by its sum over all training processes; the training code sets it, the default
+    is the identity. A mechanism that averages over a training batch sums through it, and every process calls it the
+    same number of times in each batch.
     """
 
     is_causal: bool = True
     sees_future: bool = False
     remedy: str = "causality 'strict' chooses from the past only"
     compiles: bool = True
+    sum_over_processes: Callable[[Tensor], Tensor] = staticmethod(identity)
     _keywords: dict[str, Any]
 
     def __new__(cls, *_: Any, **keywords: Any) -> "Attention":

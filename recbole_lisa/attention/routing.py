@@ -15,7 +15,6 @@ from recbole_lisa.attention.base import (
     project_exactly,
     take_positions,
 )
-from recbole_lisa.distributed.processes import several, sum_in_place
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest, nearest_points
 from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last
@@ -150,34 +149,22 @@ class RoutingAttention(Attention):
         self.centroids_are_set.fill_(True)
 
     def _starting_points(self, points: Tensor) -> Tensor | None:
-        """One centroid from each of C equal steps through the batch's points; None where nothing is real.
+        """One centroid from each of C equal steps through the batch's points; None where no process has any point.
 
-        Of several processes, all take those of the first that has any; every process comes along, without points too.
+        Over several processes: the mean directions of their starting points. A process without points adds nothing.
         """
         n_clusters = self.centroids.shape[0]
-        steps = torch.arange(n_clusters, device=points.device) * len(points) // n_clusters
-        centroids = points[steps] if len(points) else torch.zeros_like(self.centroids)
-        counts = _of_every_process(torch.tensor([len(points)], device=points.device))
-        if not counts.any():
-            return None
-        if several():
-            torch.distributed.broadcast(centroids, src=int((counts > 0).long().argmax()))
-        return centroids
+        start = torch.zeros_like(self.centroids)
+        if len(points):
+            start = points[torch.arange(n_clusters, device=points.device) * len(points) // n_clusters]
+        counts = start.new_full((n_clusters, 1), float(len(points)))
+        sums = self.sum_over_processes(torch.cat([start, counts], dim=1))  # (C, D + 1)
+        return mean_directions(sums, self.centroids) if sums[0, -1] > 0 else None
 
-    @staticmethod
-    def _batch_means(points: Tensor, cluster: Tensor, centroids: Tensor) -> Tensor:
-        sums = sum_in_place(cluster_sums(points, cluster, centroids.shape[0] + 1)[:-1])
+    def _batch_means(self, points: Tensor, cluster: Tensor, centroids: Tensor) -> Tensor:
+        sums = self.sum_over_processes(cluster_sums(points, cluster, centroids.shape[0] + 1)[:-1])
         return mean_directions(sums, centroids)
 
     def _project(self, attended: Tensor) -> Tensor:
         out: Tensor = self.output(attended)
         return out
-
-
-def _of_every_process(count: Tensor) -> Tensor:
-    """The count (1,) of each process, (P,)."""
-    if not several():
-        return count
-    counts = [torch.empty_like(count) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(counts, count)
-    return torch.cat(counts)

@@ -18,9 +18,10 @@ from recbole.config import Config
 from recbole.trainer import Trainer
 from recbole.utils import calculate_valid_score, dict2str, early_stopping, set_color
 
+from recbole_lisa.attention import Attention
 from recbole_lisa.config.fields import field_names
 from recbole_lisa.data.dataloader import EvalLoader
-from recbole_lisa.distributed.processes import copy_from_first, is_first, rank, wait_for_all
+from recbole_lisa.distributed.processes import copy_from_first, is_first, rank, sum_in_place, wait_for_all
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import unique_run_name
 from recbole_lisa.training import evaluation
@@ -113,6 +114,9 @@ class LISATrainer(Trainer):
         """
         adopt_data(self, train_data)
         copy_from_first([*self.model.parameters(), *self.model.buffers()])
+        for module in self.model.modules():
+            if isinstance(module, Attention):
+                module.sum_over_processes = sum_in_place
         # Importing RecBole's sequential models switches anomaly detection on for the whole process (its SINE does).
         with torch.autograd.set_detect_anomaly(bool(self.config["detect_anomaly"])):
             self._fit(train_data, valid_data, verbose, saved, show_progress, callback_fn, test_data)

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from recbole_lisa.attention import RoutingAttention
+from recbole_lisa.distributed.processes import sum_in_place
 from tests.attention.contract import AttentionContract, D, ragged
 from tests.attention.windows import full_shared_attention
 from tests.helpers import assert_close
@@ -87,6 +88,7 @@ def centroids_of_process(rank: int, meeting: str) -> list[Tensor]:
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2, **meet)
     torch.manual_seed(5)
     attention, x = build().train(), torch.randn(2, 20, D)
+    attention.sum_over_processes = sum_in_place
     items = torch.ones(2, 20, dtype=torch.bool)
     found = []
     for valid in (~items, items if rank else ~items, items):
