@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
         lengths=sorted(set(options.lengths)),
         tokens=options.tokens,
         chosen=options.rows,
-        output=Output(options.output, "attention"),
+        output=Output(options.output, "attention", overwrite=options.overwrite),
         command=options.command,
     )
 

@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
     device = set_up_device(options.device, options.threads)
     if device.type != "cpu":
         raise UsageError("--device=cuda: data is prepared on the CPU, leave --device out")
-    output = Output(options.output, "data")
+    output = Output(options.output, "data", overwrite=options.overwrite)
     memory_mb = memory_budget(options.memory_mb, device)
     limits = Limits(options.row_seconds, memory_mb, options.repeats, 1)
     title = heading(options.command, device)

@@ -70,7 +70,7 @@ def benchmark_parts(options: argparse.Namespace, folder: Path) -> list[Part]:
     parts = []
     for verb in ("attention", "memory", "online", "step"):
         for name, words in (variants if verb == "attention" else {verb: ()}).items():
-            output = ("--output", str(folder / name))
+            output = ("--output", str(folder / name), *(["--overwrite"] if options.overwrite else []))
             parts.append(
                 Part(name, (sys.executable, "-m", "benchmarks", verb, *sizes[verb], *words, *device, *output), 1.0)
             )
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> None:
     folder = Path(options.output)
     if folder.is_file() or options.output.endswith(".json"):
         raise UsageError(f"--output={options.output} must be a folder")
-    output = Output(f"{options.output}/", "gpu")
+    output = Output(f"{options.output}/", "gpu", overwrite=options.overwrite)
     deadline = time.monotonic() + options.budget_s
     parts = folder.resolve() / "parts"
     parts.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ Measured = dict[str, tuple[str, Probe | None]]
 def run(options: argparse.Namespace) -> None:
     """`python -m benchmarks memory`: see its --help."""
     device = set_up_device(options.device, options.threads)
-    output = Output(options.output, "memory")
+    output = Output(options.output, "memory", overwrite=options.overwrite)
     # On the CPU the budget itself ends a row; a GPU's allocator is asked what it took.
     memory_mb = min(options.memory_mb or options.budget_mb, options.budget_mb)
     limits = Limits(options.row_seconds, memory_mb, 1, torch.get_num_threads())

@@ -21,7 +21,7 @@ Record = dict[str, Any]
 def run(options: argparse.Namespace) -> None:
     """`python -m benchmarks online`: see its --help."""
     device = set_up_device(options.device, options.threads)
-    output = Output(options.output, "online")
+    output = Output(options.output, "online", overwrite=options.overwrite)
     memory_mb = memory_budget(options.memory_mb, device)
     limits = Limits(options.row_seconds, memory_mb, options.repeats, torch.get_num_threads())
     title = heading(options.command, device)

@@ -41,9 +41,14 @@ def _add_common(parser: argparse.ArgumentParser, *, repeats: int | None = 5) -> 
     parser.add_argument("--threads", type=positive, help="torch threads (default: all cores)")
     if repeats:
         parser.add_argument("--repeats", type=positive, default=repeats, help=f"timed samples (default {repeats})")
+    _add_output(parser)
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", help="a folder or the beginning of file names: JSON, Markdown table and plots; x.json: JSON alone"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
 
 
 def _add_problem(parser: argparse.ArgumentParser) -> None:
@@ -158,7 +163,7 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sessions", type=positive, default=1000, help="sessions in a batch (default 1000)")
     parser.add_argument("--threads", type=positive, help="torch threads (default: all cores)")
     parser.add_argument("--repeats", type=positive, default=9, help="timed samples (default 9)")
-    parser.add_argument("--output", help="a folder or the beginning of file names; x.json: JSON alone")
+    _add_output(parser)
 
 
 def add_service(parser: argparse.ArgumentParser) -> None:
@@ -171,13 +176,14 @@ def add_service(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codebooks", type=positive, default=8, help="B (default 8)")
     parser.add_argument("--codewords", type=positive, default=256, help="W (default 256)")
     parser.add_argument("--threads", type=positive, help="torch threads of the service (default 1)")
-    parser.add_argument("--output", help="a folder or the beginning of file names; x.json: JSON alone")
+    _add_output(parser)
 
 
 def add_gpu(parser: argparse.ArgumentParser) -> None:
     """Options of `benchmark gpu`."""
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="default cuda; cpu tries the script")
     parser.add_argument("--output", required=True, help="folder for every table, plot and log")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
     parser.add_argument("--budget_s", type=positive, default=540, help="seconds for everything (default 540)")
     parser.add_argument("--parts", nargs="+", choices=GPU_PARTS, default=list(GPU_PARTS), help="default all")
     parser.add_argument("--tests", default="tests", help="folder whose tests marked gpu are run, where it exists")

@@ -13,9 +13,8 @@ import torch
 
 from benchmarks.plots import Figure, draw
 from recbole_lisa import __version__
-from recbole_lisa.files import atomic_writer, check_replaceable
+from recbole_lisa.files import atomic_writer, check_output
 
-_MARK = ", recbole-lisa "
 NO_PLOTS = "matplotlib is not installed, so no plot is drawn: pip install 'recbole-lisa[bench]'"
 
 
@@ -42,12 +41,13 @@ class Output:
         option: A folder (it exists, or the text ends with a slash), a prefix of file names, or the name of a .json
             file, which is then the only one written; None writes nothing.
         name: File name inside a folder.
+        overwrite: Whether existing files may be replaced.
 
     Raises:
-        UsageError: Nothing can be written there, or a file is there that no benchmark has written.
+        UsageError: See `check_output`.
     """
 
-    def __init__(self, option: str | None, name: str) -> None:
+    def __init__(self, option: str | None, name: str, *, overwrite: bool = False) -> None:
         self.json_only = option is not None and option.endswith(".json")
         self.prefix: Path | None = None
         if option is None:
@@ -57,7 +57,7 @@ class Output:
         else:
             self.prefix = Path(option.removesuffix(".json"))
         for ending in (".json",) if self.json_only else (".json", ".md"):
-            check_replaceable(self._file(ending), _is_own, name="--output", content="the result of a benchmark")
+            check_output(self._file(ending), overwrite=overwrite)
         if not self.json_only and importlib.util.find_spec("matplotlib") is None:
             print(NO_PLOTS)
 
@@ -105,20 +105,11 @@ class Output:
             print(f"written: {file}")
 
 
-def _is_own(file: Path) -> bool:
-    """Whether a file begins with a heading."""
-    with file.open(encoding="utf-8") as stream:
-        if file.suffix == ".json":
-            found = json.load(stream)
-            return isinstance(found, dict) and _MARK in str(found.get("header"))
-        return _MARK in stream.readline()
-
-
 def heading(command: str, device: torch.device) -> str:
     """One line: device, threads, versions, commit and command."""
     threads = "" if device.type == "cuda" else f"{torch.get_num_threads()} threads, "
     return (
-        f"{device_name(device)}, {threads}torch {torch.__version__}{_MARK}{__version__}, "
+        f"{device_name(device)}, {threads}torch {torch.__version__}, recbole-lisa {__version__}, "
         f"commit {commit()}, command: {command}"
     )
 

@@ -62,7 +62,8 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         GateError: A request was answered otherwise than it must be, or the memory grew.
     """
-    output, title = Output(options.output, "service"), heading(options.command, torch.device("cpu"))
+    output = Output(options.output, "service", overwrite=options.overwrite)
+    title = heading(options.command, torch.device("cpu"))
     print(title)
     sizes = Sizes(options.items, options.width, options.codebooks, options.codewords, k=10, length=50)
     words = [f"--threads={options.threads or 1}", *([f"--redis={options.redis}"] if options.redis else [])]

@@ -91,7 +91,7 @@ def check_ranking(recommender: Recommender, table: Tensor, hidden: Tensor, k: in
 def run(options: argparse.Namespace) -> None:
     """`python -m benchmarks serving`: see its --help."""
     device = set_up_device("cpu", options.threads)
-    output, title = Output(options.output, "serving"), heading(options.command, device)
+    output, title = Output(options.output, "serving", overwrite=options.overwrite), heading(options.command, device)
     print(title)
     sizes = Sizes(options.items, options.width, options.codebooks, options.codewords, options.k, options.history)
     with torch.no_grad():

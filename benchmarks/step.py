@@ -230,7 +230,7 @@ def run(options: argparse.Namespace) -> None:
         if name not in LISA_MODELS:
             raise UsageError(f"benchmark step has no naive twin of '{name}': known are {', '.join(LISA_MODELS)}")
     device = set_up_device(options.device, options.threads)
-    output = Output(options.output, "step")
+    output = Output(options.output, "step", overwrite=options.overwrite)
     sizes = Sizes(options.batch, options.length, options.items, device, options.amp, options.compile)
     title = heading(options.command, device)
     print(title)

@@ -1,4 +1,15 @@
-"""Files that are either complete or not there: atomic writing, and names that no other run uses."""
+"""Files that are complete or absent: atomic writing, the check of outputs, and unique names.
+
+Every command and setting that writes a file which the user names works in two steps:
+
+    check_output(path, overwrite=options.overwrite)   # before the work starts
+    ...
+    with atomic_writer(path) as stream:               # after it
+        stream.write(...)
+
+A command gets `overwrite` from its flag `--overwrite`, a run from the setting `overwrite`. A file that a run continues
+(a resumed checkpoint, the folder of a resumed search) is not checked: pass `overwrite=True` or leave the call out.
+"""
 
 import contextlib
 import errno
@@ -7,7 +18,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -110,35 +121,35 @@ def probe_writing(path: str | os.PathLike[str]) -> None:
             temporary.unlink()
 
 
-def check_replaceable(path: str | os.PathLike[str], is_own: Callable[[Path], bool], *, name: str, content: str) -> None:
-    """Refuse to write a file where that fails or loses what somebody else has put there, before the work for it starts.
+def check_output(path: str | os.PathLike[str], *, overwrite: bool, folder: bool = False) -> None:
+    """Refuse an output that cannot be written or that would replace something, before the work for it starts.
 
-    No file, an empty one, and one of the kind that is to be written may be replaced.
+    An absent path, an empty file and an empty folder are free. Nothing is left behind.
 
     Args:
-        path: The file.
-        is_own: Whether a file is of this kind; may raise OSError or ValueError for one that cannot be read as such.
-        name: What the user calls the path, such as `result_file`.
-        content: The kind, such as `the result of a run`.
+        path: The file, or the folder.
+        overwrite: Whether an existing file may be replaced, or a folder with files in it may be written to.
+        folder: Whether the output is a folder.
 
     Raises:
-        UsageError: No file can be made there, a folder is there, or a file of another kind.
+        UsageError: The path is empty, of the other kind or a device, its folder cannot be written, or it exists
+            without `overwrite`.
     """
-    target = Path(path)
-    if target.is_dir():
-        raise UsageError(f"{name} '{path}' is a folder; name a file in it")
+    target, kind = Path(path), "folder" if folder else "file"
+    if not str(path).strip():
+        raise UsageError(f"the path of the output is empty: name a {kind}")
     try:
-        probe_writing(target)
+        if target.is_dir() and not folder:
+            raise UsageError(f"'{path}' is a folder: name a file in it")
+        if target.is_file() and folder:
+            raise UsageError(f"'{path}' is a file: name a folder")
+        probe_writing(target / "output" if folder else target)
+        taken = target.exists() and (any(target.iterdir()) if folder else target.stat().st_size > 0)
     except OSError as error:
-        raise UsageError(
-            f"{name} '{path}' cannot be written ({error.strerror}); name a file in a folder that can be"
-        ) from error
-    try:
-        is_free = not target.is_file() or target.stat().st_size == 0 or is_own(target)
-    except (OSError, ValueError):
-        is_free = False
-    if not is_free:
-        raise UsageError(f"{name} '{path}' exists and is not {content}, which alone is replaced; name another file")
+        raise UsageError(f"'{path}' cannot be written ({error.strerror}): name another {kind}") from error
+    if taken and not overwrite:
+        state = "has files in it" if folder else "exists"
+        raise UsageError(f"'{path}' {state}: add --overwrite to replace it, or name another {kind}")
 
 
 def unique_run_name(model: str, dataset: str) -> str:

@@ -13,7 +13,6 @@ the inner products between codebooks: the model needs further training, in which
 import os
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +24,6 @@ from recbole_lisa.config.registry import model_class
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import check_replaceable
 from recbole_lisa.quick_start import run_configured
 from recbole_lisa.training.checkpoint import load_checkpoint, save_checkpoint
 from recbole_lisa.training.resume import RUN_KEYS, check_data, run_state
@@ -33,7 +31,7 @@ from recbole_lisa.training.trainer import LISATrainer
 
 SOURCE, TARGET = "Transformer", "LISABase"
 _UNTRAINED = -1
-_LOCAL = ("resume", "result_file", "epochs")
+_LOCAL = ("resume", "result_file", "overwrite", "epochs")
 
 
 def migrate(
@@ -67,22 +65,6 @@ def migrate(
     if "epochs" not in settings:
         return metrics, None
     return metrics, run_configured(_config(state, settings), prepare=partial(take_over, weights=state["state_dict"]))
-
-
-def check_output(path: Path) -> None:
-    """Refuse a file that could not or must not be written; a model that nobody has trained further is replaced.
-
-    Raises:
-        UsageError: It is no .pth file, cannot be written, or is a checkpoint of a run or something else.
-    """
-    if path.suffix != ".pth":
-        raise UsageError(f"--output is '{path}', it must end in .pth")
-    check_replaceable(path, _is_untrained, name="--output", content="a migrated model without further training")
-
-
-def _is_untrained(path: Path) -> bool:
-    state = load_checkpoint(path, needed=RUN_KEYS, lazy=True)
-    return bool(state["model"] == TARGET and state["epoch"] == _UNTRAINED)
 
 
 def check_source(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

@@ -16,12 +16,13 @@ from recbole_lisa.data.split import check_held_out
 from recbole_lisa.datasets.obtain import with_data
 from recbole_lisa.distributed.launch import joins_torchrun, launch, torchrun_group
 from recbole_lisa.distributed.processes import is_first, warn_if_crowded
+from recbole_lisa.files import check_output
 from recbole_lisa.training.checkpoint import check_checkpoint_dir
 from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks
 from recbole_lisa.training.compilation import check_compiler, compile_encoder
 from recbole_lisa.training.evaluation import check_loader
 from recbole_lisa.training.logging import RunLog, run_log
-from recbole_lisa.training.result import check_result_file, collect_result, result_table, write_result
+from recbole_lisa.training.result import collect_result, result_table, write_result
 from recbole_lisa.training.resume import check_resume, resume_if_asked
 from recbole_lisa.training.trainer import LISATrainer
 
@@ -94,7 +95,10 @@ def run_configured(
         TrainingDivergedError: See `run`.
         ProcessFailedError: See `run`.
     """
-    check_result_file(config["result_file"])
+    # A resumed run continues its own files.
+    overwrite = config["overwrite"] or config["resume"] is not None
+    for path in filter(lambda path: path is not None, (config["result_file"], config["codebook_plot"])):
+        check_output(path, overwrite=overwrite)
     check_checkpoint_dir(config["checkpoint_dir"])
     check_codebook_plot(config["codebook_plot"])
     check_resume(config["resume"])

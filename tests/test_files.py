@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, check_replaceable, new_folder, probe_writing, unique_run_name
+from recbole_lisa.files import atomic_writer, check_output, new_folder, probe_writing, unique_run_name
 
 
 def test_atomic_writer_writes_the_file_and_its_folders(tmp_path: Path) -> None:
@@ -89,39 +89,54 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def starts_with_mine(path: Path) -> bool:
-    return path.read_text(encoding="utf-8").startswith("mine")
-
-
-def replaceable(path: Path) -> None:
-    check_replaceable(path, starts_with_mine, name="plan", content="a plan of mine")
-
-
-@pytest.mark.parametrize("content", [None, b"", b"mine, older"])
-def test_nothing_an_empty_file_and_an_own_one_may_be_replaced(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "deep" / "plan" if content is None else tmp_path / "plan"
+@pytest.mark.parametrize("content", [None, b"", b"older"])
+def test_an_output_that_exists_needs_overwrite(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / ("deep/plan" if content is None else "plan")
     if content is not None:
         path.write_bytes(content)
-    replaceable(path)
+    if content:
+        with pytest.raises(UsageError, match=r"'.*plan' exists: add --overwrite to replace it, or name another file"):
+            check_output(path, overwrite=False)
+    else:
+        check_output(path, overwrite=False)
+    check_output(path, overwrite=True)
     assert (path.read_bytes() if path.exists() else None) == content
     assert [place.name for place in tmp_path.iterdir()] == ([] if content is None else ["plan"])
 
 
-@pytest.mark.parametrize("content", [b"yours", b"\xff\xfe"])
-def test_what_somebody_else_wrote_is_not_replaced(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "plan"
-    path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"plan '.*plan' exists and is not a plan of mine, .*; name another file"):
-        replaceable(path)
-    assert path.read_bytes() == content
+def test_an_output_folder_with_files_needs_overwrite(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "plan").touch()
+    for name in ("new", "deep/new", "empty"):
+        check_output(tmp_path / name, overwrite=False, folder=True)
+    with pytest.raises(UsageError, match=r"full' has files in it: add --overwrite .*, or name another folder"):
+        check_output(tmp_path / "full", overwrite=False, folder=True)
+    check_output(tmp_path / "full", overwrite=True, folder=True)
+    assert sorted(place.name for place in tmp_path.rglob("*")) == ["empty", "full", "plan"]
 
 
-def test_a_folder_a_pipe_and_a_place_without_access_are_no_place_for_a_file(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path, message in (
-        (tmp_path, "is a folder; name a file in it"),
-        (tmp_path / "pipe", r"cannot be written \(Is no regular file\)"),
-        (tmp_path / "pipe" / "plan", r"cannot be written \(Not a directory\)"),
+    (tmp_path / "file").touch()
+    for path, folder, message in (
+        ("", False, "the path of the output is empty: name a file"),
+        (" ", True, "the path of the output is empty: name a folder"),
+        (tmp_path, False, "is a folder: name a file in it"),
+        (tmp_path / "file", True, "is a file: name a folder"),
+        (tmp_path / "pipe", False, r"cannot be written \(Is no regular file\)"),
+        (tmp_path / "pipe", True, r"cannot be written \(Not a directory\)"),
+        (tmp_path / "file" / "plan", False, r"cannot be written \(Not a directory\)"),
+        (tmp_path / ("n" * 300), False, r"cannot be written \(File name too long\)"),
+        (tmp_path / "file" / "plan", True, r"cannot be written \(Not a directory\)"),
+        *([("/proc/plan", False, "'/proc/plan' cannot be written")] if Path("/proc/self").is_dir() else []),
     ):
         with pytest.raises(UsageError, match=message):
-            replaceable(path)
+            check_output(path, overwrite=True, folder=folder)
+
+    def refuse(*arguments: object, **settings: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UsageError, match=r"plan' cannot be written \(Permission denied\): name another file"):
+        check_output(tmp_path / "plan", overwrite=True)

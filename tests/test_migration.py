@@ -7,7 +7,7 @@ import torch
 from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.sequence_encoder import Sequences
-from recbole_lisa.migration import check_output, take_over
+from recbole_lisa.migration import take_over
 from recbole_lisa.quick_start import run
 from recbole_lisa.saved import load_data_and_model
 from recbole_lisa.serving import Recommender
@@ -99,7 +99,7 @@ def test_without_epochs_the_metrics_are_told_and_nothing_is_trained(
     assert main(["migrate", *words]) == 0
     assert "LISABase without further training: hit@5 0." in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [out]
-    check_output(out)  # so that the same words may write it again
+    assert main(["migrate", *words, "--overwrite"]) == 0
     config, model, *_ = load_data_and_model(out)
     assert (config["model"], config["histogram_decay"], config["n_codewords"]) == ("LISABase", 0, 8)
     assert model.attentions[0].decay == 0
@@ -140,7 +140,7 @@ def test_mistakes_on_the_command_line_are_named(transformer: Path, capsys: pytes
 def test_a_trained_model_is_not_written_over(transformer: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = transformer.read_bytes()
     assert main(["migrate", f"--checkpoint={transformer}", f"--output={transformer}"]) == 2
-    assert "exists and is not a migrated model without further training" in capsys.readouterr().err
+    assert "exists: add --overwrite to replace it" in capsys.readouterr().err
     assert transformer.read_bytes() == before
 
 

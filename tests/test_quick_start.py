@@ -149,8 +149,11 @@ def test_diverged_training_stops_with_the_place() -> None:
     ("settings", "message"),
     [
         ({"topk": [102], "valid_metric": "NDCG@102"}, "the 102 best of only 101 candidates"),
-        ({"result_file": "."}, "result_file '.' is a folder"),
-        ({"result_file": "/dev/null/r.json"}, r"result_file '/dev/null/r\.json' cannot be written"),
+        ({"result_file": "."}, "'.' is a folder: name a file in it"),
+        ({"result_file": ""}, "the path of the output is empty"),
+        ({"result_file": "old.json"}, "'old.json' exists: add --overwrite to replace it, or name another file"),
+        ({"codebook_plot": "old.png"}, "'old.png' exists: add --overwrite to replace it, or name another file"),
+        ({"result_file": "/dev/null/r.json"}, r"'/dev/null/r\.json' cannot be written"),
         ({"checkpoint_dir": ""}, "checkpoint_dir is ''"),
         ({"checkpoint_dir": "/dev/null"}, "checkpoint_dir .*'/dev/null'.* folder"),
         ({"checkpoint_dir": "/dev/null/saved"}, "checkpoint_dir .*'/dev/null/saved'.*Not a directory"),
@@ -158,6 +161,8 @@ def test_diverged_training_stops_with_the_place() -> None:
     ],
 )
 def test_mistakes_stop_the_run_before_the_training(settings: dict[str, Any], message: str) -> None:
+    for name in ("old.json", "old.png"):
+        Path(name).write_text("old")
     with pytest.raises(UsageError, match=message):
         run("LISASoft", "ml-100k", protocol="paper", config_dict={**SMALL_LISA, **settings})
     assert not list(Path().glob("saved/*"))

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.paper.page import check_page
 from benchmarks.paper.paper import Row
 from benchmarks.paper.ranking import Cluster, Job, check_folders, jobs, run_all
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.files import check_output
 
 _OWN = {
     "seed": "--seeds",
@@ -75,6 +75,7 @@ def table_parser(name: str, description: str) -> UsageParser:
     add("--seeds", nargs="+", type=int, default=[1, 2, 3], help="default: 1 2 3")
     add("--runs", default="runs", help="folder of the runs, kept to go on later (default: runs)")
     add("--output", default="results", help="folder of the page (default: results)")
+    add("--overwrite", action="store_true", help="write an existing page again; the notes at its end stay")
     add("--parallel", type=int, default=1, help="runs at a time on this machine, without Ray (default: 1)")
     add("--threads", type=int, default=1, help="CPU threads, and with Ray cores, of each run (default: 1)")
     add("--address", help="run through Ray, as many at a time as fit: local, auto or HOST:PORT of a cluster")
@@ -125,9 +126,9 @@ def check_rows(table: Table, rows: Iterable[Row], *, page: str) -> None:
         page: Name of the page's file.
 
     Raises:
-        UsageError: A setting is wrong, or another file is in the place of the page.
+        UsageError: A setting is wrong, or the page exists.
     """
-    check_page(Path(table.options.output, page))
+    check_output(Path(table.options.output, page), overwrite=table.options.overwrite)
     seeds = table.options.seeds
     for index, row in enumerate(rows):
         for seed in seeds if index == 0 else seeds[:1]:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.paper import METRICS, ROWS, paper_figures
-from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, check_replaceable
+from recbole_lisa.files import atomic_writer
 
 TITLES = {"hit@5": "HR@5", "ndcg@5": "NDCG@5", "hit@10": "HR@10", "ndcg@10": "NDCG@10"}
 MARK = "<!-- Below this line the page is written by hand; above it `python -m benchmarks paper ranking` writes. -->"
-_COMMAND = "python -m benchmarks paper"
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
@@ -46,23 +44,6 @@ def write_page(dataset: str, found: Results, settings: Sequence[str], folder: Pa
         f"[{table.name}]({table.name}):\n\n![HR@10 and NDCG@10 by epoch]({plot.name})\n\n{MARK}{notes or chr(10)}",
     )
     return [page, table, plot]
-
-
-def check_page(page: Path) -> None:
-    """Refuse to write over a page of somebody else, or over a table or a plot that no page goes with.
-
-    Raises:
-        UsageError: The file is there and names no command that writes such pages, or only files beside it are there.
-    """
-    beside = [f"{page.stem}{ending}" for ending in (".csv", ".png", "-curve.csv", "-curve.png")]
-    taken = [name for name in beside if page.with_name(name).exists()]
-    if taken and not page.exists():
-        raise UsageError(
-            f"--output '{page.parent}' holds {', '.join(taken)}, but no {page.name} beside it: name another folder"
-        )
-    check_replaceable(
-        page, lambda file: _COMMAND in file.read_text("utf-8"), name="page", content=f"a page of {_COMMAND}"
-    )
 
 
 def kept_notes(page: Path) -> str:

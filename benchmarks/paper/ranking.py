@@ -134,7 +134,7 @@ def run_job(job: Job, threads: int, alive: int = subprocess.PIPE) -> int:
     job.result_file.unlink(missing_ok=True)
     with atomic_writer(job.record) as stream:
         stream.write(json.dumps(job.options).encode())
-    words = [*job.options, f"--result_file={job.result_file.name}", "--show_progress=False", *resume]
+    words = [*job.options, f"--result_file={job.result_file.name}", "--overwrite", "--show_progress=False", *resume]
     path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     with (job.folder / "log.txt").open("a", encoding="utf-8") as log:
         process = subprocess.Popen(

@@ -11,6 +11,7 @@ from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.schema import read_yaml
 from recbole_lisa.datasets.obtain import RawData, obtain
 from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.files import check_output
 
 
 def main(words: Sequence[str]) -> int:
@@ -40,7 +41,6 @@ def main(words: Sequence[str]) -> int:
     raw = RawData.from_settings(dataset, options.data_path / dataset, settings)
     raw = replace(raw, url=options.archive_url or raw.url, checksum=options.archive_checksum or raw.checksum)
     target = raw.folder / f"{dataset}.inter"
-    if target.exists() and not options.overwrite:
-        raise UsageError(f"{target} exists: add --overwrite to write it again")
+    check_output(target, overwrite=options.overwrite)
     print("\n".join(obtain(raw, overwrite=options.overwrite, show_progress=True)))
     return 0

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from recbole_lisa.cli.arguments import UsageParser
+from recbole_lisa.files import check_output
 from recbole_lisa.saved import bundle_of_checkpoint
-from recbole_lisa.serving.export import check_folder, write_export
+from recbole_lisa.serving.export import write_export
 
 _EPILOG = """\
 The folder holds manifest.json and three .npz files without pickle: codes at log2(W) bits with their codebooks (for
@@ -34,9 +35,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the export")
     parser.add_argument("--data_path", metavar="DIR", help="where the data set lies now, for its item ids")
-    parser.add_argument("--overwrite", action="store_true", help="replace an export that is there")
+    parser.add_argument("--overwrite", action="store_true", help="write into a folder that has files in it")
     options = parser.parse_args(words)
-    check_folder(options.output, overwrite=options.overwrite)
+    check_output(options.output, overwrite=options.overwrite, folder=True)
     bundle, _ = bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
     manifest = write_export(bundle, options.output, overwrite=options.overwrite)
     print("\n".join(report(manifest, options.output)))

@@ -107,6 +107,7 @@ def run_command(words: Sequence[str]) -> int:
     parser.add_argument("-d", "--dataset", required=True, help="a data set with settings, or your own")
     parser.add_argument("--protocol", help="full_ranking (default) or paper")
     parser.add_argument("--config_files", nargs="+", default=[], metavar="FILE", help="yaml files; a later one wins")
+    parser.add_argument("--overwrite", nargs="?", const="True", help="replace the result_file and codebook_plot")
     parser.add_argument("--version", action="version", version=f"recbole-lisa {__version__}")
     options, settings = parser.parse_known_args(words)
     # Several names in one word, as RecBole has them, unless the word itself is a name.
@@ -114,6 +115,8 @@ def run_command(words: Sequence[str]) -> int:
         file for word in options.config_files for file in ([word] if Path(word).is_file() else word.split())
     ]
     command_line = parse_settings(settings)
+    if options.overwrite is not None:
+        command_line["overwrite"] = options.overwrite
     # Imported late: a mistake on the command line should not wait for torch.
     quick_start = import_module("recbole_lisa.quick_start")
     import_module("recbole_lisa.environment").keep_freed_memory()

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.cli.main import parse_settings
-from recbole_lisa.migration import check_output, migrate
+from recbole_lisa.errors import UsageError
+from recbole_lisa.files import check_output
+from recbole_lisa.migration import migrate
 
 _EPILOG = """\
 First train a vanilla Transformer on quantised items, then hand its codebooks to LISA-Base:
@@ -34,9 +36,14 @@ def main(words: Sequence[str]) -> int:
     parser = UsageParser("recbole-lisa migrate", "Make a LISABase from the codebooks of a Transformer.", _EPILOG)
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a Transformer")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the .pth file to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
     options, rest = parser.parse_known_args(words)
     settings = parse_settings(rest)
-    check_output(options.output)
+    if options.output.suffix != ".pth":
+        raise UsageError(f"--output is '{options.output}', it must end in .pth")
+    check_output(options.output, overwrite=options.overwrite or "resume" in settings)
+    if options.overwrite:
+        settings["overwrite"] = "True"
     metrics, _ = migrate(options.checkpoint, options.output, settings)
     found = ", ".join(f"{name} {value:.4f}" for name, value in (metrics or {}).items()) or "there is no test set"
     print(f"{options.output}: LISABase without further training: {found}")

@@ -15,7 +15,7 @@ from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.inputs import POLICIES, told_unknown
 from recbole_lisa.serving.tables import (
     UserHistory,
-    check_output,
+    check_table,
     read_ids,
     read_user_histories,
     write_recommendations,
@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
         raise UsageError("give one of --checkpoint FILE and --export DIR")
     if options.export is not None and options.input is None:
         raise UsageError("--export holds no users: give their histories with --input, or use --checkpoint")
-    check_output(options.output)
+    check_table(options.output, overwrite=options.overwrite)
     candidates = None if options.candidates is None else UserHistory("", read_ids(options.candidates), None)
     recommender, users = _sources(options)
     if options.input is not None:
@@ -123,6 +123,7 @@ def _parser() -> UsageParser:
     parser.add_argument("--export", type=Path, metavar="DIR", help="what recbole-lisa export wrote")
     parser.add_argument("--input", type=Path, metavar="FILE", help="interactions: .csv, .tsv, .inter or .parquet")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help=".csv, .tsv or .parquet")
+    parser.add_argument("--overwrite", action="store_true", help="replace an output that exists")
     parser.add_argument("--k", type=positive, default=10, help="items for each user (default: 10)")
     parser.add_argument("--keep_seen", action="store_true", help="items of the history may be recommended again")
     parser.add_argument("--candidates", type=Path, metavar="FILE", help="choose from these items, one id a line")

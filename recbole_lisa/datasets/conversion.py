@@ -23,7 +23,7 @@ from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.report import ConversionReport
 from recbole_lisa.datasets.source import RawFile, open_raw, text_start
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, new_folder, tidy_termination
+from recbole_lisa.files import atomic_writer, check_output, new_folder, tidy_termination
 
 _HEADER = "user_id:token\titem_id:token\t{rating}timestamp:float\n"
 
@@ -71,8 +71,7 @@ def convert(
         raise UsageError(f"the output is '{output}', whose name names no data set: give a folder such as dataset/mine")
     target = output / f"{name}.inter"
     try:
-        if target.exists() and not overwrite:
-            raise UsageError(f"{target} exists: add --overwrite to replace it, or name another folder")
+        check_output(target, overwrite=overwrite)
         with tidy_termination(), new_folder(output), atomic_writer(target) as stream:
             return _convert(source, target, stream, reading, show_progress)
     except OSError as error:

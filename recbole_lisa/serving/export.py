@@ -20,7 +20,7 @@ import torch
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, probe_writing
+from recbole_lisa.files import atomic_writer, check_output
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.ops.packing import pack_codes, unpack_codes
 from recbole_lisa.serving.bundle import Bundle
@@ -47,7 +47,7 @@ def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: b
         UsageError: There are files in the folder, or it cannot be written.
     """
     target = Path(folder)
-    check_folder(target, overwrite=overwrite)
+    check_output(target, overwrite=overwrite, folder=True)
     files = {}
     try:
         for name, arrays in _contents(bundle).items():
@@ -135,24 +135,6 @@ def _contents(bundle: Bundle) -> dict[str, Arrays]:
         ENCODER: {name: tensor.numpy() for name, tensor in bundle.weights.items()},
         ITEM_IDS: bundle.ids.arrays(),
     }
-
-
-def check_folder(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Refuse a folder that `write_export` would not write to.
-
-    Raises:
-        UsageError: There are files in it, it is a file, or it cannot be written.
-    """
-    target = Path(folder)
-    if target.is_dir() and any(target.iterdir()) and not (overwrite and (target / MANIFEST).is_file()):
-        hint = "" if overwrite else ", or overwrite it (--overwrite)" if (target / MANIFEST).is_file() else ""
-        raise UsageError(f"'{target}' has files in it: name another folder{hint}")
-    if target.exists() and not target.is_dir():
-        raise UsageError(f"'{target}' is a file: name a folder for the export")
-    try:
-        probe_writing(target / MANIFEST)
-    except OSError as error:
-        raise _unwritable(target, error) from error
 
 
 def _manifest(bundle: Bundle, files: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recbole_lisa.errors import UsageError, did_you_mean
-from recbole_lisa.files import atomic_writer, check_replaceable
+from recbole_lisa.files import atomic_writer, check_output
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".inter": "\t"}
 COLUMNS = ("user_id", "rank", "item_id", "score")
@@ -26,10 +26,8 @@ class UserHistory(NamedTuple):
     times: list[float] | None
 
 
-def check_output(path: Path) -> None:
-    """Refuse a file that is neither csv, tsv nor parquet, or that could not or must not be written.
-
-    Recommendations of an earlier call are replaced; a file with anything else in it is not.
+def check_table(path: Path, *, overwrite: bool) -> None:
+    """Refuse an output that is neither csv, tsv nor parquet, or that `check_output` refuses.
 
     Raises:
         UsageError: With what would be right.
@@ -38,14 +36,7 @@ def check_output(path: Path) -> None:
         raise UsageError(f"'{path}' must end in .csv, .tsv or .parquet")
     if path.suffix == ".parquet":
         _pyarrow(path)
-    check_replaceable(path, _is_own_output, name="--output", content="a table of recommendations")
-
-
-def _is_own_output(path: Path) -> bool:
-    if path.suffix == ".parquet":
-        return tuple(_pyarrow(path).ParquetFile(path).schema_arrow.names) == COLUMNS
-    with path.open(encoding="utf-8") as stream:
-        return stream.readline().rstrip("\n") == SEPARATORS[path.suffix].join(COLUMNS)
+    check_output(path, overwrite=overwrite)
 
 
 def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[UserHistory]:

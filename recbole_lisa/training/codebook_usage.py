@@ -8,13 +8,12 @@ from typing import Any
 import torch
 
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, check_replaceable
+from recbole_lisa.files import atomic_writer
 from recbole_lisa.ops.codeword_usage import CodewordUsage
 
 COLLAPSED_SHARE = 0.1
 """A codebook has collapsed when its perplexity is at most this share of what it could be."""
 _ONE_CODEWORD = 1.05
-_MARK = "recbole-lisa codebooks"
 SAMPLED_WINDOWS = 64
 """Training windows whose positions tell how a layer above the first uses its codebooks."""
 
@@ -109,12 +108,10 @@ def watch_codebooks(trainer: Any, train_data: Any, epoch: int) -> list[str]:
 
 
 def check_codebook_plot(path: str | None) -> None:
-    """Refuse a plot that could not or must not be drawn, before hours of training.
-
-    The plot of an earlier run is replaced; another picture is not.
+    """Refuse a plot that cannot be drawn, before hours of training.
 
     Raises:
-        UsageError: The file is no .png, cannot be written or is another picture, or matplotlib is missing.
+        UsageError: The file is no .png, or matplotlib is missing.
     """
     if path is None:
         return
@@ -122,13 +119,6 @@ def check_codebook_plot(path: str | None) -> None:
         raise UsageError(f"codebook_plot is {path!r}, it must end in .png")
     if find_spec("matplotlib") is None:
         raise UsageError("codebook_plot needs matplotlib: pip install 'recbole-lisa[bench]'")
-    check_replaceable(path, _is_own_plot, name="codebook_plot", content="the plot of a run")
-
-
-def _is_own_plot(path: Path) -> bool:
-    """Whether `draw_codebooks` wrote it: the mark stands in the first of the picture's text."""
-    with path.open("rb") as stream:
-        return _MARK.encode() in stream.read(4096)
 
 
 def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str) -> bool:
@@ -159,5 +149,5 @@ def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str) -> bool:
             ax.xaxis.get_major_locator().set_params(integer=True)
         row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     with atomic_writer(path) as stream:
-        canvas.savefig(stream, format="png", dpi=110, metadata={"Software": _MARK})
+        canvas.savefig(stream, format="png", dpi=110)
     return True

@@ -8,11 +8,8 @@ from typing import Any
 
 from recbole_lisa.distributed.processes import n_processes
 from recbole_lisa.environment import peak_gpu_memory_mb, peak_memory_mb, versions
-from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, check_replaceable
+from recbole_lisa.files import atomic_writer
 from recbole_lisa.training.trainer import LISATrainer
-
-_MARKS = {"model", "dataset", "protocol", "test", "checkpoint", "versions", "config"}
 
 
 def collect_result(
@@ -68,29 +65,6 @@ def _throughput(history: list[dict[str, Any]]) -> float | None:
     counted = [epoch for epoch in history if epoch.get("sequences")]
     seconds = sum(epoch["seconds"] for epoch in counted)
     return sum(epoch["sequences"] for epoch in counted) / seconds if seconds else None
-
-
-def check_result_file(path: str | None) -> None:
-    """Refuse a result file that could not or must not be written, before hours of training; nothing is left behind.
-
-    The result of an earlier run is replaced; a file with anything else in it is not.
-
-    Args:
-        path: The setting `result_file`; None for no file.
-
-    Raises:
-        UsageError: `path` is empty or a folder, no file can be made there, or one is there that is no result.
-    """
-    if path is None:
-        return
-    if not str(path).strip():
-        raise UsageError("result_file is empty; name a file, such as result.json, or leave the key out")
-    check_replaceable(path, _is_result, name="result_file", content="the result of a run")
-
-
-def _is_result(path: Path) -> bool:
-    found = json.loads(path.read_bytes())
-    return isinstance(found, dict) and found.keys() >= _MARKS
 
 
 def write_result(result: Mapping[str, Any], path: str | Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Settings that do not decide what the next epochs learn; a run may be continued under other values.
 _FREE_SETTINGS = {
-    *("epochs", "stopping_step", "test_step", "resume", "result_file", "codebook_plot", "checkpoint_dir"),
+    *("epochs", "stopping_step", "test_step", "resume", "result_file", "codebook_plot", "checkpoint_dir", "overwrite"),
     "data_path",
     *("show_progress", "state", "loss_decimal_place", "log_wandb", "wandb_project", "config_files"),
     *("worker", "gpu_id", "use_gpu", "device", "eval_batch_size"),

@@ -40,6 +40,7 @@ _OF_ALL_TRIALS = {
             "result_file",
             "resume",
             "codebook_plot",
+            "overwrite",
             "data_path",
             "use_gpu",
             "gpu_id",

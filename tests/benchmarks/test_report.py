@@ -48,17 +48,12 @@ def test_a_json_name_is_the_only_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_an_earlier_result_is_replaced_and_no_other_file(tmp_path: Path) -> None:
-    option = str(tmp_path / "speed")
-    Output(option, "name").write(heading("step", torch.device("cpu")), {}, [TABLE])
-    Output(option, "name")
-    for ending, text in ((".md", "# By hand\n"), (".json", '{"header": "mine"}')):
-        file = Path(option + ending)
-        ours = file.read_text(encoding="utf-8")
-        file.write_text(text)
-        with pytest.raises(UsageError, match=rf"speed\{ending}' exists and is not the result of a benchmark"):
-            Output(option, "name")
-        file.write_text(ours, encoding="utf-8")
+@pytest.mark.parametrize("ending", [".md", ".json"])
+def test_an_existing_file_needs_overwrite(tmp_path: Path, ending: str) -> None:
+    (tmp_path / f"speed{ending}").write_text("old")
+    with pytest.raises(UsageError, match=rf"speed\{ending}' exists: add --overwrite"):
+        Output(str(tmp_path / "speed"), "name")
+    Output(str(tmp_path / "speed"), "name", overwrite=True)
 
 
 def test_without_output_nothing_is_written() -> None:
@@ -67,7 +62,7 @@ def test_without_output_nothing_is_written() -> None:
 
 def test_an_output_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"--output '.*file/x\.json' cannot be written \(Not a directory\)"):
+    with pytest.raises(UsageError, match=r"'.*file/x\.json' cannot be written \(Not a directory\)"):
         Output(str(tmp_path / "file" / "x"), "name")
 
 

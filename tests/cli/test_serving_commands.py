@@ -80,10 +80,12 @@ def test_options_choose_what_is_recommended(export: Path, tmp_path: Path, capsys
     assert [line for line in told.splitlines() if "warning" in line] == [
         f"warning: user '{user}': 1 unknown item: 'gone'; left out" for user in "ab"
     ]
-    assert main(["recommend", *words, "--on_unknown=skip"]) == 0
+    assert main(["recommend", *words, "--on_unknown=skip", "--overwrite"]) == 0
     assert [(row["user_id"], row["item_id"]) for row in rows_of(tmp_path / "top.csv")] == [("a", "i5")]
     assert "1 rows for 1 users; 1 users without any" in capsys.readouterr().out
-    assert main(["recommend", *words, "--on_unknown=skip", "--keep_seen"]) == 0
+    assert main(["recommend", *words, "--on_unknown=skip", "--keep_seen"]) == 2
+    assert "top.csv' exists: add --overwrite to replace it" in capsys.readouterr().err
+    assert main(["recommend", *words, "--on_unknown=skip", "--keep_seen", "--overwrite"]) == 0
     assert {row["item_id"] for row in rows_of(tmp_path / "top.csv")} == {"i3", "i5"}
 
 
@@ -109,7 +111,7 @@ def test_an_export_that_cannot_be_written_is_told_before_the_checkpoint_is_read(
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a").touch()
-    for folder, message in (("full", "has files in it"), ("full/a", "is a file"), ("full/a/b", "cannot write")):
+    for folder, message in (("full", "has files in it"), ("full/a", "is a file"), ("full/a/b", "cannot be written")):
         assert main(["export", "--checkpoint=gone.pth", f"--output={tmp_path / folder}"]) == 2
         assert message in capsys.readouterr().err
 
@@ -124,7 +126,7 @@ def test_an_export_that_cannot_be_written_is_told_before_the_checkpoint_is_read(
         (["--checkpoint=gone.pth"], "there is no checkpoint 'gone.pth'"),
         (["--export=x", "--input=y.csv", "--candidates=gone.txt"], "cannot read 'gone.txt': No such file"),
         (["--export=x", "--input=y.csv", "--k=0"], "--k: must be a whole number from 1 to 2147483647, got 0"),
-        (["--export=x", "--input=y.csv", "--output=setup.cfg/top.csv"], "--output 'setup.cfg/top.csv' cannot be writ"),
+        (["--export=x", "--input=y.csv", "--output=setup.cfg/top.csv"], "'setup.cfg/top.csv' cannot be written"),
     ],
     ids=str,
 )

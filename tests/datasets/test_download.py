@@ -246,7 +246,9 @@ def test_the_command_downloads_and_tells(isolated_run_dir: Path, capsys: pytest.
             "wrote d/ml-1m/ml-1m.inter: 108 rows, 12 users, 12 items",
         ]
         assert main(words) == 2
-        assert capsys.readouterr().err == "error: d/ml-1m/ml-1m.inter exists: add --overwrite to write it again\n"
+        assert capsys.readouterr().err == (
+            "error: 'd/ml-1m/ml-1m.inter' exists: add --overwrite to replace it, or name another file\n"
+        )
         assert main([*words, "--archive_checksum", md5(content), "--overwrite"]) == 0
     assert len(publisher.asked) == 1
 

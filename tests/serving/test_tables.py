@@ -9,7 +9,7 @@ from recbole_lisa.datasets.conversion import convert
 from recbole_lisa.errors import UsageError
 from recbole_lisa.serving.tables import (
     UserHistory,
-    check_output,
+    check_table,
     read_ids,
     read_user_histories,
     write_recommendations,
@@ -130,15 +130,15 @@ def test_parquet_output_has_types(tmp_path: Path) -> None:
 
 def test_an_output_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"top\.json' must end in \.csv, \.tsv or \.parquet"):
-        check_output(tmp_path / "top.json")
+        check_table(tmp_path / "top.json", overwrite=True)
 
 
 @pytest.mark.parametrize("name", ["file/top.csv", "folder.csv"])
 def test_an_output_that_cannot_be_written_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(UsageError, match=rf"--output '.*{name}' (cannot be written|is a folder)"):
-        check_output(tmp_path / name)
+    with pytest.raises(UsageError, match=rf"'.*{name}' (cannot be written|is a folder)"):
+        check_table(tmp_path / name, overwrite=True)
 
 
 def test_ids_are_read_a_line_each(tmp_path: Path) -> None:
@@ -159,17 +159,3 @@ def test_an_interrupted_output_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="stopped"):
         write_recommendations(tmp_path / "top.csv", rows())
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["top.csv", "top.tsv", "top.parquet"])
-def test_earlier_recommendations_are_replaced_and_no_other_table(tmp_path: Path, name: str) -> None:
-    if name.endswith(".parquet"):
-        pytest.importorskip("pyarrow")
-    path = tmp_path / name
-    write_recommendations(path, [("u", ["i"], [0.5])])
-    check_output(path)
-    for text in ("user_id,item_id,timestamp\nu,i,1\n", "user_id,rank,item_id,score,mine\n"):
-        path.write_text(text)
-        with pytest.raises(UsageError, match="exists and is not a table of recommendations, which alone is replaced"):
-            check_output(path)
-        assert path.read_text() == text

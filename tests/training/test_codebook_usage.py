@@ -14,7 +14,6 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
 from recbole_lisa.training.codebook_usage import (
     SAMPLED_WINDOWS,
-    check_codebook_plot,
     codebook_usage,
     collapsed,
     draw_codebooks,
@@ -75,7 +74,7 @@ def test_a_run_of_two_layers_logs_both_and_measuring_changes_nothing(
     isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plot = isolated_run_dir / "two.png"
-    settings = tiny_settings(isolated_run_dir, **SMALL, n_layers=2, codebook_plot=str(plot))
+    settings = tiny_settings(isolated_run_dir, **SMALL, n_layers=2, codebook_plot=str(plot), overwrite=True)
     result = run("LISABase", "tiny", config_dict=settings)
     assert [list(entry) for entry in result["codebooks"]] == [["epoch", "history", "layer 2"]] * 2
     log = Path(result["log"]).read_text()
@@ -133,7 +132,6 @@ def test_a_run_logs_records_and_draws(isolated_run_dir: Path) -> None:
     assert log_line(1, "history", found[1]["history"]) in log
     assert "epoch 2 history codebooks: used codewords " in log
     assert plot.read_bytes().startswith(b"\x89PNG")
-    check_codebook_plot(str(plot))  # so that a run may draw it anew
     assert b"Codebooks/history_2_perplexity" in b"".join(
         f.read_bytes() for f in Path("log_tensorboard").rglob("*tfevents*")
     )
@@ -167,20 +165,3 @@ def test_a_plot_that_is_no_png_is_refused(isolated_run_dir: Path) -> None:
     settings = tiny_settings(isolated_run_dir, **SMALL, codebook_plot="codebooks.pdf")
     with pytest.raises(UsageError, match=r"codebook_plot is 'codebooks\.pdf', it must end in \.png"):
         run("LISABase", "tiny", config_dict=settings)
-
-
-def test_another_picture_is_not_drawn_over_and_an_unwritable_plot_is_told_before_training(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from matplotlib.figure import Figure
-
-    Figure(figsize=(1, 1)).savefig(tmp_path / "mine.png")
-    before = (tmp_path / "mine.png").read_bytes()
-    (tmp_path / "folder.png").mkdir()
-    for name, message in (
-        ("mine.png", r"codebook_plot '.*mine\.png' exists and is not the plot of a run, which alone is replaced"),
-        ("mine.png/c.png", r"codebook_plot '.*c\.png' cannot be written \(Not a directory\)"),
-        ("folder.png", "is a folder"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            check_codebook_plot(str(tmp_path / name))
-    assert (tmp_path / "mine.png").read_bytes() == before

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from recbole_lisa.errors import UsageError
-from recbole_lisa.training.result import check_result_file, collect_result, result_table, write_result
+from recbole_lisa.training.result import collect_result, result_table, write_result
 from tests.tiny import tiny_config, tiny_trainer
 
 KEYS = {
@@ -46,20 +45,6 @@ def test_result_describes_a_validated_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("isolated_run_dir")
-def test_an_earlier_result_is_replaced_and_no_other_file(tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    write_result(result_of(tmp_path, "paper", epochs=1), path)
-    check_result_file(str(path))
-    for text in ("notes", "[1, 2]", '{"model": "mine", "config": {}}'):
-        path.write_text(text)
-        with pytest.raises(
-            UsageError, match=r"r\.json' exists and is not the result of a run, which alone is replaced"
-        ):
-            check_result_file(str(path))
-        assert path.read_text() == text
-
-
-@pytest.mark.usefixtures("isolated_run_dir")
 def test_result_without_validation_tests_the_last_epoch(tmp_path: Path) -> None:
     result = result_of(tmp_path, "paper", epochs=3, test_step=3)
     assert result["valid"] is None
@@ -90,45 +75,6 @@ def test_failed_writing_keeps_the_old_result(tmp_path: Path) -> None:
         write_result({"run": object()}, path)
     assert json.loads(path.read_text()) == {"run": 1}
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_result_file_that_is_a_folder_is_refused_early(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is a folder; name a file in it"):
-        check_result_file(str(tmp_path))
-
-
-def test_result_file_below_a_file_is_refused_early(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"file/r\.json' cannot be written \(Not a directory\)"):
-        check_result_file(str(tmp_path / "file" / "r.json"))
-
-
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can write")
-def test_result_file_where_no_file_can_be_made_is_refused_early() -> None:
-    with pytest.raises(UsageError, match=r"'/proc/r\.json' cannot be written .*; name a file in a folder that can be"):
-        check_result_file("/proc/r.json")
-
-
-def test_result_file_in_a_folder_without_permission_is_refused_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: Any, **settings: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(UsageError, match=r"r\.json' cannot be written \(Permission denied\)"):
-        check_result_file(str(tmp_path / "r.json"))
-
-
-@pytest.mark.parametrize("path", ["", " "])
-def test_empty_result_file_is_refused_early(path: str) -> None:
-    with pytest.raises(UsageError, match=r"result_file is empty; name a file, such as result\.json"):
-        check_result_file(path)
-
-
-def test_the_check_of_a_good_result_file_leaves_nothing_behind(tmp_path: Path) -> None:
-    check_result_file(str(tmp_path / "deep" / "r.json"))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_table_sets_validation_beside_test() -> None:

@@ -106,7 +106,7 @@ def test_a_page_of_somebody_else_stays(
     file.parent.mkdir()
     file.write_text("# My notes\n")
     assert main(["paper", name, "-d", "ml-100k"]) == 2
-    assert f"page 'results/{page}' exists and is not a page of python -m benchmarks paper" in capsys.readouterr().err
+    assert f"'results/{page}' exists: add --overwrite" in capsys.readouterr().err
     assert file.read_text() == "# My notes\n"
     assert list(isolated_run_dir.iterdir()) == [file.parent]
 
