@@ -20,8 +20,9 @@ from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import check_output
 from recbole_lisa.serving.bundle import Bundle, encoder_weights
-from recbole_lisa.serving.export import check_folder, write_export
+from recbole_lisa.serving.export import write_export
 from recbole_lisa.serving.id_map import IdMap
 from recbole_lisa.serving.inputs import History
 from recbole_lisa.serving.recommender import Recommender
@@ -137,7 +138,7 @@ def export(
     Raises:
         UsageError: The folder is not empty, or see `bundle_of_checkpoint`.
     """
-    check_folder(Path(folder), overwrite=overwrite)
+    check_output(folder, overwrite=overwrite, folder=True)
     bundle, _ = bundle_of_checkpoint(checkpoint_path, data_path=data_path)
     return write_export(bundle, folder, overwrite=overwrite)
 
