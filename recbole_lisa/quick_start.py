@@ -1,7 +1,6 @@
 """One run from the files to the metrics."""
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from logging import getLogger
 from os import PathLike
 from time import perf_counter
@@ -13,7 +12,7 @@ from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.data.split import check_held_out
-from recbole_lisa.datasets.obtain import with_data
+from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.distributed.launch import joins_torchrun, launch, torchrun_group
 from recbole_lisa.distributed.processes import is_first, warn_if_crowded
 from recbole_lisa.files import check_output
@@ -58,8 +57,7 @@ def run(
         TrainingDivergedError: The training loss is NaN or infinite.
         ProcessFailedError: One of several processes (`nproc`) was killed or failed.
     """
-    build = partial(
-        LISAConfig,
+    config = LISAConfig(
         model,
         dataset,
         protocol=protocol,
@@ -67,7 +65,7 @@ def run(
         config_dict=config_dict,
         command_line=command_line,
     )
-    return run_configured(*with_data(build))
+    return run_configured(config, ensure_data(config))
 
 
 def run_configured(

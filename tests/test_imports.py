@@ -34,12 +34,6 @@ LEVELS: list[set[str]] = [
     {"__main__"},
 ]
 LEVEL_OF = {part: level for level, parts in enumerate(LEVELS) for part in parts}
-# To be removed one by one: files that still import a part above their own.
-STILL_BACK = {
-    "recbole_lisa.config.data_checks": {"data", "datasets"},
-    "recbole_lisa.datasets.obtain": {"cli"},
-    "recbole_lisa.data.users": {"serving"},
-}
 STILL_CIRCLES = [
     {"recbole_lisa.training.trainer", "recbole_lisa.training.resume"},
     {"recbole_lisa.serving.sessions", "recbole_lisa.serving.recommender"},
@@ -84,7 +78,7 @@ def test_a_part_imports_only_its_own_level_and_those_below(file: Path) -> None:
         return
     own_level = LEVEL_OF[part_of(file)]
     back_edges = {part for part in own_parts(file) if LEVEL_OF[part] > own_level}
-    assert back_edges == STILL_BACK.get(module_of(file), set())
+    assert back_edges == set()
     if own_level == 0:
         assert own_parts(file) == set()
 

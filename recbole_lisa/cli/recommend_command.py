@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from recbole_lisa.cli.arguments import UsageParser, positive
@@ -113,8 +114,19 @@ def _sources(options: argparse.Namespace) -> tuple[Recommender, list[UserHistory
     # Imported late: an export serves where RecBole is not installed.
     saved = import_module("recbole_lisa.saved")
     bundle, dataset = saved.bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
-    users = [] if options.input is not None else import_module("recbole_lisa.data.users").users_of(dataset)
-    return Recommender(bundle), users
+    return Recommender(bundle), [] if options.input is not None else _users_of(dataset)
+
+
+def _users_of(dataset: Any) -> list[UserHistory]:
+    """Every user of a data set with all interactions, oldest first; times count from the user's first one."""
+    store = dataset.histories
+    user_ids, item_ids = dataset.field2id_token[dataset.uid_field], dataset.field2id_token[dataset.iid_field]
+    users = []
+    for n, user in enumerate(store.users):
+        rows = slice(store.offsets[n], store.offsets[n + 1])
+        times = np.cumsum(store.gaps[rows], dtype=np.float64).tolist()
+        users.append(UserHistory(str(user_ids[user]), list(map(str, item_ids[store.items[rows]])), times))
+    return users
 
 
 def _parser() -> UsageParser:

@@ -10,7 +10,7 @@ from typing import Any
 
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.config.config import BUNDLED_DATASET, LISAConfig
-from recbole_lisa.datasets.obtain import with_data
+from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import probe_writing
 from recbole_lisa.tuning.plan import Request, check_space, check_validation, defaults
@@ -114,10 +114,10 @@ def _request(options: argparse.Namespace, settings: dict[str, str]) -> tuple[Req
         request = Request(options.model, options.dataset, options.protocol, files, {**settings, **more})
         return request, request.config({})
 
-    (request, config), notes = with_data(lambda: build({}))
+    _, config = build({})
     for key in _OWN.keys() & config.external_config_dict.keys():
         raise UsageError(f"'{key}' in --config_files is no setting of a search: {_OWN[key]}")
-    for line in notes:
+    for line in ensure_data(config):
         print(line)
     more: dict[str, Any] = {}
     for key in _PATHS:  # trials start in folders of their own

@@ -13,7 +13,7 @@ from recbole.config import Config
 from recbole.utils import dataset_arguments, evaluation_arguments, general_arguments, training_arguments
 
 from recbole_lisa.compat import restore_numpy_aliases
-from recbole_lisa.config.data_checks import check_dataset_file, check_reading
+from recbole_lisa.config.data_checks import check_reading
 from recbole_lisa.config.model_defaults import lineage, settings_files
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import model_class
@@ -76,7 +76,7 @@ class LISAConfig(Config):
             command_line: Settings by key; text is read as yaml, never evaluated.
 
         Raises:
-            UsageError: A key, name, type or value is wrong, or the data set's file is missing.
+            UsageError: A key, name, type or value is wrong.
         """
         found_class = model_class(model) if isinstance(model, str) else model
         self._arguments = {"model": found_class.__name__, "dataset": dataset}
@@ -89,7 +89,6 @@ class LISAConfig(Config):
         self._command_line = dict(command_line or {})
         super().__init__(found_class, dataset, list(self._files), dict(config_dict or {}))
         self.final_config_dict["protocol"] = protocol
-        check_dataset_file(dataset, self.final_config_dict, _names(properties_path() / "dataset"))
 
     @classmethod
     def from_plain(

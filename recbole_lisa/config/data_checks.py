@@ -1,27 +1,69 @@
-"""Checks of the settings of a data set before it is read: at most the names of files are looked at."""
+"""Settings of how a data set is read and filtered: the notation of intervals, and checks that read no data."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from recbole_lisa.data.atomic import parse_intervals
-from recbole_lisa.datasets.obtain import MissingDataError, RawData
-from recbole_lisa.errors import UsageError, did_you_mean
+import numpy as np
+import numpy.typing as npt
 
-_INTERVALS = ("user_inter_num_interval", "item_inter_num_interval")
+from recbole_lisa.errors import UsageError
+
+_INTERVAL_KEYS = ("user_inter_num_interval", "item_inter_num_interval")
 PRESPLIT = (
     "benchmark_filename is not supported here: give one .inter file and set eval_args split. RecBole's own pipeline "
     "takes it: call recbole_lisa.register() and RecBole's functions"
 )
-_FORM = "tab-separated lines under the header user_id:token item_id:token timestamp:float"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An interval of numbers, each end open or closed."""
+
+    low: float
+    high: float
+    low_closed: bool
+    high_closed: bool
+
+    def contains(self, numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which of the numbers lie inside; same shape."""
+        above = numbers >= self.low if self.low_closed else numbers > self.low
+        below = numbers <= self.high if self.high_closed else numbers < self.high
+        return above & below
+
+
+def parse_intervals(key: str, text: str | None) -> list[Interval]:
+    """Parse RecBole's interval notation, for example `[5,inf)` or `[2,4];(9,20]`.
+
+    Args:
+        key: The configuration key, for the message.
+        text: The notation; None means no restriction.
+
+    Raises:
+        UsageError: The text is not such a notation.
+    """
+    intervals = []
+    for part in str(text).split(";") if text is not None else []:
+        stripped = part.strip()
+        try:
+            low, high = (float(end) for end in stripped[1:-1].split(","))
+        except ValueError:
+            low, high = math.nan, math.nan
+        if not low <= high or stripped[0] not in "([" or stripped[-1] not in ")]":
+            raise UsageError(f"{key} must be intervals like '[5,inf)', separated by ';', got {str(text)!r}")
+        intervals.append(Interval(low, high, stripped[0] == "[", stripped[-1] == "]"))
+    return intervals
 
 
 def check_reading(settings: Mapping[str, Any]) -> None:
-    """Check how the files are to be read and filtered.
+    """Check how the files are read and filtered.
 
     Raises:
-        UsageError: The encoding or the separator is none, an interval is malformed, or the columns to leave
-            out stand beside the columns to load.
+        UsageError: The encoding or a separator is invalid, an interval is malformed, `benchmark_filename` is set, or
+            `unload_col` is set beside `load_col`.
     """
     encoding = settings["encoding"]
     try:
@@ -31,53 +73,12 @@ def check_reading(settings: Mapping[str, Any]) -> None:
     for key in ("field_separator", "seq_separator"):
         if not settings[key]:
             raise UsageError(f"{key} is {settings[key]!r}, it must be at least one character")
-    for key in _INTERVALS:
+    for key in _INTERVAL_KEYS:
         parse_intervals(key, settings[key])
+    if settings["benchmark_filename"] is not None:
+        raise UsageError(PRESPLIT)
     if settings["unload_col"] and settings["load_col"]:
         raise UsageError(
             f"unload_col is {settings['unload_col']!r}, but load_col already says what to load, "
             f"{settings['load_col']!r}: set load_col to ~ or leave unload_col out"
         )
-
-
-def check_dataset_file(dataset: str, settings: Mapping[str, Any], known: list[str]) -> None:
-    """Check that the interactions are on disk, so that a missing file costs seconds and leaves no folder.
-
-    Args:
-        dataset: Name of the data set.
-        settings: The merged settings; `data_path` already ends in the data set's folder.
-        known: Names of the data sets that have a yaml file.
-
-    Raises:
-        MissingDataError: The file is missing; the message says which, where it goes and how to make it.
-        UsageError: A setting is not supported.
-    """
-    folder = Path(settings["data_path"])
-    wanted = folder / f"{dataset}.inter"
-    if settings["benchmark_filename"] is not None:
-        raise UsageError(PRESPLIT)
-    if wanted.is_file():
-        return
-    raw = RawData.from_settings(dataset, folder, settings) if dataset in known else None
-    if raw is None:
-        hint = did_you_mean(dataset, [*known, *_beside(folder)])
-        message = (
-            f"there is no file {wanted} ({_FORM}), and '{dataset}' is none of the data sets with settings "
-            f"({', '.join(known)}): put it there or name the folder above it with --data_path.{hint}"
-        )
-    else:
-        message = (
-            f"data set '{dataset}' needs the file {wanted}, which does not exist: {raw.by_hand} "
-            f"(or write the file yourself: {_FORM}; or name the folder above: --data_path)"
-        )
-    raise MissingDataError(
-        message, raw=raw, may_download=bool(settings["download"]), show_progress=bool(settings["show_progress"])
-    )
-
-
-def _beside(folder: Path) -> list[str]:
-    """Names of the data sets in the folders beside this one."""
-    try:
-        return sorted(place.name for place in folder.parent.iterdir() if (place / f"{place.name}.inter").is_file())
-    except OSError:
-        return []

@@ -6,8 +6,6 @@ rows take a few hundred megabytes and not the ten gigabytes of one Python string
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 from pandas.api.types import union_categoricals
 
+from recbole_lisa.config.data_checks import Interval
 from recbole_lisa.data.chunks import markless, read_chunks
 from recbole_lisa.errors import UsageError
 
@@ -135,45 +134,6 @@ def _split_cells(column: pd.Series, kind: str, separator: str) -> list[npt.NDArr
     if kind == "float_seq":
         return [np.array([float(part) for part in cell], dtype=np.float64) for cell in parts]
     return [np.array(list(cell), dtype=object) for cell in parts]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An interval of numbers, each end open or closed."""
-
-    low: float
-    high: float
-    low_closed: bool
-    high_closed: bool
-
-    def contains(self, numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which of the numbers lie inside; same shape."""
-        above = numbers >= self.low if self.low_closed else numbers > self.low
-        below = numbers <= self.high if self.high_closed else numbers < self.high
-        return above & below
-
-
-def parse_intervals(key: str, text: str | None) -> list[Interval]:
-    """Parse RecBole's interval notation, for example `[5,inf)` or `[2,4];(9,20]`.
-
-    Args:
-        key: the configuration key, for the message.
-        text: the notation; None means no restriction.
-
-    Raises:
-        UsageError: not such a notation.
-    """
-    intervals = []
-    for part in str(text).split(";") if text is not None else []:
-        stripped = part.strip()
-        try:
-            low, high = (float(end) for end in stripped[1:-1].split(","))
-        except ValueError:
-            low, high = math.nan, math.nan
-        if not low <= high or stripped[0] not in "([" or stripped[-1] not in ")]":
-            raise UsageError(f"{key} must be intervals like '[5,inf)', separated by ';', got {str(text)!r}")
-        intervals.append(Interval(low, high, stripped[0] == "[", stripped[-1] == "]"))
-    return intervals
 
 
 def core_rows(

@@ -11,6 +11,7 @@ import pandas as pd
 from recbole.data.dataset import SequentialDataset
 from recbole.utils import FeatureType
 
+from recbole_lisa.config.data_checks import parse_intervals
 from recbole_lisa.data import atomic
 from recbole_lisa.errors import UsageError, did_you_mean
 
@@ -116,7 +117,7 @@ class FilteredDataset(SequentialDataset):
     def _filter_by_inter_num(self) -> None:
         """Filter users and items by their number of interactions until nothing changes (k-core)."""
         keys = dict(zip((self.uid_field, self.iid_field), _INTERVAL_KEYS, strict=True))
-        intervals = {field: atomic.parse_intervals(key, self.config[key]) for field, key in keys.items()}
+        intervals = {field: parse_intervals(key, self.config[key]) for field, key in keys.items()}
         codes = [self.inter_feat[field].cat.codes.to_numpy() for field in intervals]
         kept = atomic.core_rows(*codes, *intervals.values())
         if len(kept) < len(self.inter_feat):
@@ -136,7 +137,7 @@ def _kept_values(field: str, kind: FeatureType, wanted: Any) -> Callable[[pd.Ser
             another kind.
     """
     if kind == FeatureType.FLOAT:
-        intervals = atomic.parse_intervals(f"val_interval of {field}", str(wanted))
+        intervals = parse_intervals(f"val_interval of {field}", str(wanted))
         return lambda column: np.any([interval.contains(column.to_numpy()) for interval in intervals], axis=0)
     if kind != FeatureType.TOKEN:
         raise UsageError(f"val_interval names {field!r}, a column of sequences: it filters numbers and tokens")

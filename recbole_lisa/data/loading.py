@@ -19,6 +19,7 @@ from recbole.utils import FeatureSource, FeatureType
 from recbole_lisa.config.data_checks import PRESPLIT
 from recbole_lisa.data import atomic
 from recbole_lisa.data.filtering import FilteredDataset
+from recbole_lisa.datasets.obtain import missing_data
 from recbole_lisa.errors import UsageError
 
 
@@ -41,7 +42,7 @@ class AtomicDataset(FilteredDataset):
         """Load all files; never download: RecBole's addresses are dead, and half a folder would be left."""
         path = Path(dataset_path, f"{token}.inter")
         if not path.is_file():
-            raise UsageError(f"{path} does not exist: put the interactions there, or set data_path")
+            raise UsageError(missing_data(self.config))
         super()._load_data(token, dataset_path)
 
     def _load_feat(self, filepath: str, source: FeatureSource | str) -> pd.DataFrame | None:

@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-TIME_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-"""Units of a number by name -> how many of it make a second."""
+from recbole_lisa.datasets.layouts import AUTO_UNIT, TIME_UNITS
 
-AUTO_UNIT = "auto"
 # Least sizes of milli-, micro- and nanoseconds: years beyond 5000 in the coarser unit, 1973 in the finer one.
 _LEAST = (1e11, 1e14, 1e17)
 

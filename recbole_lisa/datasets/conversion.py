@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,23 +27,8 @@ from recbole_lisa.files import atomic_writer, check_output, new_folder, tidy_ter
 _HEADER = "user_id:token\titem_id:token\t{rating}timestamp:float\n"
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What the user may say about a raw file beyond its layout.
-
-    Attributes:
-        layout: Where the columns stand.
-        encoding: Text encoding; a byte-order mark wins over it.
-        keeps_repeated: Whether rows that are equal in every column all stay.
-    """
-
-    layout: Layout
-    encoding: str = "utf-8"
-    keeps_repeated: bool = False
-
-
 def convert(
-    source: Path, output: Path, reading: Reading, *, overwrite: bool = False, show_progress: bool = False
+    source: Path, output: Path, layout: Layout, *, overwrite: bool = False, show_progress: bool = False
 ) -> ConversionReport:
     """Write `<output>/<name of output>.inter`, whole or not at all.
 
@@ -55,7 +39,7 @@ def convert(
     Args:
         source: The raw file, its archive, or the folder of its archive.
         output: The folder of the data set; its name becomes the data set's.
-        reading: How to read the raw file.
+        layout: How to read the raw file.
         overwrite: Replace a file that is there.
         show_progress: Draw a bar on a terminal.
 
@@ -73,21 +57,21 @@ def convert(
     try:
         check_output(target, overwrite=overwrite)
         with tidy_termination(), new_folder(output), atomic_writer(target) as stream:
-            return _convert(source, target, stream, reading, show_progress)
+            return _convert(source, target, stream, layout, show_progress)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
 
 
-def _convert(source: Path, target: Path, stream: BinaryIO, reading: Reading, show_progress: bool) -> ConversionReport:
+def _convert(source: Path, target: Path, stream: BinaryIO, layout: Layout, show_progress: bool) -> ConversionReport:
     report = ConversionReport(source.name, target)
-    conversion = _Conversion(reading, report, stream)
-    with open_raw(source, reading.layout.members) as (raw, buffered):
+    conversion = _Conversion(layout, report, stream)
+    with open_raw(source, layout.members) as (raw, buffered):
         if raw.name != source.name:
             report.name = f"{source.name} ({raw.name})"
         # None hides the bar where stderr is no terminal.
         bar = tqdm(total=raw.total, unit="B", unit_scale=True, desc=raw.name, disable=None if show_progress else True)
         with bar:
-            for piece in _pieces(raw, buffered, reading):
+            for piece in _pieces(raw, buffered, layout):
                 conversion.add(piece)
                 bar.update(raw.position - bar.n)
         report.notes["bom"], report.notes["crlf"] = int(raw.has_bom), int(raw.has_crlf)
@@ -95,14 +79,14 @@ def _convert(source: Path, target: Path, stream: BinaryIO, reading: Reading, sho
     return report
 
 
-def _pieces(raw: RawFile, stream: io.BufferedReader, reading: Reading) -> Iterator[tables.Piece]:
+def _pieces(raw: RawFile, stream: io.BufferedReader, layout: Layout) -> Iterator[tables.Piece]:
     """Read the file as its name says: parquet, JSON lines, or delimited text."""
-    layout, kind = reading.layout, Path(raw.name).suffix.lower()
+    kind = Path(raw.name).suffix.lower()
     if kind in tables.PARQUET_SUFFIXES:
         if raw.path is None:
             raise UsageError(f"{raw.name} is a parquet file inside an archive: unpack it first")
         return tables.read_parquet(raw.path, layout.table)
-    encoding, head = text_start(raw, stream, reading.encoding)
+    encoding, head = text_start(raw, stream, layout.encoding)
     if kind in tables.LINE_SUFFIXES:
         return tables.read_lines(stream, raw.name, layout.lines or layout.table, encoding=encoding)
     return tables.read_table(
@@ -119,13 +103,13 @@ def _pieces(raw: RawFile, stream: io.BufferedReader, reading: Reading) -> Iterat
 class _Conversion:
     """The state between two pieces."""
 
-    def __init__(self, reading: Reading, report: ConversionReport, stream: BinaryIO) -> None:
-        self._unit = reading.layout.time_unit
-        self._repeats = None if reading.keeps_repeated else RepeatedRows()
+    def __init__(self, layout: Layout, report: ConversionReport, stream: BinaryIO) -> None:
+        self._unit = layout.time_unit
+        self._repeats = None if layout.keeps_repeated else RepeatedRows()
         self._report, self._stream = report, stream
         self._users, self._items = Ids(), Ids()
         self._read = self._written = 0
-        has_rating = reading.layout.table.rating is not None
+        has_rating = "rating" in layout.table
         stream.write(_HEADER.format(rating="rating:float\t" if has_rating else "").encode())
 
     def add(self, piece: tables.Piece) -> None:

@@ -1,39 +1,34 @@
-"""Where users, items, times and ratings stand in the raw files that are known by name."""
+"""Raw file formats: where the user, item, time and rating columns are, and how the file is read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, replace
 
-Column = str | int
+from recbole_lisa.errors import UsageError, did_you_mean
 
+Columns = dict[str, str | int]
+"""Role (`user`, `item`, `time`, perhaps `rating`) -> name of its column, or its position in a file without a header."""
 
-@dataclass(frozen=True)
-class Columns:
-    """Names of four columns, or their positions from 0 where a file has no header; no rating is None."""
-
-    user: Column
-    item: Column
-    time: Column
-    rating: Column | None = None
-
-    def by_role(self) -> dict[str, Column]:
-        """`user`, `item`, `time` and, where there is one, `rating` -> column."""
-        roles = {"user": self.user, "item": self.item, "time": self.time}
-        return roles if self.rating is None else {**roles, "rating": self.rating}
+AUTO_UNIT = "auto"
+TIME_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+"""Name of a time unit -> how many of it make a second."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a raw file is laid out.
+    """How a raw file is read.
 
     Attributes:
-        members: Patterns of its name inside an archive or a folder.
+        members: Patterns of the file's name inside an archive or a folder.
         table: Columns of a delimited file or of parquet.
-        lines: Keys of a file of JSON lines; None when the format has no such form.
+        lines: Keys of a file of JSON lines; None where they equal `table`.
         separator: Column separator; None to find it in the first line.
         header: Whether the first line names the columns.
         quoted: Whether a cell in double quotes may hold separators and line breaks.
-        time_unit: A key of `cells.TIME_UNITS`.
+        time_unit: A key of `TIME_UNITS`, or `auto`.
+        encoding: Text encoding; a byte-order mark overrides it.
+        keeps_repeated: Whether all rows that are equal in every column stay.
     """
 
     members: tuple[str, ...]
@@ -43,29 +38,86 @@ class Layout:
     header: bool = True
     quoted: bool = True
     time_unit: str = "s"
+    encoding: str = "utf-8"
+    keeps_repeated: bool = False
+
+
+def _columns(user: str | int, item: str | int, time: str | int, rating: str | int) -> Columns:
+    return {"user": user, "item": item, "time": time, "rating": rating}
 
 
 _TEXTS = ("*.csv", "*.tsv", "*.json", "*.jsonl", "*.ndjson")
-ANY_TABLE = (*_TEXTS, *(f"{pattern}.gz" for pattern in _TEXTS), "*.parquet", "*.pq")
+_ANY_TABLE = (*_TEXTS, *(f"{pattern}.gz" for pattern in _TEXTS), "*.parquet", "*.pq")
 _AMAZON = ("*.csv", "*.json", "*.jsonl", "*.csv.gz", "*.json.gz", "*.jsonl.gz")
+_ANY_COLUMNS = {"user": "user_id", "item": "item_id", "time": "timestamp"}
 
 LAYOUTS = {
-    "ml-100k": Layout(("u.data",), Columns(0, 1, 3, 2), separator="\t", header=False, quoted=False),
-    "ml-1m": Layout(("ratings.dat",), Columns(0, 1, 3, 2), separator="::", header=False, quoted=False),
-    "ml-25m": Layout(("ratings.csv",), Columns("userId", "movieId", "timestamp", "rating")),
+    "ml-100k": Layout(("u.data",), _columns(0, 1, 3, 2), separator="\t", header=False, quoted=False),
+    "ml-1m": Layout(("ratings.dat",), _columns(0, 1, 3, 2), separator="::", header=False, quoted=False),
+    "ml-25m": Layout(("ratings.csv",), _columns("userId", "movieId", "timestamp", "rating")),
     # The ratings-only files have no header; the item comes first.
     "amazon-2018": Layout(
         _AMAZON,
-        Columns(1, 0, 3, 2),
-        lines=Columns("reviewerID", "asin", "unixReviewTime", "overall"),
+        _columns(1, 0, 3, 2),
+        lines=_columns("reviewerID", "asin", "unixReviewTime", "overall"),
         header=False,
     ),
-    # Variants of one product share its parent_asin, which the publishers' own benchmarks count as the item.
-    "amazon-2023": Layout(
-        _AMAZON,
-        Columns("user_id", "parent_asin", "timestamp", "rating"),
-        lines=Columns("user_id", "parent_asin", "timestamp", "rating"),
-        time_unit="ms",
-    ),
+    # Variants of one product share its parent_asin, which the publisher's own benchmarks count as the item.
+    "amazon-2023": Layout(_AMAZON, _columns("user_id", "parent_asin", "timestamp", "rating"), time_unit="ms"),
 }
-"""Raw formats by the name that the conversion command takes."""
+"""Layouts of public data sets, by the format name of `recbole-lisa convert`."""
+FORMATS = (*LAYOUTS, "csv")
+
+
+def parse_conversion(text: str) -> Layout:
+    """Read a format and its options as the key `conversion` holds them.
+
+    Args:
+        text: Such as `ml-1m`, or `csv --user=customer --no_header`; options are those of `recbole-lisa convert`.
+
+    Raises:
+        UsageError: The format or an option is wrong.
+    """
+    name, *options = shlex.split(text)
+    values = dict(option.removeprefix("--").partition("=")[::2] for option in options)
+    encoding, repeated = values.pop("encoding", "utf-8"), values.pop("repeated", "drop")
+    return layout_of(name, values, encoding=encoding, keeps_repeated=repeated == "keep")
+
+
+def layout_of(name: str, options: dict[str, str], *, encoding: str = "utf-8", keeps_repeated: bool = False) -> Layout:
+    """Find or build the layout of a format.
+
+    Args:
+        name: One of `FORMATS`.
+        options: For csv only: `user`, `item`, `time`, `rating`, `separator`, `time_unit`, and `no_header` (any value).
+        encoding: See `Layout`.
+        keeps_repeated: See `Layout`.
+
+    Raises:
+        UsageError: The format is unknown, or an option is wrong or does not belong to the format.
+    """
+    if name not in FORMATS:
+        raise UsageError(f"unknown format '{name}': known are {', '.join(FORMATS)}.{did_you_mean(name, FORMATS)}")
+    if name != "csv" and options:
+        raise UsageError(f"--{next(iter(options))} is an option of the format csv: {name} has its columns fixed")
+    layout = _any_table(options) if name == "csv" else LAYOUTS[name]
+    return replace(layout, encoding=encoding, keeps_repeated=keeps_repeated)
+
+
+def _any_table(options: dict[str, str]) -> Layout:
+    separator = options["separator"].replace("\\t", "\t") if "separator" in options else None
+    is_character = separator is not None and len(separator) == 1 and separator.isascii() and separator not in '"\r\n'
+    if separator not in (None, "::") and not is_character:
+        raise UsageError(f"--separator is '{separator}', it must be one ASCII character other than a quote, or ::")
+    roles = (*_ANY_COLUMNS, "rating")
+    columns: Columns = {**_ANY_COLUMNS, **{role: options[role] for role in roles if role in options}}
+    for role, column in columns.items():
+        other = next(other for other, name in columns.items() if name == column)
+        if other != role:
+            raise UsageError(f"--{other} and --{role} are both '{column}': give each its own column")
+        if "no_header" in options:
+            if not str(column).isdecimal():
+                raise UsageError(f"--{role} is '{column}', with --no_header it must be the number of a column, from 0")
+            columns[role] = int(column)
+    time_unit = options.get("time_unit", AUTO_UNIT)
+    return Layout(_ANY_TABLE, columns, separator=separator, header="no_header" not in options, time_unit=time_unit)

@@ -1,84 +1,93 @@
-"""From the name of a public data set to its atomic file: download, check, convert."""
+"""From the name of a public data set to its atomic file: download, check, convert.
+
+The keys `archive`, `source`, `conversion`, `archive_url` and `archive_checksum` of a data set's yaml file say how.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
-from recbole_lisa.cli.convert_command import reading_from
+from recbole_lisa.config.properties import properties_path
 from recbole_lisa.datasets.conversion import convert
 from recbole_lisa.datasets.download import DownloadError, differing_checksum, download
-from recbole_lisa.errors import UsageError
+from recbole_lisa.datasets.layouts import parse_conversion
+from recbole_lisa.errors import UsageError, did_you_mean
 
-Built = TypeVar("Built")
-
-
-@dataclass(frozen=True)
-class RawData:
-    """Where the raw file of a data set comes from and where its atomic file goes.
-
-    Attributes:
-        dataset: Name of the data set.
-        folder: Where `<dataset>.inter` belongs.
-        archive: Name of the raw file.
-        source: The publisher's page.
-        conversion: Format and options of the conversion command.
-        url: Where the raw file can be downloaded, or None.
-        checksum: Of the raw file, or None.
-    """
-
-    dataset: str
-    folder: Path
-    archive: str
-    source: str
-    conversion: str
-    url: str | None
-    checksum: str | None
-
-    @classmethod
-    def from_settings(cls, dataset: str, folder: Path, settings: Mapping[str, Any]) -> RawData:
-        """Read the keys of a data set's yaml file."""
-        return cls(
-            dataset,
-            folder,
-            archive=settings["archive"],
-            source=settings["source"],
-            conversion=settings["conversion"],
-            url=settings["archive_url"],
-            checksum=settings["archive_checksum"],
-        )
-
-    @property
-    def by_hand(self) -> str:
-        """What the user can do without the download, as part of a sentence."""
-        format_name, *options = shlex.split(self.conversion)
-        words = ["recbole-lisa", "convert", format_name, self.archive, "--output", str(self.folder), *options]
-        return f"get {self.archive} from {self.source} and run: {shlex.join(words)}"
+_FORM = "tab-separated lines under the header user_id:token item_id:token timestamp:float"
 
 
-class MissingDataError(UsageError):
-    """The file of a data set is not there.
+class Settings(Protocol):
+    """Settings by key: a configuration or a dict."""
 
-    Attributes:
-        raw: Where it can come from; None for a data set of the user.
-        may_download: Whether the settings allow to fetch it.
-        show_progress: Whether the settings want bars.
-    """
-
-    def __init__(self, message: str, *, raw: RawData | None, may_download: bool, show_progress: bool) -> None:
-        super().__init__(message)
-        self.raw, self.may_download, self.show_progress = raw, may_download, show_progress
+    def __getitem__(self, key: str, /) -> Any:
+        """The value of a key."""
 
 
-def obtain(raw: RawData, *, overwrite: bool = False, show_progress: bool = False) -> list[str]:
-    """Download the raw file, unless it lies beside the data set's folder already, and convert it.
+def known_datasets() -> list[str]:
+    """Names of the data sets that have a yaml file."""
+    return sorted(file.stem for file in (properties_path() / "dataset").glob("*.yaml"))
+
+
+def ensure_data(config: Settings) -> list[str]:
+    """Make sure that the interactions of a run are on disk: fetch and convert a missing public data set.
 
     Args:
-        raw: The data set.
-        overwrite: Replace an atomic file that is there.
+        config: The configuration of the run; `data_path` ends in the data set's folder.
+
+    Returns:
+        What was done, line by line; empty where the file exists.
+
+    Raises:
+        UsageError: The file is missing and cannot or must not be downloaded; or see `obtain`.
+    """
+    folder, dataset = Path(config["data_path"]), config["dataset"]
+    if (folder / f"{dataset}.inter").is_file():
+        return []
+    if dataset not in known_datasets() or not config["archive_url"] or not config["download"]:
+        raise UsageError(missing_data(config))
+    return obtain(folder, config, show_progress=bool(config["show_progress"]))
+
+
+def missing_data(config: Settings) -> str:
+    """The message for a missing file of interactions: which file, where it belongs and how to make it."""
+    folder, dataset, known = Path(config["data_path"]), config["dataset"], known_datasets()
+    path = folder / f"{dataset}.inter"
+    if dataset in known and config["conversion"]:
+        return (
+            f"data set '{dataset}' needs the file {path}, which does not exist: {_by_hand(folder, config)} "
+            f"(or write the file yourself: {_FORM}; or name the folder above: --data_path)"
+        )
+    hint = did_you_mean(dataset, [*known, *_neighbours(folder)])
+    return (
+        f"there is no file {path} ({_FORM}), and '{dataset}' is none of the data sets with settings "
+        f"({', '.join(known)}): put it there or name the folder above it with --data_path.{hint}"
+    )
+
+
+def _neighbours(folder: Path) -> list[str]:
+    """Names of the data sets in the folders beside this one."""
+    try:
+        return sorted(place.name for place in folder.parent.iterdir() if (place / f"{place.name}.inter").is_file())
+    except OSError:
+        return []
+
+
+def _by_hand(folder: Path, settings: Settings) -> str:
+    """What the user can do without the download, as part of a sentence."""
+    format_name, *options = shlex.split(settings["conversion"])
+    command = ["recbole-lisa", "convert", format_name, settings["archive"], "--output", str(folder), *options]
+    return f"get {settings['archive']} from {settings['source']} and run: {shlex.join(command)}"
+
+
+def obtain(folder: Path, settings: Settings, *, overwrite: bool = False, show_progress: bool = False) -> list[str]:
+    """Download the raw file, unless it is beside the data set's folder already, and convert it.
+
+    Args:
+        folder: Folder of the data set; its name is the data set's.
+        settings: The keys of the data set's yaml file.
+        overwrite: Replace an existing atomic file.
         show_progress: Draw bars on a terminal.
 
     Returns:
@@ -86,45 +95,23 @@ def obtain(raw: RawData, *, overwrite: bool = False, show_progress: bool = False
 
     Raises:
         UsageError: The file cannot be downloaded, differs from its checksum or cannot be converted; the message
-            says how to go on by hand.
+            says what to do by hand.
     """
-    archive = raw.folder.parent / raw.archive
+    archive, url, checksum = folder.parent / settings["archive"], settings["archive_url"], settings["archive_checksum"]
     if archive.exists():
         lines = [f"found {archive}"]
-        wrong = differing_checksum(archive, raw.checksum)
-        if wrong:
-            raise UsageError(f"{archive} is not what its publisher gives, {wrong}: delete it to download it again")
+        difference = differing_checksum(archive, checksum)
+        if difference:
+            raise UsageError(f"{archive} is not what its publisher gives, {difference}: delete it to download it again")
     else:
-        if raw.url is None:
-            raise UsageError(f"'{raw.dataset}' has no address to download from: {raw.by_hand}")
+        if url is None:
+            raise UsageError(f"'{folder.name}' has no address to download from: {_by_hand(folder, settings)}")
         try:
-            download(raw.url, archive, raw.checksum, show_progress=show_progress)
+            download(url, archive, checksum, show_progress=show_progress)
         except DownloadError as error:
-            raise DownloadError(f"{error}. Or {raw.by_hand}") from error
-        checked = "its checksum is right" if raw.checksum else "its publisher names no checksum"
-        lines = [f"downloaded {raw.url} to {archive}, {checked}"]
-    reading = reading_from(shlex.split(raw.conversion))
-    report = convert(archive, raw.folder, reading, overwrite=overwrite, show_progress=show_progress)
+            raise DownloadError(f"{error}. Or {_by_hand(folder, settings)}") from error
+        checked = "its checksum is right" if checksum else "its publisher names no checksum"
+        lines = [f"downloaded {url} to {archive}, {checked}"]
+    layout = parse_conversion(settings["conversion"])
+    report = convert(archive, folder, layout, overwrite=overwrite, show_progress=show_progress)
     return [*lines, *report.lines()]
-
-
-def with_data(build: Callable[[], Built]) -> tuple[Built, list[str]]:
-    """Build something that needs a data set; when its file is missing and can be had, fetch it and build again.
-
-    Args:
-        build: Raises `MissingDataError` without the file.
-
-    Returns:
-        What was built, and what was done for it, line by line.
-
-    Raises:
-        UsageError: See `obtain`; or the file is missing and cannot or must not be downloaded.
-    """
-    try:
-        return build(), []
-    except MissingDataError as missing:
-        if missing.raw is None or missing.raw.url is None or not missing.may_download:
-            raise
-        raw, show_progress = missing.raw, missing.show_progress
-    lines = obtain(raw, show_progress=show_progress)
-    return build(), lines

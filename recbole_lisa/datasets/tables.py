@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from recbole_lisa.datasets.layouts import Column, Columns
+from recbole_lisa.datasets.layouts import Columns
 from recbole_lisa.errors import UsageError, did_you_mean
 
 Piece = dict[str, npt.NDArray[np.object_]]
@@ -36,7 +36,7 @@ def find_separator(head: str, columns: Columns) -> str:
 
     def rank(separator: str) -> tuple[bool, int]:
         names = [name.strip().strip('"') for name in head.split(separator)]
-        return all(column in names for column in columns.by_role().values()), len(names)
+        return all(column in names for column in columns.values()), len(names)
 
     return max(_SEPARATORS, key=rank)
 
@@ -89,15 +89,15 @@ def read_table(
         raise UsageError(f"{name} is not text in the encoding {encoding} ({error}): name it with --encoding") from error
 
 
-def _choose(name: str, labels: list[Column], columns: Columns, header: bool, step: int) -> dict[str, Column]:
+def _choose(name: str, labels: list[str | int], columns: Columns, header: bool, step: int) -> dict[str, str | int]:
     """Role -> label of its column in the frame that pandas made."""
     if header:
-        by_name: dict[str, Column] = {}
+        by_name: dict[str, str | int] = {}
         for label in labels:
             by_name.setdefault(str(label).strip(), label)
-        return {role: by_name[_known(name, role, column, by_name)] for role, column in columns.by_role().items()}
-    chosen: dict[str, Column] = {}
-    for role, column in columns.by_role().items():
+        return {role: by_name[_known(name, role, column, by_name)] for role, column in columns.items()}
+    chosen: dict[str, str | int] = {}
+    for role, column in columns.items():
         if not isinstance(column, int) or not 0 <= column * step < len(labels):
             count = -(-len(labels) // step)
             raise UsageError(
@@ -107,7 +107,7 @@ def _choose(name: str, labels: list[Column], columns: Columns, header: bool, ste
     return chosen
 
 
-def _known(name: str, role: str, column: Column, known: dict[str, Any]) -> str:
+def _known(name: str, role: str, column: str | int, known: dict[str, Any]) -> str:
     if column not in known:
         listed = ", ".join(list(known)[:20]) or "none"
         hint = did_you_mean(str(column), known)
@@ -120,7 +120,7 @@ def _known(name: str, role: str, column: Column, known: dict[str, Any]) -> str:
 
 def read_lines(stream: io.BufferedReader, name: str, columns: Columns, *, encoding: str) -> Iterator[Piece]:
     """Read JSON lines, one object a line; arguments and errors as `read_table`."""
-    roles = columns.by_role()
+    roles = columns
     lines = enumerate(io.TextIOWrapper(stream, encoding=encoding, newline="\n"), start=1)
     try:
         while rows := [_parsed(line, number, name) for number, line in islice(lines, PIECE_ROWS) if line.strip()]:
@@ -136,7 +136,7 @@ def read_lines(stream: io.BufferedReader, name: str, columns: Columns, *, encodi
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=lambda _: None)
 
 
-def _parsed(line: str, number: int, name: str) -> dict[Column, Any]:
+def _parsed(line: str, number: int, name: str) -> dict[str | int, Any]:
     try:
         row = _DECODER.decode(line)
     except (ValueError, RecursionError) as error:
@@ -148,7 +148,7 @@ def _parsed(line: str, number: int, name: str) -> dict[Column, Any]:
     return row
 
 
-def _texts(name: str, key: Column, values: list[Any]) -> npt.NDArray[np.object_]:
+def _texts(name: str, key: str | int, values: list[Any]) -> npt.NDArray[np.object_]:
     """Values of JSON as texts, empty where there is none."""
     odd = next((value for value in values if isinstance(value, dict | list)), None)
     if odd is not None:
@@ -175,7 +175,7 @@ def read_parquet(path: Path, columns: Columns) -> Iterator[Piece]:
     try:
         with parquet.ParquetFile(path) as file:
             known = dict.fromkeys(file.schema_arrow.names)
-            names = {role: _known(path.name, role, column, known) for role, column in columns.by_role().items()}
+            names = {role: _known(path.name, role, column, known) for role, column in columns.items()}
             for batch in file.iter_batches(PIECE_ROWS, columns=list(dict.fromkeys(names.values()))):
                 places = {role: batch.schema.names.index(name) for role, name in names.items()}
                 yield {role: _arrow_text(batch.column(place)) for role, place in places.items()}

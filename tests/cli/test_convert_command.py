@@ -38,11 +38,11 @@ def test_the_command_writes_the_file_and_prints_the_counts(raw: Path, capsys: py
         (["csv", "raw.csv", "--output=d"], "raw.csv has no column 'user_id' for the user; it has who, what, when."),
         (
             ["csv", "raw.csv", "--output=d", "--user=who", "--item=who"],
-            "--user and --item are both 'who': each names a",
+            "--user and --item are both 'who': give each its own",
         ),
         (
             ["csv", "raw.csv", "--output=d", "--rating=timestamp"],
-            "--time and --rating are both 'timestamp': each names",
+            "--time and --rating are both 'timestamp': give each",
         ),
         (["csv", "gone.csv", "--output=d"], "cannot read 'gone.csv': No such file or directory"),
     ],

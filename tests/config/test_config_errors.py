@@ -7,6 +7,7 @@ import pytest
 
 from recbole_lisa.config import validation
 from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.errors import UsageError
 from tests.helpers import write_interactions
 
@@ -243,7 +244,7 @@ def test_wandb_is_refused_where_it_cannot_be_imported(monkeypatch: pytest.Monkey
 def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> None:
     write_interactions(tmp_path, "tiny-shop")
     with pytest.raises(UsageError) as caught:
-        LISAConfig("LISASoft", "tinyshop", config_dict={"data_path": str(tmp_path)})
+        ensure_data(LISAConfig("LISASoft", "tinyshop", config_dict={"data_path": str(tmp_path)}))
     assert str(caught.value).startswith(f"there is no file {tmp_path}/tinyshop/tinyshop.inter ")
     assert str(caught.value).endswith(" Did you mean 'tiny-shop'?")
 
@@ -274,7 +275,7 @@ def test_an_unknown_name_is_named_with_the_known_ones(
     isolated_run_dir: Path, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        LISAConfig(**{"model": "LISASoft", "dataset": "ml-100k", **arguments})
+        ensure_data(LISAConfig(**{"model": "LISASoft", "dataset": "ml-100k", **arguments}))
     assert message in str(caught.value)
 
 
@@ -302,7 +303,7 @@ def test_a_missing_file_is_told_with_its_place_and_the_conversion(
     isolated_run_dir: Path, dataset: str, conversion: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        LISAConfig("LISASoft", dataset, config_dict={"data_path": "here"})
+        ensure_data(LISAConfig("LISASoft", dataset, config_dict={"data_path": "here", "download": False}))
     message = str(caught.value)
     assert f"needs the file here/{dataset}/{dataset}.inter, which does not exist" in message
     assert f"and run: recbole-lisa convert {conversion}" in message
@@ -312,7 +313,8 @@ def test_a_missing_file_is_told_with_its_place_and_the_conversion(
 
 def test_the_archive_of_the_missing_file_comes_from_the_settings(isolated_run_dir: Path) -> None:
     with pytest.raises(UsageError, match=r"get mirror\.zip from my shelf and run: .* ml-1m mirror\.zip "):
-        LISAConfig("LISASoft", "ml-1m", config_dict={"archive": "mirror.zip", "source": "my shelf"})
+        settings = {"archive": "mirror.zip", "source": "my shelf", "download": False}
+        ensure_data(LISAConfig("LISASoft", "ml-1m", config_dict=settings))
 
 
 def test_a_mistake_is_told_before_the_data_file_is_looked_at(isolated_run_dir: Path) -> None:

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recbole_lisa.data.atomic import core_rows, parse_intervals, read_columns, read_header
+from recbole_lisa.config.data_checks import parse_intervals
+from recbole_lisa.data.atomic import core_rows, read_columns, read_header
 from recbole_lisa.errors import UsageError
 
 FIVE_CORE = parse_intervals("key", "[5,inf)")

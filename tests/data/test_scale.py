@@ -110,11 +110,11 @@ def test_ml_1m_at_length_1000_takes_under_500_mb_above_loading(supervision: str)
 CONVERT = r"""
 import json, re, sys, time
 from pathlib import Path
-from recbole_lisa.cli.convert_command import reading_from
+from recbole_lisa.datasets.layouts import parse_conversion
 from recbole_lisa.datasets.conversion import convert
 
 started = time.perf_counter()
-report = convert(Path(sys.argv[1]), Path(sys.argv[2]), reading_from(["ml-25m"]))
+report = convert(Path(sys.argv[1]), Path(sys.argv[2]), parse_conversion("ml-25m"))
 seconds = time.perf_counter() - started
 peak = int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 print(json.dumps({"rows": report.rows, "users": report.users, "seconds": seconds, "peak_mb": peak}))

@@ -5,7 +5,6 @@ import gzip
 import importlib
 import io
 import json
-import shlex
 import signal
 import zipfile
 from pathlib import Path
@@ -15,11 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recbole_lisa.cli.convert_command import reading_from
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.datasets import conversion, tables
 from recbole_lisa.datasets.conversion import RepeatedRows, convert
+from recbole_lisa.datasets.layouts import parse_conversion
 from recbole_lisa.datasets.report import ConversionReport
 from recbole_lisa.datasets.source import RawFile
 from recbole_lisa.errors import UsageError
@@ -30,7 +29,7 @@ HEAD_WITH_RATING = "user_id:token\titem_id:token\trating:float\ttimestamp:float\
 
 def converted(source: Path, words: str = "csv", **options: Any) -> tuple[str, ConversionReport]:
     """Convert a file into the folder `set` beside it; the atomic file and the report."""
-    report = convert(source, source.parent / "set", reading_from(words.split()), **options)
+    report = convert(source, source.parent / "set", parse_conversion(words), **options)
     assert sorted(path.name for path in (source.parent / "set").iterdir()) == ["set.inter"]
     return (source.parent / "set" / "set.inter").read_text(encoding="utf-8"), report
 
@@ -304,7 +303,7 @@ def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
 ) -> None:
     source = csv(tmp_path, text)
     with pytest.raises(UsageError, match=message):
-        convert(source, tmp_path / "deep" / "set", reading_from(shlex.split(words)))
+        convert(source, tmp_path / "deep" / "set", parse_conversion(words))
     assert [path.name for path in tmp_path.iterdir()] == ["raw.csv"]
 
 
@@ -321,7 +320,7 @@ def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
 def test_a_broken_json_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     source = csv(tmp_path, '{"user_id": 1, "item_id": 2, "timestamp": 3}\n' + line, "raw.jsonl")
     with pytest.raises(UsageError, match=message):
-        convert(source, tmp_path / "set", reading_from(["csv"]))
+        convert(source, tmp_path / "set", parse_conversion("csv"))
 
 
 def test_numbers_and_words_of_json_stay_as_they_are_written(tmp_path: Path) -> None:
@@ -350,7 +349,7 @@ def test_a_gz_inside_a_zip_is_unpacked_too(tmp_path: Path) -> None:
 
 
 def test_damaged_and_wrong_archives_are_told(tmp_path: Path) -> None:
-    reading = reading_from(["ml-25m"])
+    reading = parse_conversion("ml-25m")
     whole = zipped(tmp_path, "ml-25m.zip", {"ratings.csv": ML_25M * 100})
     for name, content, message in (
         ("half.zip", whole.read_bytes()[:200], "is damaged or no archive"),
@@ -360,11 +359,11 @@ def test_damaged_and_wrong_archives_are_told(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=message):
             convert(csv(tmp_path, content, name), tmp_path / "set", reading)
     with pytest.raises(UsageError, match="holds no ratings.dat, only ratings.csv"):
-        convert(whole, tmp_path / "set", reading_from(["ml-1m"]))
+        convert(whole, tmp_path / "set", parse_conversion("ml-1m"))
     with pytest.raises(UsageError, match="cannot read '.*gone.zip': No such file"):
         convert(tmp_path / "gone.zip", tmp_path / "set", reading)
     with pytest.raises(UsageError, match=r"holds 2 files that could be meant \(a.csv, b.csv\)"):
-        convert(zipped(tmp_path, "two.zip", {"a.csv": "", "b.csv": ""}), tmp_path / "set", reading_from(["csv"]))
+        convert(zipped(tmp_path, "two.zip", {"a.csv": "", "b.csv": ""}), tmp_path / "set", parse_conversion("csv"))
     assert not (tmp_path / "set").exists()
 
 
@@ -395,7 +394,7 @@ def test_an_interruption_leaves_no_folder(
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # other libraries leave theirs there
     try:
         with pytest.raises(error):
-            convert(csv(tmp_path, ML_25M), tmp_path / "set", reading_from(["ml-25m"]))
+            convert(csv(tmp_path, ML_25M), tmp_path / "set", parse_conversion("ml-25m"))
         assert not (tmp_path / "set").exists()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
@@ -412,13 +411,13 @@ def test_an_interruption_leaves_no_folder(
 def test_an_output_that_cannot_be_is_told(isolated_run_dir: Path, output: str, message: str) -> None:
     source = csv(isolated_run_dir, ML_25M)
     with pytest.raises(UsageError, match=message):
-        convert(source, Path(output), reading_from(["ml-25m"]))
+        convert(source, Path(output), parse_conversion("ml-25m"))
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     source = csv(tmp_path, ML_25M)
     with pytest.raises(UsageError, match=r"set\.inter' cannot be written \(Not a directory\)"):
-        convert(source, source / "set", reading_from(["ml-25m"]))
+        convert(source, source / "set", parse_conversion("ml-25m"))
 
 
 def test_the_bar_counts_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from recbole_lisa.cli.convert_command import reading_from
 from recbole_lisa.data.atomic import read_columns
 from recbole_lisa.datasets.conversion import convert
+from recbole_lisa.datasets.layouts import parse_conversion
 from recbole_lisa.errors import UsageError
 from recbole_lisa.serving.tables import (
     UserHistory,
@@ -38,7 +38,7 @@ def test_a_converted_file_gives_the_ids_that_a_run_reads(tmp_path: Path) -> None
     (tmp_path / "raw.jsonl").write_text(
         "".join(json.dumps({"user_id": f"u{raw}", "item_id": raw, "timestamp": 1}) + "\n" for raw in ids)
     )
-    convert(tmp_path / "raw.jsonl", tmp_path / "shop", reading_from(["csv"]))
+    convert(tmp_path / "raw.jsonl", tmp_path / "shop", parse_conversion("csv"))
     found = read_user_histories(tmp_path / "shop" / "shop.inter", **NAMES)
     assert [history.items for history in found] == [[raw] for raw in ids]
     fields = {"user_id": "token", "item_id": "token"}
