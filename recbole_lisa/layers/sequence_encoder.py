@@ -10,8 +10,6 @@ from recbole_lisa.attention import Attention, LISAAttention, describe_attention
 from recbole_lisa.attention.base import final_positions, take_positions, take_valid
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.layers.encoder import EncoderBlock
-from recbole_lisa.ops.embed_positions import embed_positions
-from recbole_lisa.ops.numba_threads import loops_serve, trains_eagerly
 from recbole_lisa.ops.quantize import Quantized
 
 
@@ -166,10 +164,7 @@ class SequenceEncoder(nn.Module):
     def _stream(self, rows: Tensor, positions: Tensor, view: ItemView) -> Tensor:
         """Rows (..., L) of the view at positions (L,) -> (..., L, D); beyond the last position there is that one."""
         where = positions.clamp_max(self.position_embedding.num_embeddings - 1)
-        table = self.position_embedding.weight
-        if trains_eagerly() and loops_serve(table, view.stream):
-            return embed_positions(rows, where.expand_as(rows), view.stream, table, dropout=self.dropout.active)
-        out: Tensor = self.dropout(nn.functional.embedding(rows, view.stream) + self.position_embedding(where))
+        out: Tensor = self.dropout(nn.functional.embedding(rows, view.stream).add_(self.position_embedding(where)))
         return out
 
     def top(self, h: Tensor, history: Sequences, view: ItemView) -> Tensor:

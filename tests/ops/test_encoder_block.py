@@ -4,7 +4,6 @@ from torch import Tensor
 
 from recbole_lisa.ops import encoder_block as module
 from recbole_lisa.ops.dropout_bits import draw_seeds, mask_of, scale_of, threshold_of
-from recbole_lisa.ops.embed_positions import embed_positions
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
 from tests.helpers import assert_close
 
@@ -63,8 +62,6 @@ def test_without_dropout_the_generator_stays_where_it_is() -> None:
     stream, attended, weights = operands(torch.float32)
     before = torch.get_rng_state()
     encoder_block(stream, attended, weights, dropout=0.0, eps=EPS)
-    rows = torch.zeros(1, 2, dtype=torch.long)
-    embed_positions(rows, rows, torch.zeros(4, D), torch.zeros(2, D), dropout=0.0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -95,38 +92,3 @@ def test_shapes_that_differ_are_named() -> None:
     stream, attended, weights = operands(torch.float64)
     with pytest.raises(ValueError, match=r"attended must be \(23, 7\) as stream is, got \(22, 7\)"):
         encoder_block(stream, attended[1:], weights, dropout=0.0, eps=EPS)
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("p", [0.0, 0.4])
-def test_embedded_positions_equal_the_formula(p: float, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    n, length, n_items = 3, 5, 4
-    rows, where = torch.randint(n_items, (n, length)), torch.randint(length, (n, length))
-    items = torch.randn(n_items, D, dtype=torch.float64, requires_grad=True)
-    positions = torch.randn(length, D, dtype=torch.float64, requires_grad=True)
-    torch.manual_seed(3)
-    fast = embed_positions(rows, where, items, positions, dropout=p)
-    torch.manual_seed(3)
-    mask = (
-        torch.from_numpy(mask_of(draw_seeds(1, threshold_of(p))[0], n * length, D, threshold_of(p)))
-        .view(n, length, D)
-        .double()
-    )
-    plain = (items[rows] + positions[where]) * mask * scale_of(threshold_of(p))
-    results = [[x, *torch.autograd.grad(x.sin().sum(), (items, positions))] for x in (fast, plain)]
-    for a, b in zip(*results, strict=True):
-        assert_close(a, b)
-
-
-def test_rows_that_are_not_there_are_refused() -> None:
-    rows, far, items = torch.tensor([0, 1]), torch.tensor([0, 4]), torch.zeros(4, D)
-    with pytest.raises(IndexError, match=r"rows must lie in 0..3, got 0..4"):
-        embed_positions(far, rows, items, torch.zeros(9, D), dropout=0.0)
-    with pytest.raises(IndexError, match=r"rows must lie in 0..2, got 0..4"):
-        embed_positions(rows, far, items, torch.zeros(3, D), dropout=0.0)
-    with pytest.raises(ValueError, match=r"positions must be \(P, 7\)"):
-        embed_positions(rows, rows, items, torch.zeros(3, D + 1), dropout=0.0)
-    with pytest.raises(ValueError, match=r"where must be \(2,\) as rows is, got \(1,\)"):
-        embed_positions(rows, rows[:1], items, torch.zeros(3, D), dropout=0.0)

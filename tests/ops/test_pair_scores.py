@@ -41,3 +41,13 @@ def test_scores_are_exact_under_autocast_and_gradients_keep_their_types() -> Non
 
 def test_no_row_gives_no_score() -> None:
     assert pair_scores(torch.zeros(0, D), torch.zeros(U, D), torch.zeros(0, 2, dtype=torch.long)).shape == (0, 2)
+
+
+def test_wrong_operands_are_named() -> None:
+    hidden, table, index = torch.zeros(M, D), torch.zeros(U, D), torch.zeros(M, 2, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"got \(17, 5\) and \(12, 4\)"):
+        pair_scores(hidden, table[:, 1:], index)
+    with pytest.raises(ValueError, match=r"index must be \(M, R\) with M = 16, got \(17, 2\)"):
+        pair_scores(hidden[1:], table, index)
+    with pytest.raises(IndexError):
+        pair_scores(hidden, table, index + U)
