@@ -7,7 +7,7 @@ from importlib import import_module
 from benchmarks.errors import GateError
 from benchmarks.options import VERBS
 from recbole_lisa.cli.arguments import UsageParser
-from recbole_lisa.cli.main import report_errors
+from recbole_lisa.cli.reporting import report_errors
 from recbole_lisa.errors import UsageError, did_you_mean
 
 
@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments after the program's name; by default those of the process.
 
     Returns:
-        The exit status; an expected error is one line on stderr, see `recbole_lisa.cli.main.main`.
+        The exit status; an expected error is one line on stderr, see `report_errors`.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] != ["paper"]:

@@ -38,7 +38,7 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         The temporary file, open for writing bytes.
 
     Raises:
-        OSError: Nothing can be written there, or a device, a pipe or a socket would be replaced by the file.
+        OSError: Nothing can be written there, or `path` is a device, a pipe or a socket; its `filename` is `path`.
     """
     target = Path(path)
     _check_kind(target)
@@ -50,6 +50,11 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, target)
+    except Exception as error:
+        reason = _file_error(error)
+        if reason is None or reason.filename not in (None, str(temporary)):
+            raise
+        raise OSError(reason.errno, reason.strerror, str(target)) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -169,6 +174,13 @@ def unique_run_name(model: str, dataset: str) -> str:
     moment = time.strftime("%Y-%m-%d_%H-%M-%S")
     name = f"{model}-{dataset}-{moment}-{os.getpid()}-{secrets.token_hex(8)}"
     return name.replace(".", "_").replace(os.sep, "_")
+
+
+def _file_error(error: BaseException | None) -> OSError | None:
+    """The OSError behind an exception: torch.save replaces it by a RuntimeError."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
 
 
 def _check_kind(target: Path) -> None:

@@ -28,6 +28,18 @@ def test_atomic_writer_keeps_the_old_file_when_the_writing_is_interrupted(tmp_pa
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_failed_write_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as caught, atomic_writer(tmp_path / "file"):
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError as error:
+            raise RuntimeError("as torch.save does") from error
+    assert caught.value.filename == str(tmp_path / "file")
+    with pytest.raises(OSError, match="other") as caught, atomic_writer(tmp_path / "file"):
+        raise FileNotFoundError(2, "No such file", "other")
+    assert caught.value.filename == "other"
+
+
 def test_atomic_writer_gives_the_file_the_usual_permissions(tmp_path: Path) -> None:
     (tmp_path / "usual").write_bytes(b"")
     with atomic_writer(tmp_path / "atomic") as stream:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.paper.paper import Row
 from benchmarks.paper.ranking import Cluster, Job, check_folders, jobs, run_all
-from recbole_lisa.cli.arguments import UsageParser
+from recbole_lisa.cli.arguments import UsageParser, parse_settings
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.errors import UsageError, did_you_mean
 from recbole_lisa.files import check_output
@@ -95,8 +95,6 @@ def parse_table(parser: UsageParser, argv: Sequence[str], *, own: Mapping[str, s
     Raises:
         UsageError: A word, an option or a setting is wrong.
     """
-    from recbole_lisa.cli.main import parse_settings
-
     options, words = parser.parse_known_args(argv)
     if min(options.parallel, options.threads) < 1:
         raise UsageError(f"--parallel and --threads are at least 1, got {options.parallel} and {options.threads}")

@@ -1,1 +1,1 @@
-"""The commands, one file each; `main` reads the command line."""
+"""The commands, one file each; `main` calls the one that the first argument names."""

@@ -1,8 +1,9 @@
-"""The command lines' parser: argparse, but a mistake is a `UsageError` like every other."""
+"""Reading of command lines: argparse, but a mistake is a `UsageError`, and settings are written --key=value."""
 
 import argparse
 import contextlib
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from recbole_lisa.errors import UsageError
 
@@ -10,33 +11,66 @@ _MOST = 2**31 - 1
 
 
 class UsageParser(argparse.ArgumentParser):
-    """Raises instead of printing the usage and ending the process; `--help` still prints and ends.
-
-    Options are written out in full.
+    """A parser that raises `UsageError`; `--help` prints and ends the process. Options are not abbreviated.
 
     Args:
         prog: The command.
         description: What it does.
-        epilog: More of it, shown line by line as it is.
+        epilog: More of it, printed as it is, line by line.
     """
 
     def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
-        as_written, wrapped = argparse.RawDescriptionHelpFormatter, argparse.HelpFormatter
-        formatter = wrapped if epilog is None else as_written
+        formatter = argparse.HelpFormatter if epilog is None else argparse.RawDescriptionHelpFormatter
         super().__init__(prog, None, description, epilog, formatter_class=formatter, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Tell the mistake.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Raise `UsageError` with argparse's message."""
         raise UsageError(message)
 
 
+class Once(argparse.Action):
+    """Stores a value, and refuses a second value that differs."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        """Store the value."""
+        earlier = getattr(namespace, self.dest)
+        if earlier not in (self.default, values):
+            raise UsageError(f"'--{self.dest}' is given twice, as {earlier!r} and as {values!r}: keep one")
+        setattr(namespace, self.dest, values)
+
+
 def positive(text: str) -> int:
-    """The type of an option: a whole number above 0."""
+    """The type of an option: a whole number of at least 1."""
     with contextlib.suppress(ValueError):
         if 1 <= int(text) <= _MOST:
             return int(text)
     raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST}, got {text}")
+
+
+def parse_settings(arguments: Sequence[str]) -> dict[str, str]:
+    """Read `--key=value` and `--key value`.
+
+    Args:
+        arguments: The arguments that the parser of the command does not know.
+
+    Returns:
+        Key -> text of the value.
+
+    Raises:
+        UsageError: An argument is no option, an option has no value, or a key has two different values.
+    """
+    settings: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        key, has_value, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not key:
+            raise UsageError(f"unexpected argument '{argument}': settings are written --key=value")
+        if not has_value:
+            if not rest or rest[0].startswith("--"):
+                raise UsageError(f"'{argument}' has no value: write {argument}=value")
+            value = rest.pop(0)
+        if settings.get(key, value) != value:
+            raise UsageError(f"'--{key}' is given twice, as '{settings[key]}' and as '{value}': keep one")
+        settings[key] = value
+    return settings

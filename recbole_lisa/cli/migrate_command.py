@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from recbole_lisa.cli.arguments import UsageParser
-from recbole_lisa.cli.main import parse_settings
+from recbole_lisa.cli.arguments import UsageParser, parse_settings
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output
 from recbole_lisa.migration import migrate

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from recbole_lisa.cli.arguments import UsageParser
+from recbole_lisa.cli.arguments import UsageParser, parse_settings
 from recbole_lisa.config.config import BUNDLED_DATASET, LISAConfig
 from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.errors import UsageError
@@ -79,8 +79,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
-    from recbole_lisa.cli.main import parse_settings
-
     parser = UsageParser("recbole-lisa tune", "Search hyperparameters with Ray Tune.", _EPILOG)
     add = parser.add_argument
     add("-m", "--model", required=True, help="as in run")

@@ -1,5 +1,7 @@
 """The command line: what reaches `quick_start.run`, and one line for every mistake."""
 
+import io
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from recbole_lisa.cli.main import _COMMANDS, main, parse_settings
+from recbole_lisa.cli.arguments import parse_settings
+from recbole_lisa.cli.main import COMMANDS, main
+from recbole_lisa.cli.reporting import print_any_text, report_errors
 from recbole_lisa.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +36,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["--model=LISASoft", "--dataset=ml-100k", "--epochs=7"],
         ["run", "--model", "LISASoft", "--dataset", "ml-100k", "--epochs", "7"],
@@ -40,8 +44,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         ["-mLISASoft", "-dml-100k", "--epochs=7"],
     ],
 )
-def test_the_ways_to_write_one_run_are_the_same(calls: list[dict[str, Any]], words: list[str]) -> None:
-    assert main(words) == 0
+def test_the_ways_to_write_one_run_are_the_same(calls: list[dict[str, Any]], arguments: list[str]) -> None:
+    assert main(arguments) == 0
     assert calls == [
         {
             "model": "LISASoft",
@@ -54,18 +58,18 @@ def test_the_ways_to_write_one_run_are_the_same(calls: list[dict[str, Any]], wor
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [["--config_files", "a.yaml", "b.yaml"], ["--config_files", "a.yaml b.yaml"], ["--config_files=a.yaml b.yaml"]],
 )
-def test_config_files_are_apart_or_in_one_word(calls: list[dict[str, Any]], words: list[str]) -> None:
-    assert main([*NAMES, *words, "--protocol=paper", "--epochs", "7"]) == 0
+def test_config_files_are_apart_or_in_one_argument(calls: list[dict[str, Any]], arguments: list[str]) -> None:
+    assert main([*NAMES, *arguments, "--protocol=paper", "--epochs", "7"]) == 0
     assert calls[0]["config_files"] == ["a.yaml", "b.yaml"]
     assert (calls[0]["protocol"], calls[0]["command_line"]) == ("paper", {"epochs": "7"})
 
 
 def test_values_keep_their_equal_signs_minus_signs_and_spaces() -> None:
-    words = ["--eval_args={mode: uni100}", "--result_file=a=b.json", "--offset", "-1", "--empty="]
-    assert parse_settings(words) == {
+    arguments = ["--eval_args={mode: uni100}", "--result_file=a=b.json", "--offset", "-1", "--empty="]
+    assert parse_settings(arguments) == {
         "eval_args": "{mode: uni100}",
         "result_file": "a=b.json",
         "offset": "-1",
@@ -74,19 +78,19 @@ def test_values_keep_their_equal_signs_minus_signs_and_spaces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
-        (["7"], "unexpected word '7': settings are written --key=value"),
-        (["-x", "7"], "unexpected word '-x': settings are written --key=value"),
-        (["--=7"], "unexpected word '--=7': settings are written --key=value"),
+        (["7"], "unexpected argument '7': settings are written --key=value"),
+        (["-x", "7"], "unexpected argument '-x': settings are written --key=value"),
+        (["--=7"], "unexpected argument '--=7': settings are written --key=value"),
         (["--epochs"], "'--epochs' has no value: write --epochs=value"),
         (["--epochs", "--seed=1"], "'--epochs' has no value: write --epochs=value"),
         (["--seed=1", "--seed=2"], "'--seed' is given twice, as '1' and as '2': keep one"),
     ],
 )
-def test_parse_settings_names_the_word_that_is_wrong(words: list[str], message: str) -> None:
+def test_parse_settings_names_the_argument_that_is_wrong(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_settings(words)
+        parse_settings(arguments)
     assert str(caught.value) == message
 
 
@@ -112,9 +116,9 @@ def test_an_argument_may_be_repeated_with_the_same_value(calls: list[dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
-        (["rum", *NAMES], f"error: unknown command 'rum': known are {', '.join(_COMMANDS)}. Did you mean 'run'?\n"),
+        (["rum", *NAMES], f"error: unknown command 'rum': known are {', '.join(COMMANDS)}. Did you mean 'run'?\n"),
         (["-m", "LISASoft"], "error: the following arguments are required: -d/--dataset\n"),
         ([*NAMES, "--epochs"], "error: '--epochs' has no value: write --epochs=value\n"),
         ([*NAMES, "-m", "LISAMini"], "error: '--model' is given twice, as 'LISASoft' and as 'LISAMini': keep one\n"),
@@ -125,14 +129,14 @@ def test_an_argument_may_be_repeated_with_the_same_value(calls: list[dict[str, A
     ],
 )
 def test_a_mistake_is_one_line_on_stderr_and_status_2(
-    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert main(words) == 2
+    assert main(arguments) == 2
     assert capsys.readouterr() == ("", message)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["-m", "LISASft", "-d", "ml-100k"], "Did you mean 'LISASoft'?"),
         (
@@ -143,9 +147,9 @@ def test_a_mistake_is_one_line_on_stderr_and_status_2(
     ],
 )
 def test_a_mistake_stops_a_real_run_before_anything_is_written(
-    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert main(words) == 2
+    assert main(arguments) == 2
     output, errors = capsys.readouterr()
     assert output == ""
     assert errors.startswith("error: ") and errors.count("\n") == 1
@@ -154,11 +158,49 @@ def test_a_mistake_stops_a_real_run_before_anything_is_written(
 
 
 def test_the_script_ends_with_the_status_of_the_command(tmp_path: Path) -> None:
-    words = [sys.executable, ROOT / "run_recbole_lisa.py", *NAMES, "--epocs=3"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    arguments = [sys.executable, ROOT / "run_recbole_lisa.py", *NAMES, "--epocs=3"]
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: unknown key 'epocs' (command line). Did you mean 'epochs'?\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def raises(error: Exception) -> Any:
+    def command() -> int:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file", "x.pth"), OSError(28, "Disk is full", "x.pth")])
+def test_an_error_of_a_file_is_one_line_with_its_path(error: OSError, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_errors(raises(error)) == 1
+    assert capsys.readouterr() == ("", f"error: 'x.pth': {error.strerror}\n")
+    with pytest.raises(ConnectionError):
+        report_errors(raises(ConnectionError("no path")))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+def test_a_full_disk_under_stdout_is_one_line() -> None:
+    program = (
+        "import sys; from recbole_lisa.cli.reporting import report_errors\n"
+        "sys.exit(report_errors(lambda: print('metrics') or 0))"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "error: 'standard output': No space left on device\n")
+
+
+def test_a_character_that_the_terminal_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "cp1252")
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="cp1252", write_through=True)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_any_text()
+    print("日本 é")
+    assert terminal.buffer.getvalue() == b"\\u65e5\\u672c \xe9\n"  # type: ignore[attr-defined]
+    assert os.environ["PYTHONIOENCODING"] == "cp1252:backslashreplace"
 
 
 def test_an_error_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]]) -> None:
@@ -187,5 +229,5 @@ def test_an_interruption_is_one_line_that_says_how_to_go_on(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert capsys.readouterr() == (
-        "", "interrupted: go on from the last checkpoint by the same words and --resume=auto\n"
+        "", "interrupted: continue from the last checkpoint by the same arguments and --resume=auto\n"
     )  # fmt: skip

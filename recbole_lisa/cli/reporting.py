@@ -1,0 +1,68 @@
+"""What a command prints when it fails: one line on stderr; its exit status says what kind of failure it was."""
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from recbole_lisa.errors import ProcessFailedError, TrainingDivergedError, UsageError
+from recbole_lisa.files import Termination, tidy_termination
+
+_FAILED, _USAGE = 1, 2
+
+
+def report_errors(command: Callable[[], int], *, going_on: str = "") -> int:
+    """Run a command; an expected error is one line on stderr and an exit status.
+
+    Args:
+        command: Returns its exit status.
+        going_on: How to continue after an interruption, added to its line.
+
+    Returns:
+        0; 2 after a mistake of the user; 1 when the training diverged, a process of a run ended early or a file
+        failed; 130 after Ctrl+C and 143 after SIGTERM.
+    """
+    try:
+        with tidy_termination():
+            status = command()
+            sys.stdout.flush()
+            return status
+    except UsageError as error:
+        return _print_error(error, _USAGE)
+    except TrainingDivergedError as error:
+        return _print_error(error, _FAILED)
+    except ProcessFailedError as error:
+        print(error.details, end="", file=sys.stderr)
+        return _print_error(error, _FAILED)
+    except OSError as error:
+        path = error.filename or ("standard output" if _stdout_fails() else None)
+        if path is None:
+            raise
+        return _print_error(f"'{path}': {error.strerror or error}", _FAILED)
+    except (KeyboardInterrupt, Termination) as stop:
+        print(f"interrupted{going_on}", file=sys.stderr)
+        return 128 + (signal.SIGTERM if isinstance(stop, Termination) else signal.SIGINT)
+
+
+def print_any_text() -> None:
+    r"""Let stdout and stderr write characters that their encoding lacks as `\u3042`; child processes as well."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    os.environ["PYTHONIOENCODING"] = f"{sys.stdout.encoding or 'utf-8'}:backslashreplace"
+
+
+def _print_error(error: object, status: int) -> int:
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    return status
+
+
+def _stdout_fails() -> bool:
+    """Whether stdout cannot be written; then it goes nowhere, so that the end of the process does not try again."""
+    try:
+        print(flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

@@ -1,0 +1,65 @@
+"""The command `recbole-lisa [run]`."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from recbole_lisa import __version__
+from recbole_lisa.cli.arguments import Once, UsageParser, parse_settings
+from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
+
+_EPILOG = """\
+Every setting of RecBole, the model, the data set or the protocol is an option: --epochs=10 or --epochs 10.
+Values are yaml: --topk='[5, 10]', --eval_args='{mode: uni100}', --train_neg_sample_args=~
+
+commands:
+  recbole-lisa [run] -m MODEL -d DATASET ...   train a model on a data set and print its metrics
+  recbole-lisa download DATASET ...            fetch a public data set and write its file
+  recbole-lisa convert FORMAT INPUT ...        write the file of a data set from a public archive or any table
+  recbole-lisa tune -m MODEL -d DATASET ...    search hyperparameters with Ray Tune
+  recbole-lisa export --checkpoint FILE ...    write what serving a model needs: packed codes, no RecBole, no data
+  recbole-lisa recommend --export DIR ...      write the best items for the users of a table or of the data set
+  recbole-lisa serve --export DIR ...          answer requests for recommendations over HTTP
+  recbole-lisa migrate --checkpoint FILE ...   make a LISABase from the codebooks of a Transformer
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train and test one model: read the arguments and call `quick_start.run`.
+
+    Args:
+        arguments: The arguments after `run`.
+
+    Returns:
+        0.
+
+    Raises:
+        UsageError: An argument or a setting is wrong.
+    """
+    parser = UsageParser("recbole-lisa [run]", "Train a model on a data set and print its metrics.", _EPILOG)
+    parser.register("action", None, Once)
+    parser.add_argument("-m", "--model", required=True, help=", ".join([*MODELS, *OPTIONAL_MODELS]))
+    parser.add_argument("-d", "--dataset", required=True, help="a data set with settings, or your own")
+    parser.add_argument("--protocol", help="full_ranking (default) or paper")
+    parser.add_argument("--config_files", nargs="+", default=[], metavar="FILE", help="yaml files; a later one wins")
+    parser.add_argument("--overwrite", nargs="?", const="True", help="replace the result_file and codebook_plot")
+    parser.add_argument("--version", action="version", version=f"recbole-lisa {__version__}")
+    options, rest = parser.parse_known_args(arguments)
+    # RecBole's form, several names in one argument, unless the argument itself is a file.
+    config_files = [
+        file for text in options.config_files for file in ([text] if Path(text).is_file() else text.split())
+    ]
+    settings = parse_settings(rest)
+    if options.overwrite is not None:
+        settings["overwrite"] = options.overwrite
+    # Imported late: a mistake in the arguments should not wait for torch.
+    quick_start = import_module("recbole_lisa.quick_start")
+    import_module("recbole_lisa.environment").keep_freed_memory()
+    quick_start.run(
+        options.model,
+        options.dataset,
+        protocol=options.protocol,
+        config_files=config_files,
+        command_line=settings,
+    )
+    return 0
