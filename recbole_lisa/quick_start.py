@@ -13,8 +13,8 @@ from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.data.split import check_held_out
 from recbole_lisa.datasets.obtain import ensure_data
-from recbole_lisa.distributed.launch import joins_torchrun, launch, torchrun_group
-from recbole_lisa.distributed.processes import is_first, warn_if_crowded
+from recbole_lisa.distributed.launch import launch
+from recbole_lisa.distributed.processes import is_first, process_group, started_by_torchrun, warn_if_crowded
 from recbole_lisa.files import check_output
 from recbole_lisa.training.checkpoint import check_checkpoint_dir
 from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks
@@ -101,8 +101,8 @@ def run_configured(
     check_codebook_plot(config["codebook_plot"])
     check_resume(config["resume"])
     check_compiler(config)
-    if joins_torchrun(config):
-        with torchrun_group(config):
+    if started_by_torchrun(config):
+        with process_group(config):
             return train_and_test(config, notes, prepare, observe)
     if config["nproc"] > 1:
         return launch(train_and_test, config, list(notes), prepare, observe)

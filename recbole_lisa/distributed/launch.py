@@ -1,274 +1,161 @@
-"""Starting the processes of a run and watching over them: they end well together or not at all."""
+"""Starts the processes of a run by torchrun's launcher, and reports which one failed and why.
+
+The launcher starts each process as torchrun does, watches them, and ends all of them when one fails.
+"""
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import pickle
 import signal
-import sys
+import socket
 import tempfile
 import threading
-import time
-import traceback
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from multiprocessing import forkserver, reduction
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from recbole.config import Config
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from recbole_lisa.distributed.processes import joined, n_cores, torchrun_size
+from recbole_lisa.distributed.processes import is_first, n_cores, process_group
 from recbole_lisa.errors import ProcessFailedError, TrainingDivergedError, UsageError
+from recbole_lisa.files import Termination
 
-LAST_WORDS_S = 3.0
-"""How long the others may go on once a process has failed: to say why, and to end by themselves."""
-_LATE_IMPORT = "torch._dynamo"
-"""What torch imports, for seconds, when the first optimizer is made."""
-_OUTPUTS = (1, 2)
-_KINDS: tuple[type[Exception], ...] = (UsageError, TrainingDivergedError, ProcessFailedError)
+_KINDS = {kind.__name__: kind for kind in (UsageError, TrainingDivergedError, ProcessFailedError)}
+_HOST = "127.0.0.1"
 
 
-class Failure(NamedTuple):
-    """How a process ended before its time.
-
-    Attributes:
-        number: Of the process.
-        kind: The class of its exception where the command knows it; None for any other, and for a silent end.
-        message: In one line.
-        details: The traceback of an exception that the command does not know.
-        is_echo: It lost contact with another process, whose end is the reason.
-    """
-
-    number: int
-    kind: type[Exception] | None
-    message: str
-    details: str = ""
-    is_echo: bool = False
-
-
-@dataclass
-class _Process:
-    """One started process and the pipe that it reports through."""
-
-    number: int
-    process: Any
-    pipe: Connection
-    began: bool = False
-
-
-def joins_torchrun(config: Config) -> bool:
-    """Whether this process is one of those that torchrun started.
-
-    Raises:
-        UsageError: `nproc` names another number of processes.
-    """
-    size = torchrun_size()
-    if size is not None and config["nproc"] not in (1, size):
-        raise UsageError(f"nproc is {config['nproc']}, but torchrun started {size} processes: leave nproc out")
-    return size is not None
-
-
-@contextlib.contextmanager
-def torchrun_group(config: Config) -> Iterator[None]:
-    """Join the processes that torchrun started.
-
-    Raises:
-        UsageError: There are fewer GPUs than processes on this machine.
-    """
-    use_device(config, int(os.environ["LOCAL_RANK"]))
-    with joined(config["device"].type):
-        yield
-
-
-def use_device(config: Config, number: int) -> None:
-    """Give process `number` of this machine its GPU; nothing changes on the CPU.
-
-    Raises:
-        UsageError: There is no such GPU.
-    """
-    if config["device"].type != "cuda":
-        return
-    if number >= torch.cuda.device_count():
-        raise UsageError(f"process {number} has no GPU: there are {torch.cuda.device_count()}, start as many processes")
-    config["device"], config["local_rank"] = torch.device("cuda", number), number
-    torch.cuda.set_device(number)
-
-
-def launch(call: Callable[..., Any], config: Config, *args: Any) -> Any:
-    """Call `call(config, *args)` in `nproc` new processes at once, each of them in one group.
+def launch(call: Callable[..., Any], config: Any, *args: Any) -> Any:
+    """Call `call(config, *args)` in `nproc` new processes that form one group.
 
     Args:
         call: A function at the top of a module.
-        config: Of the run.
-        *args: What can be pickled.
+        config: Of the run: `nproc` and `device`.
+        *args: Further arguments; they must be picklable.
 
     Returns:
-        What the call returns in the first process.
+        The result of the first process.
 
     Raises:
-        UsageError: The arguments cannot be sent, or a process found a mistake of the user.
-        TrainingDivergedError: As the processes raise it.
-        ProcessFailedError: A process was killed, or an error ended it.
+        UsageError: The arguments cannot be pickled, or a process raised it.
+        TrainingDivergedError: A process raised it.
+        ProcessFailedError: A process was killed, or failed with another error.
     """
-    size, on_cpu = config["nproc"], config["device"].type == "cpu"
+    size = config["nproc"]
     try:
-        work = pickle.dumps((call, config, args))
+        pickle.dumps((call, config, args))
     except Exception as error:  # noqa: BLE001 - pickle raises what the objects' own methods raise
         raise UsageError(
             f"nproc={size}: this run cannot be sent to other processes ({error}); define the model class at the top of "
             "a module"
         ) from error
-    context = _forking_context(call.__module__) if on_cpu else multiprocessing.get_context("spawn")
-    outputs = _Outputs() if context.get_start_method() == "forkserver" else ()
-    n_threads = None if "OMP_NUM_THREADS" in os.environ else max(n_cores() // size, 1)
-    processes: list[_Process] = []
-    with tempfile.TemporaryDirectory(prefix="recbole-lisa-") as folder:
+    _silence_launcher()
+    with tempfile.TemporaryDirectory(prefix="recbole-lisa-") as folder, _signals_as_before(), _no_child_left():
+        settings = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=size,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint=f"{_HOST}:0",
+            local_addr=_HOST,
+            max_restarts=0,
+            monitor_interval=0.1,
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )
         try:
-            for number in range(size):
-                receiver, sender = context.Pipe(duplex=False)
-                task = (sender, work, number, size, Path(folder, "meeting"), n_threads, outputs)
-                process = context.Process(target=_work, args=task, name=f"process {number}")
-                process.start()
-                sender.close()
-                processes.append(_Process(number, process, receiver))
-            result = _results(processes)[0]
-            for entry in processes:
-                entry.process.join(LAST_WORDS_S)
-            return result
-        finally:
-            _end(processes)
+            return elastic_launch(settings, _work)(call, config, args)[0]
+        except ChildFailedError as error:
+            raise _reason(*error.get_first_failure(), size) from None
+        except SignalException as stop:
+            if stop.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise Termination(128 + stop.sigval) from None
 
 
-def _forking_context(module: str) -> Any:
-    """A server that imports everything once and forks the processes, where there can be one.
-
-    Not for GPUs: CUDA does not outlive a fork, should an import have touched it.
-
-    Args:
-        module: What the processes need.
-    """
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([module, _LATE_IMPORT])
-    inherited = os.environ.get("PYTHONPATH")
-    # The server looks for modules where Python does by itself, not where this program does.
-    os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
-    try:
-        forkserver.ensure_running()
-    finally:
-        del os.environ["PYTHONPATH"]
-        if inherited is not None:
-            os.environ["PYTHONPATH"] = inherited
-    return context
-
-
-class _Outputs:
-    """This program's stdout and stderr; a server that forks has those of the time when it was started."""
-
-    def __reduce__(self) -> Any:
-        """What a new process gets: copies of the two open files."""
-        return tuple, ([reduction.DupFd(number) for number in _OUTPUTS],)
-
-
-def _results(processes: list[_Process]) -> dict[int, Any]:
-    """What each process returns; the first failure that is no echo of another one is raised."""
-    results: dict[int, Any] = {}
-    failures: list[Failure] = []
-    waiting = {entry.pipe: entry for entry in processes}
-    deadline = None
-    while waiting and (deadline is None or time.monotonic() < deadline):
-        for pipe in wait(list(waiting), None if deadline is None else deadline - time.monotonic()):
-            assert isinstance(pipe, Connection)
-            answer = _receive(waiting[pipe])
-            if answer == "began":
-                waiting[pipe].began = True
-                continue
-            number = waiting.pop(pipe).number
-            if isinstance(answer, Failure):
-                failures.append(answer)
-                deadline = deadline or time.monotonic() + LAST_WORDS_S
-            else:
-                results[number] = pickle.loads(answer[0])
-    if failures:
-        _raise(min(failures, key=lambda failure: failure.is_echo), len(processes))
-    return results
-
-
-def _receive(entry: _Process) -> Any:
-    """The next message of a process; a Failure when it has ended without one."""
-    try:
-        return entry.pipe.recv()
-    except EOFError:
-        entry.process.join(LAST_WORDS_S)
-    status = entry.process.exitcode
-    if status is not None and status < 0:
-        return Failure(entry.number, None, f"was killed by signal {-status} ({signal.Signals(-status).name})")
-    hint = "" if entry.began else '; a script that starts several needs `if __name__ == "__main__":` around the call'
-    return Failure(entry.number, None, f"ended with status {status}{hint}")
-
-
-def _raise(failure: Failure, size: int) -> None:
-    if failure.kind is not None:
-        raise failure.kind(failure.message)
-    raise ProcessFailedError(f"process {failure.number} of {size} {failure.message}", failure.details)
-
-
-def _end(processes: list[_Process]) -> None:
-    """Leave no process behind."""
-    for stop in ("terminate", "kill"):
-        for entry in processes:
-            if entry.process.exitcode is None:
-                getattr(entry.process, stop)()
-        for entry in processes:
-            entry.process.join(LAST_WORDS_S)
-
-
-def _work(
-    sender: Connection, work: bytes, number: int, size: int, store: Path, n_threads: int | None, outputs: Any
-) -> None:
-    """What a new process does: join the others, call, report."""
-    for here, there in zip(outputs, _OUTPUTS, strict=False):
-        os.dup2(here.detach(), there)
-    _end_with_parent()
-    if number:
+def _work(call: Callable[..., Any], config: Any, args: tuple[Any, ...]) -> Any:
+    """The work of a new process."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a traceback
+    _mask_interrupts(signal.SIG_UNBLOCK)
+    if os.environ["RANK"] != "0":
         warnings.simplefilter("ignore")  # the first process gives the same ones
-    if n_threads is not None:
-        torch.set_num_threads(n_threads)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(n_cores() // config["nproc"], 1))
+    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    if loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
+    with process_group(config):
+        result = call(config, *args)
+        return result if is_first() else None
+
+
+def _reason(number: int, failure: ProcessFailure, size: int) -> Exception:
+    """The exception that describes how process `number` of `size` ended."""
+    if failure.exitcode == -signal.SIGINT:
+        return KeyboardInterrupt()  # type: ignore[return-value]  # Ctrl+C reached the process before the launcher
+    process = f"process {number} of {size}"
+    if isinstance(failure.message, dict):
+        kind, _, message = failure.message["message"].partition(": ")
+        message = " ".join(message.split())
+        if kind in _KINDS:
+            return _KINDS[kind](message)
+        return ProcessFailedError(f"{process} failed: {kind}: {message}", failure.message["extraInfo"]["py_callstack"])
+    if failure.exitcode < 0:
+        return ProcessFailedError(
+            f"{process} was killed by signal {-failure.exitcode} ({signal.Signals(-failure.exitcode).name})"
+        )
+    hint = '; a script that starts several needs `if __name__ == "__main__":` around the call'
+    return ProcessFailedError(f"{process} ended with status {failure.exitcode}{hint if failure.exitcode == 1 else ''}")
+
+
+def _silence_launcher() -> None:
+    """Keep the launcher's own log lines off the terminal; `_reason` reports failures in one line."""
+    for name in ("torch.distributed.elastic", "torch.multiprocessing", "torchelastic-events-null"):
+        logger = logging.getLogger(name)
+        logger.propagate = False
+        logger.addHandler(logging.NullHandler())
+
+
+@contextlib.contextmanager
+def _signals_as_before() -> Iterator[None]:
+    """Give the program its signal handlers back, which the launcher replaces.
+
+    Interrupts are blocked in this thread, and so in the processes that it starts: Ctrl+C while they import prints
+    nothing. Another thread receives them for this process.
+    """
+    names = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    in_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (getattr(signal, n, None) for n in names) if number}
+    done = threading.Event()
+    threading.Thread(target=done.wait, daemon=True).start()
+    _mask_interrupts(signal.SIG_BLOCK)
     try:
-        sender.send("began")
-        call, config, args = pickle.loads(work)
-        use_device(config, number)
-        with joined(config["device"].type, number=number, size=size, store=store):
-            result = call(config, *args)
-        sender.send((pickle.dumps(result if number == 0 else None),))  # tensors by value: this process ends
-    except KeyboardInterrupt:
-        raise SystemExit(128 + signal.SIGINT) from None
-    except Exception as error:  # noqa: BLE001 - whatever ended the run has to be told
-        sender.send(_failure(number, error))
-        raise SystemExit(1) from None
+        yield
+    finally:
+        _mask_interrupts(signal.SIG_UNBLOCK)
+        done.set()
+        for number, handler in handlers.items() if in_main else ():
+            if handler is not None:
+                signal.signal(number, handler)
 
 
-def _failure(number: int, error: Exception) -> Failure:
-    """Describe an exception in plain values: not every one can be sent."""
-    message = " ".join(str(error).split())
-    kind = next((kind for kind in _KINDS if isinstance(error, kind)), None)
-    if kind is not None:
-        return Failure(number, kind, message, is_echo=kind is ProcessFailedError)
-    return Failure(number, None, f"failed: {type(error).__name__}: {message}", traceback.format_exc())
+def _mask_interrupts(how: int) -> None:
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(how, {signal.SIGINT})
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that started it does, however that ends."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
+@contextlib.contextmanager
+def _no_child_left() -> Iterator[None]:
+    """End the processes that are left when the launcher is interrupted while it starts them."""
+    before = set(multiprocessing.active_children())
+    try:
+        yield
+    finally:
+        for process in set(multiprocessing.active_children()) - before:
+            process.kill()
+            process.join()

@@ -17,12 +17,8 @@ from recbole_lisa.config.model_defaults import fill_defaults, item_counts
 from recbole_lisa.layers.item_store import DenseItems, ItemStore
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 from recbole_lisa.model import losses
-from recbole_lisa.model.batch_share import split_batch
 from recbole_lisa.model.item_cache import ItemCache
 from recbole_lisa.ops.pair_scores import pair_scores
-
-REGULARISED = "regularised_id_list"
-"""Column of the items (any number) that the regulariser is computed of, where they are not those of the batch."""
 
 
 class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
@@ -166,32 +162,14 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
                 gbce_t=self.gbce_t,
                 log_q=None if self.log_q is None else (self.log_q[target], self.log_q[negative]),
             )
-        if REGULARISED in interaction:
-            x = self.embed(interaction[REGULARISED])
-            view = self.view(x)
         extra = self.regulariser(x, view, inputs, history.valid)
         return loss if extra is None else (loss, extra)
-
-    def share(self, batch: Interaction, number: int, size: int) -> tuple[Interaction, tuple[float, ...]]:
-        """The rows of a training batch that one of several processes computes.
-
-        Args:
-            batch: N rows.
-            number: Of the process, from 0.
-            size: How many processes there are.
-
-        Returns:
-            The rows, and what each part of their loss counts for: over the processes the parts of calculate_loss, each
-            times its weight, add up to those of the whole batch. A single weight is that of all parts.
-        """
-        rows, weight = split_batch(batch, self.fields, number, size)
-        return rows, (weight,)
 
     def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
         """An additional loss term, or None.
 
         Args:
-            x: (U, D) embeddings of the batch's distinct items, or of those of the column REGULARISED.
+            x: (U, D) embeddings of the batch's distinct items.
             view: the same items as the model sees them.
             inputs: the residual stream before each layer, (N, L, D), or what encode_real says.
             valid: (N, L).

@@ -10,8 +10,6 @@ from recbole_lisa.attention import LISAAttention
 from recbole_lisa.attention.base import take_valid
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.sequence_encoder import ItemView
-from recbole_lisa.model.attentive_recommender import REGULARISED
-from recbole_lisa.model.batch_share import every_nth
 from recbole_lisa.model.quantized_recommender import QuantizedRecommender
 from recbole_lisa.ops.codeword_usage import CodewordUsage, codeword_usage
 
@@ -64,17 +62,6 @@ class LISARecommender(QuantizedRecommender):
             n_codewords = self.attentions[i].codebook.n_codewords
             found[f"layer {i + 1}"] = n_codewords, codeword_usage(quantized.codes, n_codewords)
         return found
-
-    def share(self, batch: Interaction, number: int, size: int) -> tuple[Interaction, tuple[float, ...]]:
-        """See AttentiveRecommender; each process regularises its part of the whole batch's distinct items."""
-        rows, weights = super().share(batch, number, size)
-        if not self.reconstruction_weight:
-            return rows, weights
-        looked_up = self._looked_up(batch[self.fields.item_list], *self._supervision(batch, self._valid(batch)))
-        distinct = torch.cat([x.flatten() for x in looked_up]).unique()
-        chosen, weight = every_nth(number, size, len(distinct))
-        rows[REGULARISED] = distinct[chosen]
-        return rows, (*weights, weight)
 
     def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
         """reconstruction_weight * mean |x - stopgrad(y)|^2 over the batch's distinct items."""

@@ -17,11 +17,12 @@ from recbole.config import Config
 from recbole.evaluator import Collector, Evaluator
 
 from recbole_lisa.data.dataloader import EvalBatch, EvalLoader
-from recbole_lisa.distributed.processes import from_first
+from recbole_lisa.distributed.processes import from_first, gathered, n_processes, rank, several
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.training.progress import progress_bar
 from recbole_lisa.training.ranking import collect, rank_all_items
-from recbole_lisa.training.shares import EvalShare, merge_collected
+
+_PER_HISTORY = ("rec.topk", "rec.items", "rec.meanrank", "rec.score", "data.label")
 
 
 @torch.no_grad()
@@ -50,7 +51,8 @@ def evaluate(
     collector, evaluator = Collector(config), Evaluator(config)
     generator = torch.Generator().manual_seed(config["seed"])
     item_order = torch.randperm(loader.dataset.item_num, generator=generator).to(config["device"])
-    for batch in progress_bar(EvalShare(loader), "Evaluate   ", show_progress):
+    numbers = range(rank(), len(loader), n_processes())
+    for batch in progress_bar(loader.batches(numbers), len(numbers), "Evaluate   ", show_progress):
         check_ranking(batch, config, loader.dataset.item_num)
         if batch.candidates is None and hasattr(model, "item_scorer"):
             _rank_in_blocks(model, batch, config, item_order, collector)
@@ -58,10 +60,19 @@ def evaluate(
         scores, positive = score_batch(model, batch, config, item_order)
         rows = torch.arange(len(scores), device=scores.device)
         collector.eval_batch_collect(scores, batch.interaction, rows, positive)
-    merge_collected(collector.data_struct, loader)
+    _merge(collector.data_struct)
     metrics = evaluator.evaluate(collector.get_data_struct())
-    # From one process, so that no decision that hangs on them differs between machines.
+    # From one process, so that decisions that depend on them are the same in all.
     return from_first({name: float(value) for name, value in metrics.items()})
+
+
+def _merge(collected: Any) -> None:
+    """Add the histories of all processes to RecBole's `DataStruct`, which has a row for each history."""
+    if not several():
+        return
+    parts = gathered({name: collected.get(name).cpu() for name in _PER_HISTORY if name in collected})
+    for name in dict.fromkeys(name for part in parts for name in part):
+        collected.set(name, torch.cat([part[name] for part in parts if name in part]))
 
 
 def score_batch(

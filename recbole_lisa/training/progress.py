@@ -10,11 +10,12 @@ from tqdm import tqdm
 from recbole_lisa.distributed.processes import is_first
 
 
-def progress_bar(batches: Iterable[Any], description: str, shown: bool) -> Iterable[Any]:
+def progress_bar(batches: Iterable[Any], total: int, description: str, shown: bool) -> Iterable[Any]:
     """Wrap a loader with a bar on a terminal; a log file that catches stderr is not filled with bars.
 
     Args:
-        batches: A loader with a length.
+        batches: Batches of a loader.
+        total: Number of batches.
         description: What the bar says in front.
         shown: False never draws it; of several processes the first one does.
 
@@ -23,4 +24,4 @@ def progress_bar(batches: Iterable[Any], description: str, shown: bool) -> Itera
     """
     if not shown or not is_first() or not sys.stderr.isatty():
         return batches
-    return tqdm(batches, total=len(batches), ncols=100, desc=set_color(description, "pink"))  # type: ignore[arg-type]
+    return tqdm(batches, total=total, ncols=100, desc=set_color(description, "pink"))

@@ -1,63 +1,115 @@
-"""One optimizer step: mixed precision, gradient clipping, and a loss that is checked before it does harm."""
+"""One optimizer step: mixed precision, gradient clipping, a loss checked before the update, one batch on all processes.
+
+Several processes build the same batches in the same order, negatives included, and each takes its rows: process r of P
+rows r, r + P, r + 2P, ... The loss L_r of its n_r targets has the weight n_r / sum(n), so the sum of the gradients,
+which torch's DistributedDataParallel exchanges, is the gradient of the whole batch:
+
+    grad L = sum_r (n_r / sum(n)) grad L_r
+
+Equal to one process: every loss that is a mean over targets. Not equal: dropout, which each process draws by itself,
+and regularisers with another mean (LISA's over distinct items, Routing's over positions of `last_position` batches):
+they are averaged by the same weights.
+"""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from recbole.data.interaction import Interaction
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from recbole_lisa.config.fields import FieldNames
+from recbole_lisa.distributed.processes import n_processes, rank, several, sum_in_place
 from recbole_lisa.errors import TrainingDivergedError
-from recbole_lisa.training.shares import Split, TrainingShare, sum_gradients, sum_losses
 
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+LossFunction = Callable[[Any], Any]
+"""Batch -> scalar loss, or a tuple of parts that are summed."""
 
 
 def amp_of(config: Mapping[str, Any]) -> str:
-    """`amp` of a configuration; RecBole's own has `enable_amp` and `enable_scaler` instead."""
+    """`amp` of a configuration; RecBole's configuration has `enable_amp` and `enable_scaler` instead."""
     if "amp" in config:
         return str(config["amp"])
     return ("fp16" if config["enable_scaler"] else "bf16") if config["enable_amp"] else "no"
 
 
-class OptimizerStep:
-    """Loss, backward pass and update for one batch, which several processes share.
-
-    Gradients are summed over the processes, then unscaled, then clipped; the scaler lives as long as the run.
+def rows_of_process(batch: Interaction, fields: FieldNames, number: int, size: int) -> tuple[Interaction, float]:
+    """The rows of a batch that one process computes.
 
     Args:
-        model: The module whose parameters the optimizer moves.
+        batch: N rows, on any device.
+        fields: Names of its columns.
+        number: The process, from 0.
+        size: Number of processes.
+
+    Returns:
+        The rows, and the fraction of the batch's targets in them. A process without rows gets the first one with
+        fraction 0, so it takes part in every exchange.
+    """
+    if number >= len(batch):
+        return batch[:1], 0.0
+    rows = batch[number::size]
+    if fields.target_list in batch:
+        return rows, float(rows[fields.item_length].sum()) / float(batch[fields.item_length].sum())
+    return rows, len(rows) / len(batch)
+
+
+class _Loss(nn.Module):
+    """The loss as a forward pass, which DistributedDataParallel can wrap."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Interaction, loss_function: LossFunction) -> tuple[Tensor, ...]:
+        losses = loss_function(batch)
+        return losses if isinstance(losses, tuple) else (losses,)
+
+
+class OptimizerStep:
+    """Loss, backward pass and update for one batch.
+
+    Gradients are summed over the processes, then unscaled, then clipped. The scaler lives as long as the run.
+
+    Args:
+        model: The module whose parameters the optimizer updates.
         optimizer: The optimizer.
         device: Device of the model.
         amp: `bf16` or `fp16` compute the loss under autocast in that type, float16 with a scaled loss; or `no`.
         clip_grad_norm: Arguments of `torch.nn.utils.clip_grad_norm_`; None does not clip.
-        split: Shares a batch among processes.
+        fields: Names of the columns of a batch.
     """
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        model: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
         device: torch.device,
         amp: str,
         clip_grad_norm: dict[str, Any] | None,
-        split: Split,
+        fields: FieldNames,
     ) -> None:
-        """Keep the parts; see the class."""
-        self.model = model
-        self.optimizer = optimizer
-        self.device = device
-        self.amp = amp
+        """Wrap the model for several processes; see the class."""
+        self.model, self.optimizer, self.device, self.fields = model, optimizer, device, fields
+        self.amp, self.clip_grad_norm = amp, clip_grad_norm
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")
-        self.clip_grad_norm = clip_grad_norm
-        self.split = split
+        self.loss: nn.Module = _Loss(model)
+        if several():
+            # Some models leave a parameter out of some batches; torch warns where none does.
+            warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+            self.loss = DistributedDataParallel(self.loss, broadcast_buffers=False, find_unused_parameters=True)
 
-    def __call__(self, interaction: Any, loss_func: Callable[[Any], Any], where: str) -> list[float]:
-        """Move the parameters by one step.
+    def __call__(self, interaction: Interaction, loss_function: LossFunction, where: str) -> list[float]:
+        """Update the parameters once.
 
         Args:
-            interaction: One training batch, on any device; every process gets the whole of it.
-            loss_func: Batch -> scalar loss, or a tuple of parts that are summed.
+            interaction: The whole training batch, on any device; the same one in every process.
+            loss_function: See `LossFunction`.
             where: Names the batch in the error message.
 
         Returns:
@@ -67,17 +119,18 @@ class OptimizerStep:
             TrainingDivergedError: A part is NaN or infinite; the parameters are left as they were.
         """
         self.optimizer.zero_grad()
-        share = TrainingShare(interaction, self.split)
+        weight = 1.0
+        if several():
+            interaction, weight = rows_of_process(interaction, self.fields, rank(), n_processes())
         with torch.autocast(self.device.type, dtype=DTYPES[self.amp], enabled=self.amp != "no"):
-            losses = loss_func(share.interaction.to(self.device))
-        summands = share.weigh(losses if isinstance(losses, tuple) else (losses,))
-        parts = sum_losses(summands)
+            losses = self.loss(interaction.to(self.device), loss_function)
+        parts = sum_in_place(torch.stack([loss.detach().float() for loss in losses]) * weight).tolist()
         self._check(parts, where)
-        self.scaler.scale(sum(summands)).backward()
-        sum_gradients(self.model.parameters())
+        # DistributedDataParallel averages the gradients over the processes; the factor makes it the sum.
+        self.scaler.scale(sum(losses) * (weight * n_processes()) if several() else sum(losses)).backward()
         if self.clip_grad_norm:
             self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), **self.clip_grad_norm)
+            nn.utils.clip_grad_norm_(self.model.parameters(), **self.clip_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return parts

@@ -21,7 +21,7 @@ from recbole.utils import calculate_valid_score, dict2str, early_stopping, set_c
 from recbole_lisa.attention import Attention
 from recbole_lisa.config.fields import field_names
 from recbole_lisa.data.dataloader import EvalLoader
-from recbole_lisa.distributed.processes import copy_from_first, is_first, rank, sum_in_place, wait_for_all
+from recbole_lisa.distributed.processes import is_first, rank, sum_in_place, wait_for_all
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import unique_run_name
 from recbole_lisa.training import evaluation
@@ -30,7 +30,6 @@ from recbole_lisa.training.codebook_usage import watch_codebooks
 from recbole_lisa.training.progress import progress_bar
 from recbole_lisa.training.reporting import first_one_reports
 from recbole_lisa.training.resume import adopt_data, fingerprint_of, restore_run, restore_weights, run_state
-from recbole_lisa.training.shares import split_for
 from recbole_lisa.training.step import OptimizerStep, amp_of
 
 
@@ -81,7 +80,7 @@ class LISATrainer(Trainer):
             device=self.device,
             amp=amp_of(config),
             clip_grad_norm=self.clip_grad_norm,
-            split=split_for(model, field_names(config)),
+            fields=field_names(config),
         )
 
     def fit(
@@ -113,7 +112,6 @@ class LISATrainer(Trainer):
             UsageError: The run began on another data set.
         """
         adopt_data(self, train_data)
-        copy_from_first([*self.model.parameters(), *self.model.buffers()])
         for module in self.model.modules():
             if isinstance(module, Attention):
                 module.sum_over_processes = sum_in_place
@@ -231,7 +229,7 @@ class LISATrainer(Trainer):
             train_data.set_epoch(epoch_idx)
         totals: list[float] = []
         n_batches = 0
-        for interaction in progress_bar(train_data, f"Train {epoch_idx + 1:>5}", show_progress):
+        for interaction in progress_bar(train_data, len(train_data), f"Train {epoch_idx + 1:>5}", show_progress):
             n_batches += 1
             self.n_sequences += len(interaction)
             where = f"epoch {epoch_idx + 1}, batch {n_batches} of {len(train_data)}"

@@ -11,13 +11,16 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from recbole.data.interaction import Interaction
 
-from recbole_lisa.config.config import LISAConfig
-from recbole_lisa.distributed import launch as launching
-from recbole_lisa.distributed.launch import joins_torchrun, launch
-from recbole_lisa.errors import ProcessFailedError, TrainingDivergedError, UsageError
+from benchmarks.standin import FIELDS
+from recbole_lisa.config.fields import field_names
+from recbole_lisa.distributed.launch import launch
+from recbole_lisa.distributed.processes import started_by_torchrun
+from recbole_lisa.errors import ProcessFailedError, UsageError
 from recbole_lisa.quick_start import run
-from tests.distributed.two_processes import exchange, exit_silently, fail, train_and_evaluate
+from recbole_lisa.training.step import rows_of_process
+from tests.distributed.two_processes import exchange, fail, train_and_evaluate
 from tests.helpers import assert_close
 from tests.tiny import TinyModel, tiny_config, tiny_settings
 
@@ -27,41 +30,52 @@ STILL = {"hidden_dropout_prob": 0.0, "epochs": 2, "hidden_size": 16, "learner": 
 # A last batch of one window leaves the second process without any; one batch of evaluation leaves it without a user.
 ODD = {**STILL, "train_batch_size": 47, "eval_batch_size": 50}
 CASES: list[tuple[str, str, dict[str, Any]]] = [
-    ("LISASoft", "full_ranking", STILL),
+    ("LISASoft", "full_ranking", {**STILL, "reconstruction_weight": 0.0}),
     ("LISABase", "paper", {**ODD, "loss_type": "CE", "n_codewords": 5}),
     ("LISAMini", "full_ranking", {**STILL, "supervision": "last_position", "n_codewords": 5, "n_target_codewords": 9}),
     ("Transformer", "paper", {**STILL, "attn_dropout_prob": 0.0, "clip_grad_norm": {"max_norm": 0.1}}),
 ]
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> LISAConfig:
-    """A configuration of two processes."""
-    return tiny_config(tmp_path, nproc=2)
+TWO = {"nproc": 2, "device": torch.device("cpu")}
 
 
-def test_two_processes_exchange_what_they_have(two: LISAConfig) -> None:
-    first, second = launch(exchange, two)
+def test_two_processes_exchange_what_they_have() -> None:
+    first, second = launch(exchange, TWO)
     assert (first["rank"], second["rank"], first["n"], second["n"]) == (0, 1, 2, 2)
     assert first["sum"] == second["sum"] == [3.0, 30.0]
-    assert first["copied"] == second["copied"] == [1.0, 1.0]
     assert first["named"] == second["named"] == "named by 0"
-    assert first["gradients"] == second["gradients"] == [[[3.0]], [5.0], None]
-    assert first["frozen"] is None
 
 
-def test_two_processes_train_and_evaluate_as_one_does(two: LISAConfig, tmp_path: Path) -> None:
-    routed = ("RoutingTransformer", "full_ranking", {**ODD, "window_size": 2})
-    both = launch(train_and_evaluate, two, str(tmp_path), [*CASES, routed])
-    (alone,) = train_and_evaluate(two, str(tmp_path), CASES)
+def test_two_processes_train_and_evaluate_as_one_does(tmp_path: Path) -> None:
+    averaged = [
+        ("RoutingTransformer", "full_ranking", {**ODD, "window_size": 2}),
+        ("LISASoft", "full_ranking", {**STILL, "reconstruction_weight": 0.1}),
+    ]
+    both = launch(train_and_evaluate, TWO, str(tmp_path), [*CASES, *averaged])
+    (alone,) = train_and_evaluate(TWO, str(tmp_path), CASES)
     for first, second in zip(*both, strict=True):
-        assert first["weights"].equal(second["weights"]), "parameters and centroids are the same in all processes"
-        assert (first["parts"], first["valid"], first["test"]) == (second["parts"], second["valid"], second["test"])
-    for found, wanted in zip(both[0], alone, strict=False):
-        assert_close(torch.tensor(found["parts"]), torch.tensor(wanted["parts"]))
-        assert_close(found["weights"], wanted["weights"])
-        assert found["test"] == pytest.approx(wanted["test"], abs=1e-6)
-        assert found["valid"] is None or found["valid"] == pytest.approx(wanted["valid"], abs=1e-6)
+        assert first == second, "losses, parameters, centroids and metrics are the same in all processes"
+    for two, one in zip(both[0], alone, strict=False):
+        assert_close(torch.tensor(two["parts"]), torch.tensor(one["parts"]))
+        assert_close(torch.tensor(two["weights"]), torch.tensor(one["weights"]))
+        assert two["test"] == pytest.approx(one["test"], abs=1e-6)
+        assert two["valid"] is None or two["valid"] == pytest.approx(one["valid"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "targets", "fractions"),
+    [([1, 2, 3], True, [4 / 6, 2 / 6]), ([1, 2, 3], False, [2 / 3, 1 / 3]), ([5], True, [1, 0])],
+)
+def test_every_row_of_a_batch_goes_to_one_process(lengths: list[int], targets: bool, fractions: list[float]) -> None:
+    fields = field_names(FIELDS)
+    batch = Interaction({fields.item_length: torch.tensor(lengths)})
+    if targets:
+        batch.update(Interaction({fields.target_list: torch.ones(len(lengths), 9)}))
+    parts = [rows_of_process(batch, fields, number, 2) for number in range(2)]
+    assert [fraction for _, fraction in parts] == pytest.approx(fractions)
+    rows = [row for part, fraction in parts if fraction for row in part[fields.item_length].tolist()]
+    assert sorted(rows) == lengths and all(len(part) for part, _ in parts)
 
 
 def test_a_run_of_two_processes_reports_once_and_goes_on_in_one(
@@ -89,25 +103,24 @@ def test_a_run_of_two_processes_reports_once_and_goes_on_in_one(
     ("way", "kind", "message"),
     [
         ("usage", UsageError, "topk is wrong"),
-        ("diverged", TrainingDivergedError, "the loss is nan"),
         ("bug", ProcessFailedError, "process 1 of 2 failed: KeyError: 'missing'"),
+        ("status", ProcessFailedError, "process 1 of 2 ended with status 7"),
         ("kill", ProcessFailedError, r"process 1 of 2 was killed by signal 9 \(SIGKILL\)"),
         ("busy", ProcessFailedError, r"process 1 of 2 was killed by signal 9 \(SIGKILL\)"),
     ],
 )
 def test_the_end_of_one_process_ends_all_and_tells_why(
-    two: LISAConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, kind: type[Exception], message: str
+    tmp_path: Path, way: str, kind: type[Exception], message: str
 ) -> None:
-    monkeypatch.setattr(launching, "LAST_WORDS_S", 1.0)
     begun = time.monotonic()
     with pytest.raises(kind, match=f"^{message}$") as caught:
-        launch(fail, two, way, str(tmp_path))
+        launch(fail, TWO, way, str(tmp_path))
     assert time.monotonic() - begun < 30
     assert ("in fail" in getattr(caught.value, "details", "")) is (way == "bug")
     assert not any(is_running(number, tmp_path) for number in (0, 1))
 
 
-def test_an_interruption_leaves_no_process(two: LISAConfig, tmp_path: Path) -> None:
+def test_an_interruption_leaves_no_process(tmp_path: Path) -> None:
     def interrupt() -> None:
         while not all(Path(tmp_path, f"{number}.pid").is_file() for number in (0, 1)):
             time.sleep(0.05)
@@ -119,7 +132,7 @@ def test_an_interruption_leaves_no_process(two: LISAConfig, tmp_path: Path) -> N
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            launch(fail, two, "interrupt", str(tmp_path))
+            launch(fail, TWO, "interrupt", str(tmp_path))
     finally:
         signal.signal(signal.SIGINT, before)
     thread.join()
@@ -132,11 +145,6 @@ def is_running(number: int, folder: Path) -> bool:
         return psutil.Process(int(Path(folder, f"{number}.pid").read_text())).status() != psutil.STATUS_ZOMBIE
     except (psutil.NoSuchProcess, ValueError, FileNotFoundError):
         return False
-
-
-def test_a_process_that_ends_without_a_word_is_named(two: LISAConfig) -> None:
-    with pytest.raises(ProcessFailedError, match="^process [01] of 2 ended with status 7$"):
-        launch(exit_silently, two)
 
 
 def test_a_class_that_other_processes_cannot_import_is_refused(tmp_path: Path) -> None:
@@ -152,11 +160,11 @@ def test_torchrun_is_joined_when_nproc_agrees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nproc: int, joins: bool
 ) -> None:
     config = tiny_config(tmp_path, nproc=nproc)
-    assert not joins_torchrun(config)
+    assert not started_by_torchrun(config)
     for name, value in {"RANK": 1, "WORLD_SIZE": 3, "LOCAL_RANK": 1, "MASTER_ADDR": "x", "MASTER_PORT": 1}.items():
         monkeypatch.setenv(name, str(value))
     if joins:
-        assert joins_torchrun(config)
+        assert started_by_torchrun(config)
     else:
         with pytest.raises(UsageError, match="nproc is 2, but torchrun started 3 processes: leave nproc out"):
-            joins_torchrun(config)
+            started_by_torchrun(config)

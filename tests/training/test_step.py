@@ -7,6 +7,8 @@ import pytest
 import torch
 from recbole.data.interaction import Interaction
 
+from benchmarks.standin import FIELDS
+from recbole_lisa.config.fields import field_names
 from recbole_lisa.errors import TrainingDivergedError
 from recbole_lisa.training.step import OptimizerStep
 
@@ -22,7 +24,7 @@ def make_step(clip: dict[str, Any] | None = None, amp: str = "no") -> OptimizerS
         device=torch.device("cpu"),
         amp=amp,
         clip_grad_norm=clip,
-        split=lambda batch, number, size: (batch, (1.0,)),
+        fields=field_names(FIELDS),
     )
 
 

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-from recbole.data.interaction import Interaction
 from torch import Tensor
 
 from recbole_lisa.attention import RoutingAttention
 from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
-from recbole_lisa.model.batch_share import positions_share
 
 
 class RoutingTransformer(AttentiveRecommender):
@@ -28,13 +26,6 @@ class RoutingTransformer(AttentiveRecommender):
             centroid_decay=config["centroid_decay"],
             centroid_seed=config["centroid_seed"] + index,
         )
-
-    def share(self, batch: Interaction, number: int, size: int) -> tuple[Interaction, tuple[float, ...]]:
-        """See AttentiveRecommender; the commitment is a mean over all real positions, supervised or not."""
-        rows, weights = super().share(batch, number, size)
-        if not self.commitment_weight:
-            return rows, weights
-        return rows, (*weights, positions_share(rows, batch, self.fields) if weights[0] else 0.0)
 
     def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
         """commitment_weight times the sum of the layers' commitment losses; None at weight 0."""
