@@ -1,6 +1,7 @@
 """HR and NDCG through RecBole's evaluator, against fractions worked out by hand."""
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,6 +52,9 @@ class Batches(list[EvalBatch]):
     """A loader whose batches are written down."""
 
     dataset = SimpleNamespace(item_num=N_RANKED + 1)
+
+    def batches(self, numbers: Iterable[int]) -> Iterator[EvalBatch]:
+        return (self[number] for number in numbers)
 
 
 def scores_with_ranks(positive: torch.Tensor, first_column: int) -> torch.Tensor:
