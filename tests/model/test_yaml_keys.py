@@ -9,7 +9,6 @@ from recbole.data.interaction import Interaction
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.errors import UsageError
 from recbole_lisa.training.compilation import compile_encoder
-from recbole_lisa.training.shares import split_for
 from recbole_lisa.training.step import OptimizerStep, amp_of
 from tests.model.build import MODEL_NAMES, build_model, default_settings, loss_value, random_batch
 
@@ -110,10 +109,8 @@ def test_flipping_a_key_of_the_training_changes_how_it_computes(
         if config["compile"]:
             compile_encoder(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        split = split_for(model, model.fields)
-        step = OptimizerStep(
-            model, optimizer, device=config["device"], amp=amp_of(config), clip_grad_norm=None, split=split
-        )
+        options = {"device": config["device"], "amp": amp_of(config), "clip_grad_norm": None, "fields": model.fields}
+        step = OptimizerStep(model, optimizer, **options)
         torch.manual_seed(12)
         parts = step(Interaction(random_batch(6, 9, 30)), model.calculate_loss, "here")
         return parts, model.item_embedding.weight.sum().item(), list(compiled)
