@@ -6,6 +6,7 @@ setup(
     packages=[*find_packages(include=["recbole_lisa*"]), "recbole_lisa._properties"],
     package_dir={"recbole_lisa._properties": "properties"},
     package_data={
+        "recbole_lisa": ["py.typed"],
         "recbole_lisa._properties": ["*.yaml", "*/*.yaml"],
         "recbole_lisa.serving.http": ["page.html"],
     },

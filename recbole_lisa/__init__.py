@@ -1,34 +1,77 @@
 """LISA: linear-time self-attention over codeword histograms, inside RecBole.
 
-Importing the package restores the numpy names that RecBole needs (see `recbole_lisa.compat`) and does
-nothing else: neither RecBole nor ray nor torch is imported before a function is called.
+`__all__` is the public interface. Its names are imported when they are first used: importing the package imports
+neither torch nor RecBole nor ray. It only restores the numpy names that RecBole needs, see `recbole_lisa.compat`.
 """
 
-from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recbole_lisa.compat import restore_numpy_aliases
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from recbole_lisa.attention import build_attention
+    from recbole_lisa.model.sequential_recommender.clusteredtransformer import ClusteredTransformer
+    from recbole_lisa.model.sequential_recommender.glatransformer import GLATransformer
+    from recbole_lisa.model.sequential_recommender.lineartransformer import LinearTransformer
+    from recbole_lisa.model.sequential_recommender.linformer import Linformer
+    from recbole_lisa.model.sequential_recommender.lisabase import LISABase
+    from recbole_lisa.model.sequential_recommender.lisamini import LISAMini
+    from recbole_lisa.model.sequential_recommender.lisasoft import LISASoft
+    from recbole_lisa.model.sequential_recommender.reformer import Reformer
+    from recbole_lisa.model.sequential_recommender.routingtransformer import RoutingTransformer
+    from recbole_lisa.model.sequential_recommender.sinkhorntransformer import SinkhornTransformer
+    from recbole_lisa.model.sequential_recommender.transformer import Transformer
+    from recbole_lisa.plugin.registration import register, registered, unregister
+    from recbole_lisa.quick_start import run
+    from recbole_lisa.saved import load_data_and_model
+    from recbole_lisa.serving import Recommender
 
-# Imported late: it needs torch and RecBole.
-_REGISTRATION = "recbole_lisa.plugin.registration"
+__version__ = "0.2.0"
+__all__ = [
+    "ClusteredTransformer",
+    "GLATransformer",
+    "LISABase",
+    "LISAMini",
+    "LISASoft",
+    "LinearTransformer",
+    "Linformer",
+    "Recommender",
+    "Reformer",
+    "RoutingTransformer",
+    "SinkhornTransformer",
+    "Transformer",
+    "__version__",
+    "build_attention",
+    "load_data_and_model",
+    "register",
+    "registered",
+    "run",
+    "unregister",
+]
+
+_MODULES = {
+    "Recommender": "serving",
+    "build_attention": "attention",
+    "load_data_and_model": "saved",
+    "register": "plugin.registration",
+    "registered": "plugin.registration",
+    "run": "quick_start",
+    "unregister": "plugin.registration",
+}
 
 restore_numpy_aliases()
 
 
-def register(dataset: type[Any] | None = None) -> None:
-    """Make the models known to RecBole's own functions by name; see `recbole_lisa.plugin.registration.register`."""
-    import_module(_REGISTRATION).register(dataset)
+def __getattr__(name: str) -> Any:
+    """Import a public name; every other public name is a model of the registry."""
+    if name not in __all__:
+        raise AttributeError(f"module 'recbole_lisa' has no attribute {name!r}")
+    if name in _MODULES:
+        return getattr(import_module(f"recbole_lisa.{_MODULES[name]}"), name)
+    return import_module("recbole_lisa.config.registry").model_class(name)
 
 
-def unregister() -> None:
-    """Undo `register`."""
-    import_module(_REGISTRATION).unregister()
-
-
-def registered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that registers first, also in a fresh process; see `recbole_lisa.plugin.registration.registered`."""
-    wrapped: Callable[..., Any] = import_module(_REGISTRATION).registered(function)
-    return wrapped
+def __dir__() -> list[str]:
+    """Names of the module, the public ones included."""
+    return sorted({*globals(), *__all__})

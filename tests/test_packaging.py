@@ -7,8 +7,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from setuptools import find_packages
 
+import recbole_lisa
 from recbole_lisa.config import properties
 from tests.wheel import ROOT, build_wheel
 
@@ -24,7 +26,7 @@ def test_the_wheel_holds_every_module_and_every_yaml_file(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {file.relative_to(ROOT).as_posix() for file in (ROOT / "recbole_lisa").rglob("*.py")}
     yaml_files = {file.relative_to(ROOT / "properties") for file in (ROOT / "properties").rglob("*.yaml")}
-    assert modules <= names
+    assert modules | {"recbole_lisa/py.typed"} <= names
     assert {f"recbole_lisa/_properties/{file.as_posix()}" for file in yaml_files} <= names
     assert not any(name.startswith("tests/") for name in names)
 
@@ -51,6 +53,12 @@ def test_properties_that_are_nowhere_are_told(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(properties, "__file__", str(tmp_path / "recbole_lisa" / "config" / "properties.py"))
     with pytest.raises(FileNotFoundError, match=r"overall\.yaml is neither in .*_properties nor in .*properties"):
         properties.properties_path()
+
+
+def test_the_citation_names_the_version_and_the_license() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (citation["version"], citation["license"]) == (recbole_lisa.__version__, "MIT")
+    assert len(citation["preferred-citation"]["authors"]) == 7
 
 
 def test_every_pin_has_its_reason_beside_it() -> None:
