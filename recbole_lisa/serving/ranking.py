@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from recbole_lisa.layers.item_store import Targets
-from recbole_lisa.ops.top_k import Best, add_block, nothing_yet
+from recbole_lisa.ops.top_k import Best, best_of_row, merge
 
 MAX_QUERIES = 64
 """Hidden states scored together: with more, the look-up tables of LISA's codebooks leave the cache."""
@@ -18,30 +18,31 @@ Numbers = npt.NDArray[np.int64]
 
 
 def rank(targets: Targets, hidden: Tensor, k: int, left_out: Sequence[Numbers] | None = None) -> Best:
-    """The k best of all items for every hidden state.
+    """Find the k best of all items for every hidden state.
 
     Args:
-        targets: the items, V.
+        targets: V items.
         hidden: (N, D).
-        k: at most so many; fewer come where V or what is left of it is smaller.
-        left_out: for every hidden state the items that it must not get.
+        k: At most so many items.
+        left_out: For every hidden state the items that it must not get.
 
     Returns:
-        Best with min(k, V) columns.
+        Scores and ids, each (N, min(k, V)); a score of -inf stands for no item.
     """
-    parts = [nothing_yet(0, min(k, len(targets)), hidden)]
+    k = min(k, len(targets))
+    parts = [Best(hidden.new_empty(0, k), torch.empty(0, k, dtype=torch.int64))]
     for start in range(0, len(hidden), MAX_QUERIES):
-        stop = start + MAX_QUERIES
-        pairs = _pairs(left_out[start:stop]) if left_out is not None else None
-        parts.append(_rank_together(targets, hidden[start:stop], min(k, len(targets)), pairs))
+        queries = slice(start, start + MAX_QUERIES)
+        pairs = _pairs(left_out[queries]) if left_out is not None else None
+        parts.append(_rank_together(targets, hidden[queries], k, pairs))
     return Best(torch.cat([part.scores for part in parts]), torch.cat([part.ids for part in parts]))
 
 
 def positions_of(items: Numbers, catalogue: Numbers) -> Numbers:
-    """Where items stand in a sorted catalogue; those that it lacks stand nowhere."""
+    """Positions of items in a sorted catalogue; items that it lacks are left out."""
     at = np.searchsorted(catalogue, items).clip(max=len(catalogue) - 1)
-    found: Numbers = at[catalogue[at] == items]
-    return found
+    positions: Numbers = at[catalogue[at] == items]
+    return positions
 
 
 def _pairs(left_out: Sequence[Numbers]) -> tuple[Tensor, Tensor]:
@@ -54,7 +55,7 @@ def _pairs(left_out: Sequence[Numbers]) -> tuple[Tensor, Tensor]:
 
 def _rank_together(targets: Targets, hidden: Tensor, k: int, left_out: tuple[Tensor, Tensor] | None) -> Best:
     query = targets.query(hidden)
-    best = nothing_yet(len(hidden), k, hidden)
+    blocks = []
     size = BLOCK_SCORES // len(hidden)
     for start in range(0, len(targets), size):
         stop = min(start + size, len(targets))
@@ -63,5 +64,6 @@ def _rank_together(targets: Targets, hidden: Tensor, k: int, left_out: tuple[Ten
             rows, items = left_out
             low, high = torch.searchsorted(items, torch.tensor([start, stop])).tolist()
             scores[rows[low:high], items[low:high] - start] = float("-inf")
-        best = add_block(best, scores, start)
-    return best
+        best = best_of_row(scores, min(k, stop - start))
+        blocks.append(Best(best.scores, best.ids + start))
+    return blocks[0] if len(blocks) == 1 else merge(blocks, k)
