@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from tqdm import tqdm
 from benchmarks.paper.paper import Row
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer, probe_writing
-from recbole_lisa.tuning import ray_adapter
+from recbole_lisa.tuning.study import check_resources, cluster_gpus, ray_session
 
 ROOT = Path(__file__).parents[2]
 _NEEDED = {"seed", "test", "curve", "config", "versions", "device", "checkpoint"}
@@ -190,10 +189,16 @@ def _here(missing: Sequence[Job], parallel: int, threads: int) -> Generator[tupl
 
 
 def _through_ray(missing: Sequence[Job], threads: int, cluster: Cluster) -> Generator[tuple[Job, int], None, None]:
-    with ray_adapter.ray_session(cluster.address):
-        gpus = cluster.gpus if cluster.gpus is not None else float(ray_adapter.cluster_gpus() >= 1)
-        ray_adapter.check_resources({"--threads": threads, "--gpus_per_run": gpus})
-        yield from ray_adapter.run_jobs(partial(run_job, threads=threads), missing, cpus=threads, gpus=gpus)
+    with ray_session(cluster.address):
+        import ray
+
+        gpus = cluster.gpus if cluster.gpus is not None else float(cluster_gpus() >= 1)
+        check_resources({"--threads": threads, "--gpus_per_run": gpus})
+        call = ray.remote(num_cpus=threads, num_gpus=gpus)(run_job)
+        waiting = {call.remote(job, threads): job for job in missing}
+        while waiting:
+            (done, *_), _ = ray.wait(list(waiting))
+            yield waiting.pop(done), ray.get(done)
 
 
 def results(todo: Sequence[Job]) -> dict[str, list[dict[str, Any]]]:

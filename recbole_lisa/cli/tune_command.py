@@ -10,129 +10,122 @@ from typing import Any
 
 from recbole_lisa.cli.arguments import UsageParser, parse_settings
 from recbole_lisa.config.config import BUNDLED_DATASET, LISAConfig
-from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import probe_writing
-from recbole_lisa.tuning.plan import Request, check_space, check_validation, defaults
-from recbole_lisa.tuning.run import Plan, Resources, run_plan
-from recbole_lisa.tuning.space import Domain, grid, read_space, space_file
+from recbole_lisa.tuning.space import Domain, check_space, defaults, grid, read_space, space_file
+from recbole_lisa.tuning.study import Study, run_study
+from recbole_lisa.tuning.trial import build_config, check_validation
 
 DEFAULT_EPOCHS = 30
 DEFAULT_SAMPLES = 10
-_GRACE_SHARE = 6
+_GRACE_FRACTION = 6
 _EPILOG = """\
-Trial 0 is the default configuration and runs to its end. Trials are compared by valid_metric on the validation items,
-after each validation; ASHA stops those that lag behind. The test items are looked at once, for the best trial. Settings
-are written --key=value and hold for all trials; a key that is set is not searched. epochs is 30 unless it is set.
+Trial 0 is the default configuration. It runs to its end, outside ASHA. Trials are compared by valid_metric on the
+validation items; ASHA stops the worst ones early. Only the best trial is tested on the test items. Settings are
+written --key=value and hold for all trials; a key that is set is not searched. epochs is 30 unless it is set.
 
 A space is a yaml file: n_codewords: [8, 16], learning_rate: {log_uniform: [3e-4, 3e-3]}; also uniform, integers and
-log_integers. --space=NAME takes properties/tuning/NAME.yaml, by default that of the model.
+log_integers. --space=NAME takes properties/tuning/NAME.yaml, by default the file of the model.
+
+After an interruption, even kill -9, repeat the command with --resume: Ray restores the search from its last snapshot
+and each trial from its checkpoint. Epochs that the snapshot lacks run again. TensorBoard: tensorboard --logdir tuned.
 
   recbole-lisa tune -m LISASoft -d ml-100k --num_samples=8
-  recbole-lisa tune -m LISASoft -d ml-100k --num_samples=8 --resume       after an interruption, or for more trials
+  recbole-lisa tune -m LISASoft -d ml-100k --num_samples=12 --resume      continue, or add trials
   recbole-lisa tune -m LISASoft -d ml-1m --gpus_per_trial=0.25 --address=auto --storage=/shared/tuned
 """
 _PATHS = ("data_path", "dataset_save_path")
-_OWN = {
-    **dict.fromkeys(("gpu_id", "nproc"), "which GPU a trial takes is for Ray to choose: use --gpus_per_trial"),
-    **dict.fromkeys(
-        ("checkpoint_dir", "result_file", "codebook_plot"), "a trial has a folder of its own: use --storage"
-    ),
+_NOT_OF_A_SEARCH = {
+    **dict.fromkeys(("gpu_id", "nproc"), "Ray chooses the GPU of a trial: use --gpus_per_trial"),
+    **dict.fromkeys(("checkpoint_dir", "result_file", "codebook_plot"), "a trial has its own folder: use --storage"),
 }
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Search hyperparameters.
 
     Args:
-        words: The words after `tune`.
+        arguments: The arguments after `tune`.
 
     Returns:
-        0, or 1 when a trial failed or the search was interrupted.
+        0, or 1 when a trial failed.
 
     Raises:
-        UsageError: A word, a setting, the space or the surroundings are wrong; no trial has begun.
+        UsageError: An argument, a setting, the space, the data or a package is wrong; no trial has begun.
     """
-    options, settings = _parse(words)
-    request, config = _request(options, settings)
+    options, settings = _parse(arguments)
+    fixed, config = _fixed(options, settings)
     check_validation(config)
     path = space_file(options.space, config["model"])
-    space = {key: domain for key, domain in read_space(path).items() if key not in request.settings}
+    space = {key: domain for key, domain in read_space(path).items() if key not in fixed}
     space = check_space(config, space, f"space '{path}'")
     if not space:
         raise UsageError(f"every key of the space '{path}' is set on the command line: nothing is left to search")
-    plan = Plan(
-        request=request,
+    study = Study(
+        fixed=fixed,
         space=space,
         default=defaults(config, space),
         search=options.search,
         num_samples=_samples(options, space),
         halving=_halving(options, config["epochs"]),
-        epochs=config["epochs"],
         seed=config["seed"],
         valid_metric=config["valid_metric"],
+        cpus=options.cpus_per_trial,
+        gpus=options.gpus_per_trial,
+        address=options.address,
     )
     _check_resources(options, config)
-    folder = _folder(options, config)
-    resources = Resources(options.cpus_per_trial, options.gpus_per_trial, options.address)
-    return run_plan(plan, folder, resources, resume=options.resume)
+    return run_study(study, _folder(options, config), resume=options.resume)
 
 
-def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
+def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
     parser = UsageParser("recbole-lisa tune", "Search hyperparameters with Ray Tune.", _EPILOG)
     add = parser.add_argument
     add("-m", "--model", required=True, help="as in run")
     add("-d", "--dataset", required=True, help="as in run")
-    add("--protocol", help="as in run; it must hold out validation items (default: full_ranking)")
+    add("--protocol", help="as in run; it must have validation items (default: full_ranking)")
     add("--config_files", nargs="+", default=[], metavar="FILE", help="as in run")
     add("--space", metavar="FILE", help="what is searched (default: properties/tuning/<model>.yaml)")
     add("--search", choices=("random", "grid", "optuna"), default="random", help="default: random")
     add("--num_samples", type=int, help=f"trials, the default one included (default: {DEFAULT_SAMPLES}; grid: all)")
     add("--scheduler", choices=("asha", "none"), default="asha", help="what stops trials early (default: asha)")
     add("--grace_period", type=int, help="epochs that every trial has (default: a sixth of epochs)")
-    add("--reduction_factor", type=int, default=3, help="one of so many trials goes on (default: 3)")
+    add("--reduction_factor", type=int, default=3, help="ASHA continues one of so many trials (default: 3)")
     add("--cpus_per_trial", type=float, default=1.0, help="cores, and threads, of a trial (default: 1)")
-    add("--gpus_per_trial", type=float, help="GPUs of a trial, or a share of one (default: 1 where there is one)")
-    add("--address", help="auto or HOST:PORT of a Ray cluster (default: start one on this machine)")
+    add("--gpus_per_trial", type=float, help="GPUs of a trial, or a fraction of one (default: 1 where there is one)")
+    add("--address", help="auto or HOST:PORT of a Ray cluster (default: start Ray on this machine)")
     add("--storage", default="tuned", help="folder of all searches; on a cluster one of all nodes (default: tuned)")
     add("--name", help="folder of this search (default: <model>-<dataset>-<protocol>)")
-    add("--resume", action="store_true", help="go on with a search that was interrupted, or add trials to it")
-    options, rest = parser.parse_known_args(words)
-    settings = parse_settings(rest)
-    for key in _OWN.keys() & settings.keys():
-        raise UsageError(f"'--{key}' is no setting of a search: {_OWN[key]}")
-    return options, settings
+    add("--resume", action="store_true", help="continue an interrupted search, or add trials to a finished one")
+    options, rest = parser.parse_known_args(arguments)
+    return options, parse_settings(rest)
 
 
-def _request(options: argparse.Namespace, settings: dict[str, str]) -> tuple[Request, LISAConfig]:
-    """The request with absolute paths, and the default configuration."""
-    files = [str(Path(file).resolve()) for file in options.config_files]
-
-    def build(more: dict[str, Any]) -> tuple[Request, LISAConfig]:
-        request = Request(options.model, options.dataset, options.protocol, files, {**settings, **more})
-        return request, request.config({})
-
-    _, config = build({})
-    for key in _OWN.keys() & config.external_config_dict.keys():
-        raise UsageError(f"'{key}' in --config_files is no setting of a search: {_OWN[key]}")
-    for line in ensure_data(config):
-        print(line)
-    more: dict[str, Any] = {}
+def _fixed(options: argparse.Namespace, settings: dict[str, str]) -> tuple[dict[str, Any], LISAConfig]:
+    """What all trials share, with absolute paths, and the default configuration."""
+    config_files = [str(Path(file).resolve()) for file in options.config_files]
+    names = {"model": options.model, "dataset": options.dataset, "protocol": options.protocol}
+    fixed: dict[str, Any] = {**names, "config_files": config_files, **settings}
+    config = LISAConfig(options.model, options.dataset, protocol=options.protocol, config_files=config_files,
+                        command_line=settings)  # fmt: skip
+    written = config.external_config_dict
+    for key in _NOT_OF_A_SEARCH.keys() & written.keys():
+        raise UsageError(f"'{key}' is no setting of a search: {_NOT_OF_A_SEARCH[key]}")
     for key in _PATHS:  # trials start in folders of their own
-        if config.external_config_dict.get(key):
-            more[key] = str(Path(config.external_config_dict[key]).resolve())
-    if "data_path" not in more and config["dataset"] != BUNDLED_DATASET:
-        more["data_path"] = str(Path(config["data_path"]).resolve().parent)
-    if "epochs" not in config.external_config_dict:
-        more["epochs"] = DEFAULT_EPOCHS
-    return build(more)
+        if written.get(key):
+            fixed[key] = str(Path(written[key]).resolve())
+    if "data_path" not in written and config["dataset"] != BUNDLED_DATASET:
+        fixed["data_path"] = str(Path(config["data_path"]).resolve().parent)
+    if "epochs" not in written:
+        fixed["epochs"] = DEFAULT_EPOCHS
+    return fixed, build_config(fixed)
 
 
 def _samples(options: argparse.Namespace, space: dict[str, Domain]) -> int | None:
     if options.search == "grid":
         if options.num_samples is not None:
             raise UsageError(f"--search=grid runs every combination: leave --num_samples={options.num_samples} out")
-        next(grid(space))  # a range among the choices is told before data is read
+        next(grid(space))  # refuses a range before data is read
         return None
     if options.num_samples is not None and options.num_samples < 1:
         raise UsageError(f"--num_samples is {options.num_samples}, it must be at least 1")
@@ -142,14 +135,14 @@ def _samples(options: argparse.Namespace, space: dict[str, Domain]) -> int | Non
 def _halving(options: argparse.Namespace, epochs: int) -> dict[str, Any] | None:
     if options.scheduler == "none":
         if options.grace_period is not None:
-            raise UsageError(f"--grace_period={options.grace_period} is of asha: leave it or --scheduler=none out")
+            raise UsageError(f"--grace_period={options.grace_period} needs ASHA: leave it or --scheduler=none out")
         return None
-    grace = max(1, epochs // _GRACE_SHARE) if options.grace_period is None else options.grace_period
+    grace = max(1, epochs // _GRACE_FRACTION) if options.grace_period is None else options.grace_period
     if not 1 <= grace <= epochs:
         raise UsageError(f"--grace_period is {grace}, it must be from 1 to epochs, {epochs}")
     if options.reduction_factor < 2:
         raise UsageError(f"--reduction_factor is {options.reduction_factor}, it must be at least 2")
-    return {"epochs": epochs, "grace_period": grace, "reduction_factor": options.reduction_factor}
+    return {"max_t": epochs + 1, "grace_period": grace, "reduction_factor": options.reduction_factor}
 
 
 def _check_resources(options: argparse.Namespace, config: LISAConfig) -> None:

@@ -1,152 +1,141 @@
-"""What a search leaves behind: results.csv, results.json, best.yaml and, with matplotlib, results.png."""
+"""The files of a finished search: results.csv, results.json, best.yaml and, with matplotlib, results.png."""
 
-import csv
-import io
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 
 from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer
 from recbole_lisa.saved import load_data_and_model
+from recbole_lisa.training.checkpoint import LAST_SUFFIX
 from recbole_lisa.training.evaluation import evaluate
-from recbole_lisa.tuning.live import settings_text
 from recbole_lisa.tuning.plots import draw_search
-from recbole_lisa.tuning.record import Record, Trial
+from recbole_lisa.tuning.trial import build_config
 
-Metrics = Mapping[str, float]
+Row = dict[str, Any]
 
 
-def check_best(trial: Trial, surroundings: Mapping[str, Any]) -> tuple[dict[str, float] | None, str | None]:
-    """Test the best epoch of the best trial: the only look at the test items that a search takes.
+def trial_row(result: Any, number: int, keys: Sequence[str], seed: int) -> Row:
+    """One trial as plain values.
 
     Args:
-        trial: With reports.
-        surroundings: Settings for the evaluation, see `trial.surroundings`.
+        result: Ray's `Result`.
+        number: Number of the trial; 0 is the default configuration.
+        keys: The searched keys.
+        seed: Seed of the search.
+    """
+    last, files = result.metrics or {}, []
+    config = json.loads((Path(result.path) / "params.json").read_text(encoding="utf-8"))
+    if result.checkpoint is not None:
+        with result.checkpoint.as_directory() as folder:
+            files = [str(path) for path in Path(folder).glob("*.pth") if not path.name.endswith(LAST_SUFFIX)]
+    return {
+        "trial": number,
+        "status": "failed" if result.error else "finished" if last.get("finished") else "stopped",
+        "settings": {key: config[key] for key in keys},
+        "seed": config.get("seed", seed),
+        "epochs": last.get("epoch", 0),
+        "best_epoch": last.get("best_epoch"),
+        "valid": last.get("best"),
+        "score": last.get("score"),
+        "seconds": last.get("time_total_s", 0.0),
+        "node": last.get("hostname"),
+        "best_file": files[0] if files else None,
+        "problem": str(result.error).strip().splitlines()[-1] if result.error else None,
+    }
+
+
+def conclude(rows: Sequence[Row], fixed: Mapping[str, Any], folder: Path, valid_metric: str) -> int:
+    """Test the best trial, print the table and write the files.
+
+    Args:
+        rows: All trials, from `trial_row`.
+        fixed: What all trials share, see `trial.trainable`.
+        folder: Folder of the search.
+        valid_metric: The metric that compares trials.
 
     Returns:
-        The test metrics, and why there are none.
+        The exit status: 1 when a trial failed.
     """
-    path = trial.reports[-1]["best_file"]
-    if not Path(path).is_file():
-        return None, f"'{path}' cannot be seen from here: let --storage be a folder of all nodes"
+    scored = [row for row in rows if row["score"] is not None]
+    if not scored:
+        raise UsageError(f"no trial reached a validation: {'; '.join(sorted({str(row['problem']) for row in rows}))}")
+    best = max(scored, key=lambda row: (row["score"], -row["trial"]))
+    test, note = check_best(best["best_file"])
+    command = ["recbole-lisa", "-m", fixed["model"], "-d", fixed["dataset"], "--config_files", folder / "best.yaml"]
+    document = {
+        "search": json.loads((folder / "search.json").read_bytes()),
+        "best": {**best, "test": test, "test_note": note, "command": shlex.join(map(str, command))},
+        "default": rows[0],
+        "trials": list(rows),
+        "seconds": sum(row["seconds"] for row in rows),
+        "versions": versions(),
+    }
+    print(summary(document, valid_metric))
+    for path in write_results(document, best_settings(fixed, best["settings"]), folder, valid_metric):
+        print(path)
+    return int(any(row["status"] == "failed" for row in rows))
+
+
+def check_best(best_file: str | None) -> tuple[dict[str, float] | None, str | None]:
+    """Test the best epoch of the best trial; no other trial is tested for the results.
+
+    Returns:
+        The test metrics, and the reason when there are none.
+    """
+    if best_file is None or not Path(best_file).is_file():
+        return None, f"checkpoint '{best_file}' is not on this machine: let --storage be a folder of all nodes"
     try:
-        config, model, _, _, _, test = load_data_and_model(path, config_dict=surroundings)
+        config, model, _, _, _, test = load_data_and_model(best_file)
     except UsageError as error:
         return None, str(error)
     return (evaluate(model, test, config), None) if test else (None, "no history has a test item")
 
 
-def describe(
-    record: Record, test: Metrics | None, *, epochs: int, seed: int, note: str | None = None
-) -> dict[str, Any]:
-    """All that is known of a search, as JSON can hold it.
-
-    Args:
-        record: Of the search; one trial at least has a report.
-        test: Test metrics of the best trial.
-        epochs: The most epochs of a trial.
-        seed: Of every trial, and of the draws.
-        note: Why there are no test metrics.
-
-    Returns:
-        `search` (the request), `best` with its `test` and the command that trains it, `default` (trial 0), `trials`,
-        and `seconds`, the sum over the trials.
-    """
-    best = record.best()
-    assert best is not None
-    trials = [_row(trial, seed) for trial in record.trials.values()]
-    return {
-        "search": record.request,
-        "best": {**trials[best.number], "test": test, "test_note": note, "command": command(record, best, epochs)},
-        "default": trials[0],
-        "trials": trials,
-        "seconds": sum(trial.seconds for trial in record.trials.values()),
-        "versions": versions(),
-    }
+def best_settings(fixed: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings that differ from the defaults: of the user's files and command line, and the searched ones."""
+    config = build_config({**fixed, **chosen})
+    return {"protocol": config["protocol"], **config.external_config_dict}
 
 
-def _row(trial: Trial, seed: int) -> dict[str, Any]:
-    last = trial.reports[-1] if trial.reports else {}
-    return {
-        "trial": trial.number,
-        "status": trial.status,
-        "settings": trial.settings,
-        "seed": trial.settings.get("seed", seed),
-        "epochs": last.get("epoch", 0),
-        "best_epoch": last.get("best_epoch"),
-        "valid": last.get("valid"),
-        "score": trial.score,
-        "seconds": trial.seconds,
-        "nodes": sorted({report["node"] for report in trial.reports}),
-        "best_file": last.get("best_file"),
-        "problem": trial.problem,
-    }
+def results_table(document: Mapping[str, Any]) -> pd.DataFrame:
+    """One row per trial: settings, validation metrics of its best epoch; test metrics for the best trial only."""
+    best, rows = document["best"], []
+    for row in document["trials"]:
+        phases = {"valid": row["valid"] or {}, "test": (row["trial"] == best["trial"] and best["test"]) or {}}
+        metrics = {f"{phase} {name}": phases[phase].get(name) for phase in phases for name in best["valid"]}
+        rest = {key: row[key] for key in ("seed", "epochs", "best_epoch")}
+        ends = {"seconds": round(row["seconds"], 2), "node": row["node"]}
+        rows.append({"trial": row["trial"], "status": row["status"], **row["settings"], **rest, **metrics, **ends})
+    return pd.DataFrame(rows).astype({"best_epoch": "Int64"})
 
 
-def command(record: Record, trial: Trial, epochs: int) -> str:
-    """The words that train one trial again."""
-    request = record.request
-    words = ["recbole-lisa", "-m", request["model"], "-d", request["dataset"]]
-    if request["protocol"] is not None:
-        words.append(f"--protocol={request['protocol']}")
-    if request["config_files"]:
-        words += ["--config_files", *request["config_files"]]
-    settings = {"epochs": epochs, **request["settings"], **trial.settings}
-    return shlex.join([*words, *(f"--{key}={_as_word(value)}" for key, value in settings.items())])
-
-
-def _as_word(value: Any) -> str:
-    return value if isinstance(value, str) else "~" if value is None else json.dumps(value)
-
-
-def results_csv(document: Mapping[str, Any]) -> str:
-    """One row a trial: settings, validation metrics of its best epoch, test metrics of the best trial alone."""
-    trials, best = document["trials"], document["best"]
-    keys = list(trials[0]["settings"])
-    metrics = list(best["valid"])
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    valid, tested = [f"valid {name}" for name in metrics], [f"test {name}" for name in metrics]
-    head = ["trial", "status", *keys, "seed", "epochs", "best_epoch", *valid, *tested, "seconds", "nodes"]
-    writer.writerow(head)
-    for row in trials:
-        test = (best["test"] or {}) if row["trial"] == best["trial"] else {}
-        writer.writerow(
-            [
-                *(row["trial"], row["status"]),
-                *(row["settings"][key] for key in keys),
-                *(row["seed"], row["epochs"], row["best_epoch"]),
-                *((row["valid"] or {}).get(name, "") for name in metrics),
-                *(test.get(name, "") for name in metrics),
-                *(round(row["seconds"], 2), " ".join(row["nodes"])),
-            ]
-        )
-    return text.getvalue()
-
-
-def write_results(document: Mapping[str, Any], folder: Path, valid_metric: str) -> list[Path]:
+def write_results(document: Mapping[str, Any], best: Mapping[str, Any], folder: Path, valid_metric: str) -> list[Path]:
     """Write all files of a search.
 
     Args:
-        document: See `describe`.
-        folder: Where to.
-        valid_metric: What the trials are compared by.
+        document: Content of results.json.
+        best: Content of best.yaml.
+        folder: Where to write.
+        valid_metric: The metric that compares trials.
 
     Returns:
         The files; without matplotlib there is no plot.
     """
+    head = (
+        f"# Trial {document['best']['trial']}, {valid_metric} {document['best']['score']:.4f} on the validation items:"
+    )
     texts = {
-        "results.csv": results_csv(document),
+        "results.csv": results_table(document).to_csv(index=False),
         "results.json": json.dumps(document, indent=2) + "\n",
-        "best.yaml": f"# Trial {document['best']['trial']}: --config_files {folder / 'best.yaml'}\n"
-        + yaml.safe_dump(document["best"]["settings"], sort_keys=False),
+        "best.yaml": f"{head}\n# {document['best']['command']}\n" + yaml.safe_dump(dict(best), sort_keys=False),
     }
     for name, text in texts.items():
         with atomic_writer(folder / name) as stream:
@@ -158,24 +147,15 @@ def write_results(document: Mapping[str, Any], folder: Path, valid_metric: str) 
     return files
 
 
-def summary(record: Record, document: Mapping[str, Any], valid_metric: str) -> list[str]:
-    """The lines that end a search: trials from best to worst, the best one beside the default, its test metrics."""
-    order = sorted(record.trials.values(), key=lambda trial: (-(trial.score or -1.0), trial.number))
-    lines = [f"{'trial':>5}  {'status':<8}  {'epochs':>6}  {valid_metric + ' (valid)':>17}  {'seconds':>7}  settings"]
-    for trial in order:
-        score = "-" if trial.score is None else f"{trial.score:.4f}"
-        epochs = trial.reports[-1]["epoch"] if trial.reports else 0
-        lines.append(
-            f"{trial.number:>5}  {trial.status:<8}  {epochs:>6}  {score:>17}  {trial.seconds:>7.1f}  "
-            f"{settings_text(trial)}{' (default)' if trial.number == 0 else ''}"
-        )
-        if trial.problem:
-            lines.append(f"       {trial.problem}")
+def summary(document: Mapping[str, Any], valid_metric: str) -> str:
+    """The last lines of a search: trials from best to worst, the best and the default, the test metrics."""
     best, default = document["best"], document["default"]["score"]
-    beside = "" if default is None else f", the default {default:.4f}"
+    keys = ["trial", "status", "epochs", f"valid {valid_metric.lower()}", "seconds", *best["settings"]]
+    ranked = results_table(document)[keys].sort_values([keys[3], "trial"], ascending=[False, True])
+    lines = [ranked.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.4g}")]
+    lines += [f"trial {row['trial']} failed: {row['problem']}" for row in document["trials"] if row["problem"]]
+    beside = "" if default is None else f", the default (trial 0) {default:.4f}"
     lines.append(f"best: trial {best['trial']} with {valid_metric} {best['score']:.4f} on the validation items{beside}")
-    if best["test"] is None:
-        lines.append(f"no test metrics: {best['test_note']}")
-    else:
-        lines.append("its test metrics: " + ", ".join(f"{name} {value:.4f}" for name, value in best["test"].items()))
-    return [*lines, f"train it again: {best['command']}"]
+    test = ", ".join(f"{name} {value:.4f}" for name, value in (best["test"] or {}).items())
+    lines.append(f"its test metrics: {test}" if test else f"no test metrics: {best['test_note']}")
+    return "\n".join([*lines, f"train it again: {best['command']}"])

@@ -1,125 +1,155 @@
-"""One trial, in a process of its own: an ordinary run that reports each validation and can be killed at any time."""
+"""One trial: the function that Ray Tune runs in a process of its own.
 
-import contextlib
-import json
-import os
-from collections.abc import Callable, Iterator, Mapping
+```python
+from ray import tune
+from recbole_lisa.tuning import trainable
+
+space = {"model": "LISASoft", "dataset": "ml-100k", "learning_rate": tune.loguniform(3e-4, 3e-3)}
+tune.Tuner(trainable, param_space=space, tune_config=tune.TuneConfig(metric="score", mode="max")).fit()
+```
+"""
+
+import importlib
+import shutil
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-import torch
-
-from recbole_lisa.errors import TrainingDivergedError, UsageError
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.data.split import wanted_parts
+from recbole_lisa.datasets.obtain import ensure_data
+from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run_configured
+from recbole_lisa.training.checkpoint import LAST_SUFFIX
 from recbole_lisa.training.trainer import LISATrainer
-from recbole_lisa.tuning.plan import Request
-from recbole_lisa.tuning.space import Settings
 
-Report = Callable[[dict[str, Any]], None]
-"""Takes a report of a trial, and may raise to stop it."""
-
-
-def trial_folder(folder: Path, number: int) -> Path:
-    """Where a trial keeps checkpoints and logs."""
-    return folder / "trials" / f"{number:04d}"
+RUN_TO_END = "run_to_end"
+PRUNING_EPOCH = "pruning_epoch"
+_INSTALL = "pip install 'recbole-lisa[tune]'"
 
 
-def surroundings(folder: Path, dataset: str, *, use_gpu: bool) -> Settings:
-    """Settings of a trial that change nothing that is learnt.
+def trainable(config: Mapping[str, Any]) -> None:
+    """Train one model and report to Ray Tune after each validation.
 
-    Args:
-        folder: Of the search.
-        dataset: Name of the data set, for the saved copy that all trials read.
-        use_gpu: Whether a trial is given a share of a GPU; which one is for Ray to choose.
-    """
-    return {
-        "show_progress": False,
-        "dataset_save_path": str(folder / f"{dataset}.dataset"),
-        **({} if use_gpu else {"use_gpu": False}),
-    }
-
-
-def run_trial_on_ray(arguments: tuple[Mapping[str, Any], int, str]) -> None:
-    """What Tune calls in the process of a trial: `common`, `number` and `chosen`, as JSON, of `run_trial`."""
-    from recbole_lisa.tuning.ray_adapter import report
-
-    common, number, chosen = arguments
-    run_trial(common, number, json.loads(chosen), report)
-
-
-def run_trial(common: Mapping[str, Any], number: int, chosen: Settings, report: Report) -> None:
-    """Train one trial to its end, from its own newest checkpoint if it has one.
-
-    The last report has `end`: finished, or failed with `problem` where trying again would fail again.
+    Reports: the validation metrics of the epoch (such as `ndcg@10`), `loss`, `epoch` (from 1), `score` (best value of
+    `valid_metric` so far), `best_epoch`, `best` (all metrics of the best epoch) and `finished` (the last report). Each
+    report has a checkpoint: a folder with `<run>.pth`, the best epoch, and `<run>-last.pth`, the newest. A trial that
+    Ray restores continues after the epoch of its checkpoint.
 
     Args:
-        common: `request` (of `Request.plain`), `folder` of the search, `surroundings`, and `threads` of a trial.
-        number: Of the trial.
-        chosen: What the search chose.
-        report: Takes plain values (see `record.Trial`); may raise to stop the trial.
+        config: `model`, `dataset`, and optionally `protocol` and `config_files`; all other keys are settings of
+            `recbole_lisa.quick_start.run`. Paths must be absolute, as each trial works in a folder of its own.
+            Settings equal to the optional dict `run_to_end` mark the trial that no scheduler may stop: its reports
+            lack `pruning_epoch`, the time attribute of the scheduler of `recbole-lisa tune`.
+
+    Raises:
+        UsageError: Ray Tune is not installed, a setting is wrong, or the protocol has no validation items.
+        TrainingDivergedError: The training loss is NaN or infinite.
     """
-    folder = trial_folder(Path(common["folder"]), number)
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(common["threads"])
-    clock = _Clock()
-    with _inside(folder):
-        own = {**common["surroundings"], "checkpoint_dir": str(folder / "saved"), "resume": "auto"}
-        told: dict[str, Any] = {"trial": number, "epoch": 0}
+    checkpoint_class, get_checkpoint, report = ray_session()
+    protected = config.get(RUN_TO_END)
+    is_protected = protected is not None and all(config[key] == value for key, value in protected.items())
+    reported = False
+
+    def send(metrics: dict[str, Any], folder: str) -> None:
+        time = {} if is_protected else {PRUNING_EPOCH: metrics["epoch"]}
+        report({**metrics, **time}, checkpoint=checkpoint_class.from_directory(folder))
+
+    with tempfile.TemporaryDirectory() as folder:
+        earlier = get_checkpoint()
+        if earlier is not None:
+            with earlier.as_directory() as source:  # without Ray's own files, which name the old checkpoint
+                for path in Path(source).glob("*.pth"):
+                    shutil.copy(path, folder)
+        newest = next(Path(folder).glob(f"*{LAST_SUFFIX}"), None)
+        run_config = build_config(config, checkpoint_dir=folder, resume=newest and str(newest), show_progress=False)
+        check_validation(run_config)
 
         def observe(trainer: LISATrainer) -> None:
-            told.update(_progress(trainer))
-            report({**told, "seconds": clock.lap()})
+            nonlocal reported
+            reported = True
+            send(_progress(trainer), folder)
 
-        try:
-            config = Request(**common["request"]).config(chosen, own)
-            result = run_configured(config, observe=observe)
-        except (UsageError, TrainingDivergedError) as error:
-            report({**told, "seconds": clock.lap(), "end": "failed", "problem": " ".join(str(error).split())})
-            return
-        final = {
-            "epoch": result["epochs_run"],
-            "best_epoch": result["best_epoch"],
-            "valid": result["valid"],
-            "score": result["valid"][config["valid_metric"].lower()],
-            "best_file": result["checkpoint"],
-        }
-        told.setdefault("current", final["score"])
-        report({**told, **final, "seconds": clock.lap(), "end": "finished"})
+        result = run_configured(run_config, ensure_data(run_config), observe=observe)
+        if not reported:  # restored after its last epoch
+            valid, loss = result["valid"], result["loss"][-1]
+            end = {"epoch": result["epochs_run"], "best_epoch": result["best_epoch"], "best": valid, "finished": True}
+            send({**valid, **end, "loss": loss, "score": valid[run_config["valid_metric"].lower()]}, folder)
+
+
+def build_config(config: Mapping[str, Any], **settings: Any) -> LISAConfig:
+    """The configuration of a trial.
+
+    Args:
+        config: See `trainable`.
+        settings: Further settings, stronger than `config`.
+
+    Raises:
+        UsageError: `model` or `dataset` is missing; or see `LISAConfig`.
+    """
+    rest = {**config, **settings}
+    rest.pop(RUN_TO_END, None)
+    model, dataset = rest.pop("model", None), rest.pop("dataset", None)
+    if model is None or dataset is None:
+        raise UsageError("param_space has no 'model' or no 'dataset': write {'model': 'LISASoft', 'dataset': ...}")
+    protocol, config_files = rest.pop("protocol", None), rest.pop("config_files", None) or []
+    return LISAConfig(model, dataset, protocol=protocol, config_files=config_files, config_dict=rest)
+
+
+def check_validation(config: LISAConfig) -> None:
+    """Refuse a search without validation items: the test items must not choose settings.
+
+    Raises:
+        UsageError: The split has no validation part.
+    """
+    split = config["eval_args"]["split"]
+    if not wanted_parts(split)["validation"]:
+        raise UsageError(
+            f"protocol '{config['protocol']}' has no validation items (split {split}), and a search must not choose by "
+            "the test items: write --protocol=full_ranking, or keep the protocol with a validation item by "
+            "--eval_args='{split: {LS: valid_and_test}}'"
+        )
+
+
+def import_tune() -> Any:
+    """The module `ray.tune`.
+
+    Raises:
+        UsageError: Ray Tune, or pyarrow, which Ray Tune 2.6 misses only at the end of a search, is not installed.
+    """
+    try:
+        importlib.import_module("pyarrow")
+        return importlib.import_module("ray.tune")
+    except ImportError as error:
+        raise UsageError(f"recbole_lisa.tuning needs Ray Tune ({error}): {_INSTALL}") from error
+
+
+def ray_session() -> tuple[Any, Any, Any]:
+    """Ray's class of checkpoints, and its functions `get_checkpoint` and `report`.
+
+    They are in `ray.tune` since Ray 2.43, in `ray.train` since 2.7, and in `ray.air` before.
+    """
+    tune = import_tune()
+    for module in (tune, importlib.import_module("ray.train")):
+        if hasattr(module, "get_checkpoint") and hasattr(module, "Checkpoint"):
+            return module.Checkpoint, module.get_checkpoint, module.report
+    from ray.air import Checkpoint, session
+
+    return Checkpoint, session.get_checkpoint, session.report
 
 
 def _progress(trainer: LISATrainer) -> dict[str, Any]:
-    """What is known after a validation."""
-    assert trainer.best_epoch is not None and trainer.best_valid_result is not None  # it has validated
-    metric = str(trainer.config["valid_metric"]).lower()
+    """The report after a validation."""
+    config, newest = trainer.config, trainer.history[-1]
+    epoch = len(trainer.history)
+    is_last = epoch + config["eval_step"] > trainer.epochs or trainer.cur_step > trainer.stopping_step
     return {
-        "epoch": len(trainer.history),
-        "current": float(trainer.history[-1]["valid"][metric]),
-        "score": float(trainer.best_valid_result[metric]),
-        "best_epoch": trainer.best_epoch + 1,
-        "valid": {name: float(value) for name, value in trainer.best_valid_result.items()},
-        "best_file": str(Path(trainer.saved_model_file).resolve()),
+        **{name: float(value) for name, value in newest["valid"].items()},
+        "loss": float(newest["loss"]),
+        "epoch": epoch,
+        "score": float(trainer.best_valid_score),
+        "best_epoch": (trainer.best_epoch or 0) + 1,
+        "best": {name: float(value) for name, value in (trainer.best_valid_result or {}).items()},
+        "finished": bool(is_last),
     }
-
-
-class _Clock:
-    """Wall seconds since the last look."""
-
-    def __init__(self) -> None:
-        self._last = perf_counter()
-
-    def lap(self) -> float:
-        """Seconds since the last call, or since the start."""
-        last, self._last = self._last, perf_counter()
-        return self._last - last
-
-
-@contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
-    """Work in a folder, where a run puts its logs."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

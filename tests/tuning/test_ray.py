@@ -6,17 +6,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks.paper.paper import ROWS
 from benchmarks.paper.ranking import Cluster, finished, jobs, run_all
 from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
-from recbole_lisa.tuning.ray_adapter import check_resources, ray_session
-from recbole_lisa.tuning.record import ENDED, FINISHED, STOPPED, Record
+from recbole_lisa.tuning import trainable
+from recbole_lisa.tuning.study import ray_session
 from tests.tiny import write_tiny_dataset
 
 pytest.importorskip("ray.tune")
@@ -27,71 +29,130 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-WORDS = [
-    *("tune", "-m", "LISASoft", "-d", "tiny", "--data_path=data", "--space=space.yaml", "--topk=[5,10]"),
-    *("--hidden_size=8", "--inner_size=8", "--n_codebooks=2", "--MAX_ITEM_LIST_LENGTH=8", "--train_batch_size=8"),
-]
+SMALL = {
+    "topk": "[5,10]", "hidden_size": 8, "inner_size": 8, "n_codebooks": 2, "MAX_ITEM_LIST_LENGTH": 8,
+    "train_batch_size": 8,
+}  # fmt: skip
+ARGUMENTS = ["tune", "-m", "LISASoft", "-d", "tiny", "--data_path=data", "--space=space.yaml"]
+ARGUMENTS += [f"--{key}={value}" for key, value in SMALL.items()]
 
 
 @pytest.fixture
-def folder(isolated_run_dir: Path) -> Path:
+def folder(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with data, a default that learns fast, and a space whose values cannot learn."""
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # on a busy machine the trials would hardly run
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     write_tiny_dataset(isolated_run_dir / "data")
     Path("space.yaml").write_text("learning_rate: [1.0e-9, 2.0e-9, 3.0e-9]\n", encoding="utf-8")
-    Path("mine.yaml").write_text("learning_rate: 0.05\n", encoding="utf-8")
+    Path("mine.yaml").write_text("learning_rate: 0.01\n", encoding="utf-8")
     return isolated_run_dir / "tuned" / "LISASoft-tiny-full_ranking"
 
 
-def test_a_search_runs_through_ray_and_writes_its_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_worker_niceness", "0")  # on a busy machine the trials would hardly be served
-    assert main([*WORDS, "--config_files=mine.yaml", "--epochs=2", "--scheduler=none", "--num_samples=2"]) == 0
-    trials = Record.read(folder).trials
-    assert [[report["epoch"] for report in trial.reports] for trial in trials.values()] == [[1, 2, 2]] * 2
-    assert [trial.status for trial in trials.values()] == [FINISHED] * 2
-    document = json.loads((folder / "results.json").read_text())
+def epochs(folder: Path) -> dict[str, list[int]]:
+    """Folder of a trial -> the epochs that Ray logged, in order."""
+    files = sorted(folder.glob("trials*/trial_*/result.json"))
+    lines = {
+        file: [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")] for file in files
+    }
+    return {file.parent.name: [json.loads(line)["epoch"] for line in lines[file]] for file in files}
+
+
+def results(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "results.json").read_text()))
+
+
+@pytest.fixture
+def driver(folder: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Starts searches as processes, each in its own process group, and ends what is left of them."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*more: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "recbole_lisa", *ARGUMENTS, "--scheduler=none", "--stopping_step=1000", *more]
+        process = subprocess.Popen(command, stdout=-1, stderr=-2, text=True, start_new_session=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]", seconds: float = 240) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end and process.poll() is None, "the search does not go on"
+        time.sleep(0.2)
+
+
+def test_search_writes_its_results_and_takes_more_trials(folder: Path) -> None:
+    arguments = [*ARGUMENTS, "--config_files=mine.yaml", "--epochs=2"]
+    assert main([*arguments, "--scheduler=none", "--num_samples=2"]) == 0
+    assert epochs(folder) == {"trial_00000": [1, 2], "trial_00001": [1, 2]}
+    document = results(folder)
+    assert [trial["status"] for trial in document["trials"]] == ["finished"] * 2
+    assert document["default"]["settings"] == {"learning_rate": 0.01}
     assert document["best"]["score"] == max(trial["score"] for trial in document["trials"])
     assert 0 <= document["best"]["test"]["ndcg@10"] <= 1
     assert [path.name for path in folder.glob("*.dataset")] == ["tiny.dataset"]
+    assert len(list(folder.glob("trials/*/events.out.tfevents.*"))) == 2
 
-
-@pytest.mark.slow
-def test_a_search_prunes_and_takes_more_trials(folder: Path) -> None:
-    words = [*WORDS, "--config_files=mine.yaml", "--epochs=6", "--grace_period=3"]
-    assert main([*words, "--num_samples=2"]) == 0
-    assert Record.read(folder).trials[0].status == FINISHED
-    first = (folder / "events.jsonl").read_text()
-    assert main([*words, "--num_samples=3", "--resume"]) == 0
-    again = Record.read(folder)
-    assert (folder / "events.jsonl").read_text().startswith(first)
-    assert [trial.status in ENDED for trial in again.trials.values()] == [True] * 3
-    added = [json.loads(line)["trial"] for line in (folder / "events.jsonl").read_text()[len(first) :].splitlines()]
-    assert set(added) == {2}, "a trial that had ended was run again"
-    # The default has reported before the third trial begins, which stays where it starts.
-    assert again.trials[2].status == STOPPED
-    assert again.trials[2].reports[-1]["epoch"] == 3
-    best = again.best()
-    assert best is not None and best.number == 0
-
-
-def test_resources_that_no_node_has_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [
-        {"Alive": True, "Resources": {"CPU": 4.0}},
-        {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
-        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
-    ]
-    monkeypatch.setattr("ray.nodes", lambda: nodes)
-    check_resources({"--cpus_per_trial": 4, "--gpus_per_trial": 0})
-    check_resources({"--cpus_per_trial": 2, "--gpus_per_trial": 0.25})
-    with pytest.raises(UsageError) as caught:
-        check_resources({"--cpus_per_trial": 4, "--gpus_per_trial": 0.25})
-    assert str(caught.value) == (
-        "--cpus_per_trial 4 and --gpus_per_trial 0.25 fit on no node of Ray, which has 4 cores and 0 GPUs; "
-        "2 cores and 1 GPUs: ask for less"
+    assert (
+        main(["run", "-m", "LISASoft", "-d", "tiny", f"--config_files={folder / 'best.yaml'}", "--result_file=r.json"])
+        == 0
     )
+    again = json.loads(Path("r.json").read_text())
+    assert again["valid"] == document["best"]["valid"] and again["test"] == document["best"]["test"]
 
 
 @pytest.mark.slow
-def test_a_cluster_that_is_not_there_is_told() -> None:
+def test_asha_stops_trials_and_resume_adds_trials(folder: Path) -> None:
+    arguments = [*ARGUMENTS, "--config_files=mine.yaml", "--epochs=6", "--grace_period=1", "--reduction_factor=2"]
+    Path("space.yaml").write_text("learning_rate: {log_uniform: [1.0e-4, 5.0e-2]}\n", encoding="utf-8")
+    assert main([*arguments, "--num_samples=4"]) == 0
+    first = results(folder)["trials"]
+    assert first[0]["status"] == "finished" and "stopped" in {trial["status"] for trial in first}
+    assert main([*arguments, "--num_samples=5", "--resume"]) == 0
+    trials = results(folder)["trials"]
+    assert trials[:4] == first and len(trials) == 5
+    assert sorted(path.name for path in folder.glob("trials*")) == ["trials", "trials-2"]
+
+
+@pytest.mark.slow
+def test_optuna_suggests_trials_and_adds_some(folder: Path) -> None:
+    pytest.importorskip("optuna")
+    text = "learning_rate: {log_uniform: [1.0e-4, 1.0e-2]}\nadam_betas: [[0.9, 0.98], ~]\n"
+    Path("space.yaml").write_text(text + "n_codewords: {integers: [4, 9]}\n", encoding="utf-8")
+    arguments = [*ARGUMENTS, "--epochs=1", "--search=optuna", "--scheduler=none"]
+    assert main([*arguments, "--num_samples=4"]) == 0
+    assert main([*arguments, "--num_samples=6", "--resume"]) == 0
+    trials = results(folder)["trials"]
+    assert [trial["status"] for trial in trials] == ["finished"] * 6
+    assert trials[0]["settings"]["n_codewords"] == 16  # the default lies outside the space
+    assert all(1e-4 <= trial["settings"]["learning_rate"] <= 1e-2 for trial in trials)
+    assert all(4 <= trial["settings"]["n_codewords"] <= 9 for trial in trials[1:])
+
+
+@pytest.mark.slow
+def test_trainable_works_in_a_tuner_of_the_user(folder: Path) -> None:
+    from ray import tune
+
+    space = {
+        "model": "LISASoft", "dataset": "tiny", "data_path": str(Path("data").resolve()), "epochs": 3, "use_gpu": False,
+        **SMALL, "learning_rate": tune.grid_search([1e-9, 0.01]),
+    }  # fmt: skip
+    with ray_session(None):
+        options = tune.TuneConfig(metric="score", mode="max")
+        grid = tune.Tuner(trainable, param_space=space, tune_config=options).fit()
+        best = grid.get_best_result()
+    assert [len(result.metrics_dataframe) for result in grid] == [3, 3]
+    assert best.config["learning_rate"] == 0.01
+    with best.checkpoint.as_directory() as checkpoint:
+        assert len(list(Path(checkpoint).glob("*.pth"))) == 2
+
+
+@pytest.mark.slow
+def test_cluster_that_does_not_answer_is_refused() -> None:
     with pytest.raises(UsageError, match="no Ray cluster answers there"), ray_session("127.0.0.1:1"):
         pass
 
@@ -108,87 +169,41 @@ def test_runs_of_a_table_go_through_ray(folder: Path) -> None:
     assert [finished(job) for job in todo] == [True, False]
 
 
-def _wait_for(told: Any, seconds: float = 240) -> None:
-    end = time.monotonic() + seconds
-    while not told():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.2)
-
-
-def _search(words: list[str]) -> "subprocess.Popen[bytes]":
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with Path("log.txt").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", "recbole_lisa", *words], stdout=log, stderr=log, env=environment)
-
-
-@pytest.mark.parametrize("ignored", [False, True], ids=["caught", "ignored"])
-def test_a_request_to_terminate_is_taken_for_an_interruption(monkeypatch: pytest.MonkeyPatch, ignored: bool) -> None:
-    monkeypatch.setattr("ray.init", lambda **_: None)
-    monkeypatch.setattr("ray.shutdown", lambda: None)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt), ray_session(None):
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["int", "term", "kill"])
+def test_interrupted_search_is_restored(folder: Path, driver: Any, number: signal.Signals) -> None:
+    """The signal goes to the whole process group, as from a terminal, `timeout` and schedulers."""
+    Path("space.yaml").write_text("learning_rate: [0.001, 0.002, 0.004]\n", encoding="utf-8")
+    options = ["--epochs=60", "--num_samples=2"]
+    process = driver(*options)
+    wait_for(lambda: sum(map(len, epochs(folder).values())) >= 10, process)
+    os.killpg(process.pid, number)
+    output, _ = process.communicate(timeout=60)
+    if number == signal.SIGKILL:
+        time.sleep(5)  # Ray's processes notice and end
+    else:
+        assert process.returncode == 128 + number
+        assert output == "interrupted: go on by the same words and --resume\n"
+    before = epochs(folder)
+    assert max(map(max, before.values())) < 60
+    restored = driver(*options, "--resume")
+    output, _ = restored.communicate(timeout=300)
+    assert restored.returncode == 0, output
+    assert [trial["status"] for trial in results(folder)["trials"]] == ["finished"] * 2
+    for name, after in epochs(folder).items():
+        known = before.get(name, [])
+        assert after[: len(known)] == known and after[-1] == 60
+        repeated = len(after) - 60
+        assert repeated <= 5, "the trial did not continue from its checkpoint"
 
 
 @pytest.mark.slow
-def test_a_killed_search_goes_on_without_repeating_an_epoch(folder: Path) -> None:
-    Path("space.yaml").write_text("learning_rate: [0.001, 0.01, 0.02]\n", encoding="utf-8")
-    words = [*WORDS, "--epochs=40", "--scheduler=none", "--num_samples=3", "--stopping_step=100"]
-    process = _search(words)
-
-    def halfway() -> bool:
-        try:
-            trials = Record.read(folder).trials
-        except (UsageError, FileNotFoundError):
-            return False
-        return any(trial.status == FINISHED for trial in trials.values())
-
-    _wait_for(halfway)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    time.sleep(5)  # Ray's processes notice and end
-    before = Record.read(folder)
-    done = [trial.number for trial in before.trials.values() if trial.status in ENDED]
-    assert main([*words, "--resume"]) == 0
-    after = Record.read(folder)
-    assert [trial.status for trial in after.trials.values()] == [FINISHED] * 3
-    for trial in after.trials.values():
-        epochs = [report["epoch"] for report in trial.reports]
-        assert epochs == sorted(epochs)
-        assert epochs.count(40) <= 2  # the last validation, and the end
-        if trial.number in done:
-            assert trial.reports == before.trials[trial.number].reports
-
-
-@pytest.mark.slow
-def test_a_trial_whose_process_dies_goes_on_from_its_checkpoint(folder: Path) -> None:
-    words = [*WORDS, "--epochs=60", "--scheduler=none", "--num_samples=1", "--stopping_step=100"]
-    process = _search(words)
-
-    def started() -> bool:
-        try:
-            return bool(Record.read(folder).trials[0].reports)
-        except (UsageError, FileNotFoundError, KeyError):
-            return False
-
-    _wait_for(started)
-    (worker,) = _workers_of(process.pid)
-    os.kill(worker, signal.SIGKILL)
-    assert process.wait(timeout=300) == 0
-    trial = Record.read(folder).trials[0]
-    epochs = [report["epoch"] for report in trial.reports]
-    assert trial.status == FINISHED
-    assert epochs == sorted(epochs) and len(epochs) <= 61, "epochs were trained twice"
-
-
-def _workers_of(driver: int) -> list[int]:
-    """The processes of trials below a driver."""
-    import psutil
-
-    children = psutil.Process(driver).children(recursive=True)
-    return [child.pid for child in children if "ImplicitFunc" in " ".join(child.cmdline())]
+def test_trial_whose_process_dies_continues_from_its_checkpoint(folder: Path, driver: Any) -> None:
+    process = driver("--epochs=60", "--num_samples=1")
+    wait_for(lambda: sum(map(len, epochs(folder).values())) >= 5, process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    (worker,) = [child for child in children if "ImplicitFunc" in " ".join(child.cmdline())]
+    worker.kill()
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert len(epochs(folder)["trial_00000"]) <= 62, "epochs were trained again"

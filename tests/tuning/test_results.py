@@ -1,85 +1,113 @@
-"""What a search leaves behind."""
+"""The files of a finished search."""
 
 import csv
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.errors import UsageError
+from recbole_lisa.tuning import results
 from recbole_lisa.tuning.plots import axis_of, draw_search
-from recbole_lisa.tuning.record import FAILED, Record
-from recbole_lisa.tuning.results import check_best, command, describe, results_csv, summary, write_results
-from tests.tuning.test_record import filled
+from recbole_lisa.tuning.results import best_settings, check_best, conclude, results_table, summary, trial_row
 
-REQUEST = {
-    "model": "LISASoft", "dataset": "ml-100k", "protocol": "paper", "config_files": ["/a b.yaml"],
-    "settings": {"epochs": 5, "topk": "[5, 10]"},
+FIXED = {
+    "model": "LISASoft", "dataset": "ml-100k", "protocol": None, "config_files": [], "epochs": "5",
+    "hidden_size": "16", "topk": "[5, 10]",
 }  # fmt: skip
 TEST = {"hit@10": 0.6, "ndcg@10": 0.35}
 
 
-@pytest.fixture
-def record(tmp_path: Path) -> Record:
-    record = filled(tmp_path / "search")
-    record.set_status(3, FAILED, "out of memory")
-    record.request = REQUEST
-    return record
+def row(number: int, status: str, score: float | None, n_codewords: int, **more: Any) -> dict[str, Any]:
+    valid = None if score is None else {"hit@10": 0.5, "ndcg@10": score}
+    best_epoch = None if score is None else 1
+    return {
+        "trial": number, "status": status, "settings": {"n_codewords": n_codewords}, "seed": 7, "epochs": 2,
+        "best_epoch": best_epoch, "valid": valid, "score": score, "seconds": 2.0, "node": "here",
+        "best_file": "none.pth", "problem": None, **more,
+    }  # fmt: skip
 
 
-def document(record: Record, test: Any = TEST) -> dict[str, Any]:
-    return describe(record, test, epochs=5, seed=7)
+ROWS = [
+    row(0, "finished", 0.3, 16),
+    row(1, "stopped", 0.3, 8),
+    row(2, "finished", 0.4, 32),
+    row(3, "failed", None, 64, problem="out of memory"),
+]
 
 
-def test_the_table_has_a_row_for_every_trial_and_test_metrics_for_the_best_alone(record: Record) -> None:
-    rows = list(csv.DictReader(results_csv(document(record)).splitlines()))
-    shown = [" ".join(row[key] for key in ("trial", "status", "n_codewords", "seed")) for row in rows]
-    assert shown == ["0 finished 16 7", "1 stopped 8 7", "2 running 32 7", "3 failed 64 7"]
+def document(test: Any = TEST, note: str | None = None) -> dict[str, Any]:
+    best = {**ROWS[2], "test": test, "test_note": note, "command": "recbole-lisa ..."}
+    return {"best": best, "default": ROWS[0], "trials": ROWS}
+
+
+def test_table_has_a_row_per_trial_and_test_metrics_for_the_best_only() -> None:
+    rows = list(csv.DictReader(results_table(document()).to_csv(index=False).splitlines()))
+    shown = [" ".join(row[key] for key in ("trial", "status", "n_codewords", "seed", "best_epoch")) for row in rows]
+    assert shown == ["0 finished 16 7 1", "1 stopped 8 7 1", "2 finished 32 7 1", "3 failed 64 7 "]
     assert [row["valid ndcg@10"] for row in rows] == ["0.3", "0.3", "0.4", ""]
     assert [row["test ndcg@10"] for row in rows] == ["", "", "0.35", ""]
-    assert [(row["epochs"], row["seconds"]) for row in rows] == [("2", "4.0"), ("1", "2.0"), ("1", "2.0"), ("0", "0")]
 
 
-def test_the_document_names_the_best_the_default_and_the_way_back(record: Record) -> None:
-    found = document(record)
-    assert (found["best"]["trial"], found["best"]["test"], found["best"]["valid"]["ndcg@10"]) == (2, TEST, 0.4)
-    assert (found["default"]["settings"], found["default"]["score"]) == ({"n_codewords": 16}, 0.3)
-    assert found["seconds"] == 8.0
-    assert found["trials"][3]["problem"] == "out of memory"
-    assert shlex.split(found["best"]["command"]) == [
-        *("recbole-lisa", "-m", "LISASoft", "-d", "ml-100k", "--protocol=paper", "--config_files", "/a b.yaml"),
-        *("--epochs=5", "--topk=[5, 10]", "--n_codewords=32"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("value", "word"),
-    [(0.5, "0.5"), ("learnable", "learnable"), (None, "~"), ([0.9, 0.98], "[0.9, 0.98]"), (True, "true")],
-)
-def test_a_value_is_written_as_yaml(record: Record, value: Any, word: str) -> None:
-    record.trials[2].settings = {"key": value}
-    last = shlex.split(command(record, record.trials[2], 5))[-1]
-    assert last == f"--key={word}"
-    assert yaml.safe_load(last.partition("=")[2]) == value
-
-
-def test_all_files_are_written(record: Record, tmp_path: Path) -> None:
+def test_conclude_writes_all_files_and_the_way_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("matplotlib")
-    found = document(record)
-    files = write_results(found, tmp_path, "NDCG@10")
-    assert [file.name for file in files] == ["results.csv", "results.json", "best.yaml", "results.png"]
-    assert json.loads(files[1].read_text()) == json.loads(json.dumps(found))
-    assert yaml.safe_load(files[2].read_text()) == {"n_codewords": 32}
-    assert files[3].read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "search.json").write_text('{"seed": 7}', encoding="utf-8")
+    monkeypatch.setattr(results, "check_best", lambda path: (TEST, None))
+    assert conclude(ROWS, FIXED, tmp_path, "NDCG@10") == 1  # a trial failed
+    names = ["results.csv", "results.json", "best.yaml", "results.png"]
+    assert capsys.readouterr().out.splitlines()[-4:] == [str(tmp_path / name) for name in names]
+    kept = json.loads((tmp_path / "results.json").read_text())
+    assert (kept["best"]["trial"], kept["best"]["test"], kept["best"]["valid"]["ndcg@10"]) == (2, TEST, 0.4)
+    assert (kept["default"], kept["seconds"], kept["search"]) == (ROWS[0], 8.0, {"seed": 7})
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+    assert shlex.split(kept["best"]["command"]) == [
+        *("recbole-lisa", "-m", "LISASoft", "-d", "ml-100k", "--config_files", str(tmp_path / "best.yaml")),
+    ]
+    assert conclude(ROWS[:3], FIXED, tmp_path, "NDCG@10") == 0
+    with pytest.raises(UsageError, match="no trial reached a validation: out of memory"):
+        conclude(ROWS[3:], FIXED, tmp_path, "NDCG@10")
 
 
-def test_a_plot_takes_any_kind_of_setting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["full_ranking", "paper"])
+def test_best_yaml_alone_gives_the_configuration_of_the_trial(tmp_path: Path, protocol: str) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("n_layers: 2\neval_args: {split: {LS: valid_and_test}}\n", encoding="utf-8")
+    fixed = {**FIXED, "protocol": protocol, "config_files": [str(mine)], "loss_type": "CE"}
+    chosen = {"n_codewords": 32, "learning_rate": 0.00123, "adam_betas": "[0.9, 0.98]"}
+    best = tmp_path / "best.yaml"
+    best.write_text(yaml.safe_dump(best_settings(fixed, chosen)), encoding="utf-8")
+    alone = LISAConfig("LISASoft", "ml-100k", config_files=[best]).plain()
+    trial = results.build_config({**fixed, **chosen}).plain()
+    assert {key for key in trial if trial[key] != alone[key]} == set()
+    assert (alone["hidden_size"], alone["n_codewords"], alone["n_layers"], alone["epochs"]) == (16, 32, 2, 5)
+
+
+def test_row_is_read_from_the_result_of_ray(tmp_path: Path) -> None:
+    (tmp_path / "params.json").write_text('{"n_codewords": 32, "model": "LISASoft", "seed": 3}', encoding="utf-8")
+    ending = SimpleNamespace(
+        path=str(tmp_path), metrics={}, checkpoint=None, error=RuntimeError("first\nout of memory")
+    )
+    failed = trial_row(ending, 4, ["n_codewords"], 7)
+    assert (failed["trial"], failed["status"], failed["settings"]) == (4, "failed", {"n_codewords": 32})
+    assert (failed["problem"], failed["score"], failed["best_file"], failed["seed"]) == ("out of memory", None, None, 3)
+    ending.error, ending.metrics = None, {"finished": True, "epoch": 5, "score": 0.4, "time_total_s": 2.5}
+    assert trial_row(ending, 4, ["n_codewords"], 7)["status"] == "finished"
+    ending.metrics["finished"] = False
+    assert trial_row(ending, 4, ["n_codewords"], 7)["status"] == "stopped"
+
+
+def test_plot_takes_any_kind_of_setting(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     kinds = [
-        ("finished", {"a": 1e-4, "b": "x", "c": [1], "d": None}),
-        ("stopped", {"a": 1e-2, "b": 2, "c": [2], "d": 3}),
+        ("finished", {"a": 1e-4, "b": "x", "c": "[1]", "d": None}),
+        ("stopped", {"a": 1e-2, "b": 2, "c": "[2]", "d": 3}),
     ]
     trials = [
         {"trial": number, "status": status, "settings": settings, "score": 0.1 * number}
@@ -96,19 +124,17 @@ def test_numbers_have_a_number_axis_and_other_values_names() -> None:
     assert axis_of([[2], None]) == ([0.0, 1.0], ["[2]", "null"])
 
 
-def test_the_summary_goes_from_best_to_worst_and_names_the_default(record: Record) -> None:
-    lines = summary(record, document(record), "NDCG@10")
+def test_summary_goes_from_best_to_worst() -> None:
+    lines = summary(document(), "NDCG@10").splitlines()
     assert [line.split()[0] for line in lines[1:5]] == ["2", "0", "1", "3"]
-    assert "n_codewords=16 (default)" in lines[2]
-    assert lines[5].strip() == "out of memory"
-    assert lines[6] == "best: trial 2 with NDCG@10 0.4000 on the validation items, the default 0.3000"
+    assert lines[5] == "trial 3 failed: out of memory"
+    assert lines[6] == "best: trial 2 with NDCG@10 0.4000 on the validation items, the default (trial 0) 0.3000"
     assert lines[7] == "its test metrics: hit@10 0.6000, ndcg@10 0.3500"
 
 
-def test_a_checkpoint_of_another_machine_leaves_a_note(record: Record) -> None:
-    test, note = check_best(record.trials[2], {})
+def test_checkpoint_of_another_machine_leaves_a_note() -> None:
+    test, note = check_best("none.pth")
     assert test is None
-    assert note == "'none.pth' cannot be seen from here: let --storage be a folder of all nodes"
-    found = describe(record, test, epochs=5, seed=7, note=note)
-    assert f"no test metrics: {note}" in summary(record, found, "NDCG@10")
-    assert {row["test ndcg@10"] for row in csv.DictReader(results_csv(found).splitlines())} == {""}
+    assert note == "checkpoint 'none.pth' is not on this machine: let --storage be a folder of all nodes"
+    assert f"no test metrics: {note}" in summary(document(test, note), "NDCG@10")
+    assert results_table(document(test, note))["test ndcg@10"].isna().all()

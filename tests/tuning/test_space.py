@@ -1,7 +1,8 @@
-"""Spaces: what a file may say, what is drawn from it, and that every shipped space fits its model."""
+"""Spaces: what a file may say, the checks against the model, and the settings of the trials."""
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,21 @@ import pytest
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 from recbole_lisa.errors import UsageError
-from recbole_lisa.tuning.plan import Request, check_space, defaults, planned
-from recbole_lisa.tuning.space import Domain, grid, read_space, space_file
+from recbole_lisa.tuning.space import (
+    Domain,
+    Settings,
+    check_space,
+    defaults,
+    grid,
+    plain_value,
+    planned,
+    read_space,
+    space_file,
+)  # fmt: skip
+from recbole_lisa.tuning.trial import build_config
+
+SPACE = {"n_codewords": Domain("choice", (8, 16)), "learning_rate": Domain("log_uniform", (1e-4, 1e-2))}
+DEFAULT = {"n_codewords": 16, "learning_rate": 0.001}
 
 
 def write(folder: Path, text: str) -> Path:
@@ -19,7 +33,16 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_space_is_lists_and_ranges(tmp_path: Path) -> None:
+def config(**settings: Any) -> Any:
+    return build_config({"model": "LISASoft", "dataset": "ml-100k", **settings})
+
+
+def plan(search: str = "random", space: Any = None, num_samples: int | None = 5, **more: Any) -> list[Settings]:
+    arguments: dict[str, Any] = {"num_samples": num_samples, "seed": 3, "problem": lambda chosen: None, **more}
+    return planned(search, space or SPACE, DEFAULT, **arguments)
+
+
+def test_space_is_lists_and_ranges(tmp_path: Path) -> None:
     text = "a: [1, x, [2, 3], ~]\nb: {log_uniform: [1e-4, 1e-2]}\nc: {integers: [1, 3]}\nd: {uniform: [0, 0.5]}\n"
     assert read_space(write(tmp_path, text)) == {
         "a": Domain("choice", (1, "x", [2, 3], None)),
@@ -40,20 +63,46 @@ def test_a_space_is_lists_and_ranges(tmp_path: Path) -> None:
         ("a: {uniform: [1, 2], integers: [1, 2]}", "write a list of values, or one of"),
         ("a: {uniform: [1]}", "must be [low, high], two numbers"),
         ("a: {uniform: [1, .inf]}", "must be [low, high], two numbers"),
-        ("a: {integers: [1, 2.5]}", "two whole numbers"),
-        ("a: {integers: [1, True]}", "two whole numbers"),
+        ("a: {integers: [1, 2.5]}", "two integers"),
+        ("a: {integers: [1, True]}", "two integers"),
         ("a: {uniform: [2, 1]}", "the first number must be below the second"),
         ("a: {log_uniform: [0, 1]}", "the numbers must be above 0"),
         ("epochs: [10, 20]", "epochs in the space"),
         ("valid_metric: [NDCG@10, HR@10]", "cannot be compared"),
-        ("gpu_id: [0, 1]", "it does not change what is learnt"),
+        ("gpu_id: [0, 1]", "it does not change what a model learns"),
         ("a: [1\n", "is not valid yaml"),
     ],
 )
-def test_a_malformed_space_is_told(tmp_path: Path, text: str, message: str) -> None:
+def test_malformed_space_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_space(write(tmp_path, text))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"n_codeword": Domain("choice", (8,))}, "unknown key 'n_codeword' (space). Did you mean 'n_codewords'?"),
+        ({"n_codewords": Domain("choice", (8, "many"))}, "n_codewords (space) is 'many', it must be int"),
+        ({"n_codewords": Domain("choice", (8, 0))}, "n_codewords (space) is 0, it must be >= 1"),
+        ({"hidden_dropout_prob": Domain("uniform", (0, 1.5))}, "hidden_dropout_prob (space) is 1.5"),
+        ({"n_codewords": Domain("uniform", (8, 64))}, "it must be int: write n_codewords: {integers: [8, 64]}"),
+        ({"n_codewords": Domain("log_uniform", (8, 64))}, "it must be int: write n_codewords: {log_integers: [8, 64]}"),
+    ],
+)
+def test_keys_and_values_are_those_of_the_model(space: dict[str, Domain], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_space(config(), space, "space")
+    assert message in str(caught.value)
+
+
+def test_values_get_the_type_of_their_key_and_lists_become_text() -> None:
+    written = {"hidden_dropout_prob": Domain("choice", (0, 0.5)), "adam_betas": Domain("choice", ([0.9, 0.98],))}
+    space = check_space(config(), written, "space")
+    assert [type(value) for value in space["hidden_dropout_prob"].values] == [float, float]
+    (text,) = space["adam_betas"].values
+    assert config(adam_betas=text)["adam_betas"] == [0.9, 0.98]
+    assert plain_value(None) is None and plain_value("learnable") == "learnable"
 
 
 @pytest.mark.parametrize(
@@ -80,12 +129,25 @@ def test_draws_fill_the_range_and_stay_in_it(domain: Domain, low: float, high: f
 
 def test_choices_are_all_drawn() -> None:
     rng = np.random.default_rng(3)
-    domain = Domain("choice", ([1], None, "x"))
-    drawn = [domain.draw(rng) for _ in range(60)]
-    assert all(value in drawn for value in domain.values)
+    domain = Domain("choice", ("[1]", None, "x"))
+    assert {domain.draw(rng) for _ in range(60)} == set(domain.values)
 
 
-def test_a_grid_is_every_combination() -> None:
+def test_ranges_are_the_same_in_ray() -> None:
+    tune = pytest.importorskip("ray.tune")
+    for kind, ends, same in (
+        ("integers", (1, 3), tune.randint(1, 4)),
+        ("log_integers", (1, 64), tune.lograndint(1, 65)),
+        ("uniform", (0, 0.5), tune.uniform(0.0, 0.5)),
+        ("log_uniform", (1e-4, 1e-2), tune.loguniform(1e-4, 1e-2)),
+    ):
+        domain = Domain(kind, ends).to_ray()
+        assert domain.domain_str == same.domain_str
+        assert type(domain.get_sampler()) is type(same.get_sampler())
+    assert Domain("choice", (1, None)).to_ray().categories == [1, None]
+
+
+def test_grid_is_every_combination() -> None:
     space = {"a": Domain("choice", (1, 2)), "b": Domain("choice", ("x", "y", "z"))}
     combinations = list(grid(space))
     assert combinations[:2] == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]
@@ -94,7 +156,36 @@ def test_a_grid_is_every_combination() -> None:
         list(grid({**space, "b": Domain("uniform", (0, 1))}))
 
 
-def test_a_space_is_found_by_path_by_name_and_by_model(tmp_path: Path) -> None:
+def test_default_comes_first_and_more_trials_extend_the_list() -> None:
+    chosen = plan()
+    assert chosen[0] == DEFAULT
+    assert len(chosen) == 5
+    assert all(chosen.count(settings) == 1 for settings in chosen)
+    assert plan(num_samples=9)[:5] == chosen
+    assert plan(seed=4)[1] != chosen[1]
+
+
+def test_small_space_gives_fewer_trials_and_a_grid_has_the_default_once() -> None:
+    space = {"n_codewords": Domain("choice", (8, 16, 32)), "learning_rate": Domain("choice", (0.001,))}
+    assert sorted(settings["n_codewords"] for settings in plan(space=space, num_samples=20)) == [8, 16, 32]
+    chosen = plan("grid", {**space, "learning_rate": Domain("choice", (0.001, 0.01))}, None)
+    assert chosen[0] == DEFAULT
+    assert len(chosen) == 6
+
+
+def test_refused_combinations_are_left_out_and_checked_once() -> None:
+    def problem(chosen: Settings) -> str | None:
+        return "8 is too few" if chosen["n_codewords"] == 8 else None
+
+    assert [settings["n_codewords"] for settings in plan(problem=problem)] == [16] * 5
+    checked: list[Settings] = []
+    space = {"n_codewords": Domain("choice", (8, 32))}
+    with pytest.raises(UsageError, match="refuses every combination of the space, the last one because None"):
+        plan(space=space, problem=lambda chosen: str(checked.append(chosen)))
+    assert sorted(chosen["n_codewords"] for chosen in checked) == [8, 32]
+
+
+def test_space_file_is_a_path_a_name_or_the_file_of_the_model(tmp_path: Path) -> None:
     path = write(tmp_path, "a: [1]")
     assert space_file(str(path), "LISASoft") == path
     assert space_file(None, "LISASoft") == properties_path() / "tuning" / "LISASoft.yaml"
@@ -109,17 +200,19 @@ def test_every_model_has_a_space() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_shipped_space_fits_its_model_and_holds_its_default(name: str) -> None:
-    request = Request(name, "ml-100k")
-    config = request.config({})
-    space = check_space(config, read_space(space_file(None, name)), name)
-    default = defaults(config, space)
-    assert [key for key, domain in space.items() if not domain.holds(default[key])] == []
+def test_shipped_space_fits_its_model_and_has_its_default(name: str) -> None:
+    base = config(model=name)
+    space = check_space(base, read_space(space_file(None, name)), name)
+    default = defaults(base, space)
+    for key, domain in space.items():
+        low, high = domain.values[0], domain.values[-1]
+        assert default[key] in domain.values if domain.kind == "choice" else low <= default[key] <= high
     for chosen in planned("random", space, default, num_samples=4, seed=1, problem=lambda chosen: None):
-        assert {key: request.config(chosen)[key] for key in chosen} == chosen
+        trial = config(model=name, **chosen)
+        assert {key: plain_value(trial[key]) for key in chosen} == chosen
 
 
-def test_the_study_of_the_number_of_codewords_is_the_papers() -> None:
+def test_study_of_the_number_of_codewords_is_the_papers() -> None:
     space = read_space(space_file("sensitivity", "LISASoft"))
     assert space == {
         "n_codebooks": Domain("choice", (8,)),

@@ -1,115 +1,155 @@
-"""One trial, without Ray: what it reports, and that it goes on where it was interrupted."""
+"""The function that Ray runs: what it reports, and how it continues from a checkpoint of Ray."""
 
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recbole_lisa.tuning.plan import Request
-from recbole_lisa.tuning.record import FINISHED, Trial
-from recbole_lisa.tuning.results import check_best
-from recbole_lisa.tuning.run import Plan, keep_data
-from recbole_lisa.tuning.space import Domain
-from recbole_lisa.tuning.trial import run_trial, surroundings, trial_folder
+from recbole_lisa.errors import UsageError
+from recbole_lisa.tuning import trial
+from recbole_lisa.tuning.trial import build_config, check_validation
 from tests.tiny import write_tiny_dataset
 
 SMALL = {
-    "epochs": 4, "hidden_size": 8, "inner_size": 8, "n_codebooks": 2, "train_batch_size": 8, "topk": [5, 10],
-    "MAX_ITEM_LIST_LENGTH": 8, "learning_rate": 0.05,
+    "model": "LISASoft", "dataset": "tiny", "epochs": 4, "hidden_size": 8, "inner_size": 8, "n_codebooks": 2,
+    "train_batch_size": 8, "topk": [5, 10], "MAX_ITEM_LIST_LENGTH": 8, "learning_rate": 0.05, "n_codewords": 4,
+    "use_gpu": False,
 }  # fmt: skip
 
 
-class Interrupted(BaseException):
-    """What a trial that Ray stops sees."""
+class StoppedByRayError(BaseException):
+    """What a trial sees when Ray stops it."""
+
+
+class FakeCheckpoint:
+    """A folder, as Ray's checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @contextlib.contextmanager
+    def as_directory(self) -> Iterator[Path]:
+        """The folder itself, with a file of Ray."""
+        (self.folder / ".metadata.pkl").touch()
+        yield self.folder
+
+
+class FakeSession:
+    """Keeps reports and checkpoints as Ray does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reports: list[dict[str, Any]] = []
+        self.checkpoint: FakeCheckpoint | None = None
+        self.stop_after: int | None = None
+
+    def from_directory(self, folder: str) -> str:
+        """Ray's Checkpoint.from_directory."""
+        return folder
+
+    def report(self, metrics: dict[str, Any], checkpoint: str) -> None:
+        """Keep a report and a copy of its checkpoint."""
+        kept = self.folder / f"checkpoint-{len(self.reports)}"
+        shutil.copytree(checkpoint, kept)
+        assert {path.suffix for path in kept.iterdir()} == {".pth"}
+        self.reports.append(metrics)
+        self.checkpoint = FakeCheckpoint(kept)
+        if metrics["epoch"] == self.stop_after:
+            raise StoppedByRayError
 
 
 @pytest.fixture
-def common(isolated_run_dir: Path) -> dict[str, Any]:
+def config(isolated_run_dir: Path) -> dict[str, Any]:
     write_tiny_dataset(isolated_run_dir / "data")
-    request = Request("LISASoft", "tiny", None, [], {**SMALL, "data_path": str(isolated_run_dir / "data")})
-    folder = isolated_run_dir / "search"
-    return {
-        "request": request.plain(), "folder": str(folder), "threads": 1,
-        "surroundings": surroundings(folder, "tiny", use_gpu=False),
-    }  # fmt: skip
+    return {**SMALL, "data_path": str(isolated_run_dir / "data")}
 
 
-def reports(common: dict[str, Any], number: int, stop_after: int | None = None) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
-
-    def report(entry: dict[str, Any]) -> None:
-        told.append(entry)
-        if entry["epoch"] == stop_after:
-            raise Interrupted
-
-    if stop_after is None:
-        run_trial(common, number, {"n_codewords": 4}, report)
-        return told
-    with pytest.raises(Interrupted):
-        run_trial(common, number, {"n_codewords": 4}, report)
-    return told
+def run(config: dict[str, Any], session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    start = len(session.reports)
+    monkeypatch.setattr(trial, "ray_session", lambda: (session, lambda: session.checkpoint, session.report))
+    trial.trainable(config)
+    return session.reports[start:]
 
 
-def figures(told: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    return [tuple(entry.get(key) for key in ("epoch", "current", "score", "best_epoch", "end")) for entry in told]
-
-
-def test_a_trial_reports_every_validation_and_its_end(common: dict[str, Any]) -> None:
-    before = Path.cwd()
-    told = reports(common, 3)
-    assert [entry["epoch"] for entry in told] == [1, 2, 3, 4, 4]
-    assert [entry["score"] for entry in told[:4]] == [max(e["current"] for e in told[: n + 1]) for n in range(4)]
-    assert all(entry["valid"]["ndcg@10"] == entry["score"] for entry in told)
-    assert told[-1]["end"] == FINISHED and not any("end" in entry for entry in told[:-1])
-    assert all(entry["seconds"] > 0 for entry in told)
-    assert Path.cwd() == before
-    folder = trial_folder(Path(common["folder"]), 3)
-    assert Path(told[-1]["best_file"]).parent == folder / "saved"
-    assert {path.name for path in folder.iterdir()} == {"saved", "log", "log_tensorboard"}
-
-
-def test_an_interrupted_trial_goes_on_from_its_checkpoint(common: dict[str, Any]) -> None:
-    whole = reports(common, 0)
-    first = reports(common, 1, stop_after=2)
-    rest = reports(common, 1)
-    assert [entry["epoch"] for entry in first] == [1, 2]
-    assert [entry["epoch"] for entry in rest] == [3, 4, 4]
-    assert figures(first + rest) == figures(whole)
-
-
-def test_a_trial_that_was_done_only_tells_its_end(common: dict[str, Any]) -> None:
-    whole = reports(common, 0)
-    (again,) = reports(common, 0)
-    # Nothing was validated again: the best score stands for the current one too.
-    assert figures([again]) == figures([{**whole[-1], "current": whole[-1]["score"]}])
-
-
-def test_a_mistake_ends_the_trial_with_its_reason(common: dict[str, Any]) -> None:
-    common["request"]["settings"]["topk"] = [5, 10, 100]  # of 30 items
-    (entry,) = reports(common, 0)
-    assert entry["end"] == "failed"
-    assert entry["problem"].startswith("topk asks for the 100 best of only 30 items")
-
-
-def test_the_data_is_read_once_and_the_best_is_tested_from_its_checkpoint(
-    common: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_trial_reports_each_validation_and_continues_from_its_checkpoint(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request, around = Request(**common["request"]), common["surroundings"]
-    space = {"n_codewords": Domain("choice", (4, 8))}
-    plan = Plan(request, space, {"n_codewords": 16}, "random", 2, None, 4, 2020, "NDCG@10")
-    keep_data(plan, around)
+    whole, parts = FakeSession(tmp_path / "whole"), FakeSession(tmp_path / "parts")
+    reports = run(config, whole, monkeypatch)
+    assert [report["epoch"] for report in reports] == [report["pruning_epoch"] for report in reports] == [1, 2, 3, 4]
+    assert [report["finished"] for report in reports] == [False, False, False, True]
+    for number, report in enumerate(reports):
+        assert report["score"] == max(earlier["ndcg@10"] for earlier in reports[: number + 1])
+        assert report["best"]["ndcg@10"] == report["score"] == reports[report["best_epoch"] - 1]["ndcg@10"]
+    names = sorted(path.name.replace("-last", "") for path in (tmp_path / "whole" / "checkpoint-3").iterdir())
+    assert len(names) == 2 and names[0] == names[1]
 
-    def fail(*_: Any) -> None:
-        raise AssertionError("the text is read again")
+    parts.stop_after = 2
+    with pytest.raises(StoppedByRayError):
+        run(config, parts, monkeypatch)
+    parts.stop_after = None
+    assert [report["epoch"] for report in run(config, parts, monkeypatch)] == [3, 4]
+    assert parts.reports == reports
+    (again,) = run(config, parts, monkeypatch)  # restored after its last epoch: the best epoch is reported again
+    assert again == {**reports[-1], **reports[-1]["best"]}
 
-    monkeypatch.setattr("recbole_lisa.data.loading.atomic.read_columns", fail)
-    told = reports(common, 0)
-    trial = Trial(0, {"n_codewords": 4}, FINISHED, told)
-    metrics, note = check_best(trial, {"dataset_save_path": around["dataset_save_path"]})
-    assert note is None
-    assert metrics is not None and 0 < metrics["ndcg@10"] < 1
+
+def test_early_stopping_ends_a_trial_and_a_protected_one_has_no_pruning_epoch(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.update(epochs=30, stopping_step=1, run_to_end={"n_codewords": 4})
+    reports = run(config, FakeSession(tmp_path / "session"), monkeypatch)
+    assert 2 <= len(reports) < 30
+    assert [report["finished"] for report in reports] == [False] * (len(reports) - 1) + [True]
+    assert not any("pruning_epoch" in report for report in reports)
 
 
-def test_the_surroundings_leave_the_choice_of_the_gpu_to_ray(tmp_path: Path) -> None:
-    assert "use_gpu" not in surroundings(tmp_path, "tiny", use_gpu=True)
-    assert surroundings(tmp_path, "tiny", use_gpu=False)["use_gpu"] is False
+def test_mistakes_are_one_line(config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = FakeSession(tmp_path / "session")
+    with pytest.raises(UsageError, match="no 'model' or no 'dataset'"):
+        run({"model": "LISASoft"}, session, monkeypatch)
+    with pytest.raises(UsageError, match="unknown key 'epocs'"):
+        run({**config, "epocs": 3}, session, monkeypatch)
+    with pytest.raises(UsageError, match="has no validation items"):
+        run({**config, "protocol": "paper"}, session, monkeypatch)
+    assert session.reports == []
+
+
+def test_configuration_of_a_trial_takes_files_and_texts(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("n_layers: 2\nhidden_dropout_prob: 0.3\n", encoding="utf-8")
+    names = {"model": "LISASoft", "dataset": "ml-100k", "protocol": "paper", "config_files": [str(file)]}
+    config = build_config({**names, "epochs": "7", "hidden_dropout_prob": 0.2}, show_progress=False)
+    shown = [config[key] for key in ("protocol", "n_layers", "hidden_dropout_prob", "epochs", "show_progress")]
+    assert shown == ["paper", 2, 0.2, 7, False]
+
+
+def test_search_needs_validation_items() -> None:
+    names = {"model": "LISASoft", "dataset": "ml-100k", "protocol": "paper"}
+    with pytest.raises(UsageError, match="protocol 'paper' has no validation items .* write --protocol=full_ranking"):
+        check_validation(build_config(names))
+    kept = build_config({**names, "eval_args": "{split: {LS: valid_and_test}}"})
+    check_validation(kept)
+    assert kept["eval_args"]["mode"] == {"valid": "uni100", "test": "uni100"}
+
+
+@pytest.mark.parametrize("package", ["ray.tune", "pyarrow"])
+def test_trainable_without_ray_names_the_extra(package: str) -> None:
+    code = (
+        f"import sys; sys.modules['{package}'] = None\nfrom recbole_lisa.tuning import trainable\n"
+        "try: trainable({})\nexcept Exception as error: print(type(error).__name__, error)"
+    )
+    output = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert output.stdout.startswith("UsageError recbole_lisa.tuning needs Ray Tune")
+    assert output.stdout.count("\n") == 1 and "pip install 'recbole-lisa[tune]'" in output.stdout
+
+
+def test_package_imports_without_torch_and_ray() -> None:
+    code = "import sys, recbole_lisa.tuning; print({'torch', 'ray', 'recbole'} & {*sys.modules})"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert output.stdout == "set()\n"

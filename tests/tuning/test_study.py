@@ -1,0 +1,132 @@
+"""A search before its trials: the folder, the lock, the resources, the signals. No test starts Ray."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recbole_lisa.errors import UsageError
+from recbole_lisa.files import Termination
+from recbole_lisa.tuning import study as module
+from recbole_lisa.tuning.space import Domain
+from recbole_lisa.tuning.study import Study, check_resources, ray_session, run_study
+from recbole_lisa.tuning.trial import build_config
+from tests.tiny import write_tiny_dataset
+
+pytest.importorskip("ray.tune")
+pytest.importorskip("pyarrow")
+
+
+def study(**more: Any) -> Study:
+    fixed = {"model": "LISASoft", "dataset": "ml-100k", "protocol": None, "config_files": [], "epochs": 5}
+    settings: dict[str, Any] = {
+        "fixed": fixed, "space": {"n_codewords": Domain("choice", (8, 16))}, "default": {"n_codewords": 16},
+        "search": "random", "num_samples": 3, "halving": None, "seed": 2020, "valid_metric": "NDCG@10",
+    }  # fmt: skip
+    return Study(**{**settings, **more})
+
+
+@pytest.mark.parametrize(
+    ("files", "resume", "message"),
+    [
+        ({}, True, "to resume: leave --resume out"),
+        ({"search.json": "{"}, True, "is damaged"),
+        ({"search.json": '{"seed": 1}'}, True, "seed is 1 there and 2020 here"),
+        ({"search.json": '{"format": "recbole-lisa search 1"}'}, True, "format is 'recbole-lisa search 1' there"),
+        ({"search.json": "{}"}, False, "has a search already: continue it by --resume"),
+        ({"best.yaml": "", "results.csv": ""}, False, "has results.csv, best.yaml and no search.json"),
+    ],
+)
+def test_folder_of_another_search_is_refused(tmp_path: Path, files: dict[str, str], resume: bool, message: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        run_study(study(), tmp_path, resume=resume)
+    assert message in str(caught.value)
+    assert {path.name for path in tmp_path.iterdir()} == set(files)
+
+
+def test_same_search_may_have_more_trials_and_other_resources() -> None:
+    assert study(num_samples=9, cpus=2.0, address="auto").identity() == study().identity()
+    for other in ({"seed": 1}, {"search": "optuna"}, {"halving": {"max_t": 6}}, {"valid_metric": "Hit@10"}):
+        assert study(**other).identity() != study().identity()
+    assert study().identity() == json.loads(json.dumps(study().identity()))
+
+
+def test_second_driver_in_one_folder_is_refused(tmp_path: Path) -> None:
+    code = (
+        f"from filelock import FileLock\nwith FileLock({str(tmp_path / '.lock')!r}): print('held', flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(UsageError, match="another `recbole-lisa tune` runs in"), module._locked(tmp_path):
+            pass
+        other.kill()  # the lock ends with its process
+    with module._locked(tmp_path):
+        pass
+
+
+def test_space_that_the_model_refuses_and_missing_optuna_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = {"n_heads": Domain("choice", (3, 5))}
+    fixed = {**study().fixed, "model": "Transformer"}
+    with pytest.raises(UsageError, match="refuses every combination of the space, the last one because n_heads"):
+        run_study(study(fixed=fixed, space=space, default={"n_heads": 2}), tmp_path / "new", resume=False)
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="--search=optuna needs optuna: pip install"):
+        run_study(study(search="optuna"), tmp_path / "new", resume=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_is_read_once(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tiny_dataset(isolated_run_dir / "data")
+    small = {"topk": [5], "valid_metric": "NDCG@5", "use_gpu": False, "data_path": str(isolated_run_dir / "data")}
+    fixed = {**study().fixed, "dataset": "tiny", **small}
+    kept = module._keep_data(fixed, isolated_run_dir)
+    assert kept == {**fixed, "dataset_save_path": str(isolated_run_dir / "tiny.dataset")}
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("the text is read again")
+
+    monkeypatch.setattr("recbole_lisa.data.loading.atomic.read_columns", fail)
+    module.create_dataset(build_config(kept))
+    with pytest.raises(UsageError, match="topk asks for the 100 best of only 30 items"):
+        module._keep_data({**kept, "topk": [5, 100]}, isolated_run_dir)
+
+
+def test_resources_that_no_node_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 4.0}},
+        {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    monkeypatch.setattr("ray.nodes", lambda: nodes)
+    check_resources({"--cpus_per_trial": 4, "--gpus_per_trial": 0})
+    check_resources({"--cpus_per_trial": 2, "--gpus_per_trial": 0.25})
+    with pytest.raises(UsageError) as caught:
+        check_resources({"--cpus_per_trial": 4, "--gpus_per_trial": 0.25})
+    assert str(caught.value) == (
+        "--cpus_per_trial 4 and --gpus_per_trial 0.25 fit on no node of Ray, which has 4 cores and 0 GPUs; "
+        "2 cores and 1 GPUs: write less"
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, Termination), (signal.SIGINT, KeyboardInterrupt)])
+def test_signals_end_the_session_and_handlers_are_put_back(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, error: type[BaseException]
+) -> None:
+    monkeypatch.setattr("ray.init", lambda **_: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(error) as caught, ray_session(None):
+        signal.raise_signal(number)
+    assert signal.getsignal(signal.SIGTERM) is before
+    if isinstance(caught.value, Termination):
+        assert caught.value.code == 143
