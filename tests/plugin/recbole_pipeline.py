@@ -1,6 +1,6 @@
 """RecBole's own functions with these models in place of its own: a program, so that it runs beside a bare wheel too.
 
-    python stock_pipeline.py MODEL ...
+    python recbole_pipeline.py MODEL ...
 
 It works in the folder where it stands, on the data set `tiny` there, and stops at the first figure that differs.
 """
@@ -53,7 +53,7 @@ def scores(model: torch.nn.Module, loader: Any) -> torch.Tensor:
 
 def check(name: str, workers: Any) -> None:
     """Every function of RecBole, by name and by class, gives one and the same result."""
-    from recbole.quick_start import load_data_and_model, objective_function, run_recbole
+    from recbole.quick_start import load_data_and_model, objective_function, run_recbole  # after register()
 
     assert get_model(name) is model_class(name)
     assert get_trainer(ModelType.SEQUENTIAL, name).__name__ == "Trainer"
@@ -91,7 +91,7 @@ def write_presplit() -> None:
 def main(names: list[str]) -> None:
     """Check some models and undo the registration."""
     warnings.simplefilter("ignore")
-    sys.argv = sys.argv[:1]  # RecBole's Config reads the words of the process
+    sys.argv = sys.argv[:1]  # RecBole's Config reads the arguments of the process
     write_presplit()
     recbole_lisa.register()
     recbole_lisa.register()

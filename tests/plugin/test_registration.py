@@ -1,5 +1,6 @@
 """RecBole's own functions with these models: by class and by name, in this process and in fresh ones."""
 
+import importlib.util
 import logging
 import multiprocessing
 import os
@@ -29,7 +30,7 @@ from recbole_lisa.saved import load_data_and_model
 from tests.helpers import assert_close, write_interactions
 from tests.tiny import write_tiny_dataset
 
-pytestmark = pytest.mark.usefixtures("isolated_run_dir", "only_its_own_words")
+pytestmark = pytest.mark.usefixtures("isolated_run_dir", "no_arguments")
 SMALL = {
     **{"data_path": ".", "epochs": 2, "use_gpu": False, "hidden_size": 16, "inner_size": 16, "show_progress": False},
     **{"MAX_ITEM_LIST_LENGTH": 8, "train_batch_size": 32, "eval_batch_size": 16, "learning_rate": 0.02},
@@ -43,8 +44,8 @@ class Mine(model_class("Transformer")):  # type: ignore[misc]
 
 
 @pytest.fixture
-def only_its_own_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """RecBole's Config reads the words of the process, here those of pytest; the data set is `tiny`."""
+def no_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """RecBole's Config reads the arguments of the process, here those of pytest; the data set is `tiny`."""
     monkeypatch.setattr(sys, "argv", ["script"])
     warnings.simplefilter("ignore", FutureWarning)
     write_tiny_dataset(tmp_path)
@@ -89,9 +90,9 @@ def scores(model: torch.nn.Module, loader: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_by_name_and_by_class_and_back_from_its_file(name: str) -> None:
-    from recbole.quick_start import load_data_and_model as stock_load
-
     recbole_lisa.register()
+    from recbole.quick_start import load_data_and_model as recbole_load
+
     assert get_model(name) is model_class(name)
     by_name, (_, _, test) = trained(small(name))
     by_class, _ = trained(small(model_class(name)))
@@ -102,8 +103,8 @@ def test_every_model_by_name_and_by_class_and_back_from_its_file(name: str) -> N
     assert by_name.train_loss_dict[1] < by_name.train_loss_dict[0]
 
     expected = scores(by_name.model, test)
-    _, model, _, _, _, stock_test = stock_load(by_name.saved_model_file)
-    assert_close(scores(model, stock_test), expected)
+    _, model, _, _, _, recbole_test = recbole_load(by_name.saved_model_file)
+    assert_close(scores(model, recbole_test), expected)
     _, model, _, _, _, our_test = load_data_and_model(by_name.saved_model_file, trusted=True)
     assert_close(scores(model, our_test), expected)
     assert by_name.evaluate(our_test) == metrics
@@ -181,8 +182,7 @@ def test_registering_twice_and_undoing_leave_recbole_as_it_was() -> None:
     def state() -> list[Any]:
         places = (Config, Trainer, recbole.quick_start, recbole.quick_start.quick_start, recbole.data.dataset)
         modules = {name for name in sys.modules if name.startswith("recbole.model.sequential_recommender.")}
-        load = recbole.quick_start.load_data_and_model.__code__
-        return [modules, torch.load, load, *(dict(vars(place)) for place in places)]
+        return [modules, torch.load, *(dict(vars(place)) for place in places)]
 
     before = state()
     recbole_lisa.register()
@@ -211,26 +211,15 @@ def test_other_models_find_recbole_as_it_was() -> None:
         trainer.evaluate(test)
 
 
-def test_a_name_that_recbole_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MODELS, "SASRec", MODELS["Transformer"])
-    with pytest.raises(UsageError, match="RecBole has a sequential_recommender named SASRec of its own"):
-        recbole_lisa.register()
-
-
-def test_a_function_imported_before_registering_reads_the_files_too() -> None:
-    from recbole.quick_start import load_data_and_model as imported_before
-
-    recbole_lisa.register()
-    trainer, _ = trained(small("LISASoft", epochs=1))
-    assert type(imported_before(trainer.saved_model_file)[1]) is model_class("LISASoft")
-    recbole_lisa.unregister()
-    with pytest.raises(Exception, match="weights_only"):
-        imported_before(trainer.saved_model_file)
+def test_no_model_has_the_name_of_a_model_of_recbole() -> None:
+    kinds = ("sequential", "general", "context_aware", "knowledge_aware")
+    paths = [f"recbole.model.{kind}_recommender.{name.lower()}" for kind in kinds for name in MODELS]
+    assert [path for path in paths if importlib.util.find_spec(path)] == []
 
 
 @pytest.mark.parametrize("dataset", ["AllPositionsDataset", dict])
 def test_what_is_no_data_set_class_is_not_registered(dataset: Any) -> None:
-    with pytest.raises(UsageError, match="register takes a class of sequential data sets, .*, got "):
+    with pytest.raises(UsageError, match="register takes a class of sequential data sets, .* got "):
         recbole_lisa.register(dataset)
     with pytest.raises((ValueError, ModuleNotFoundError)):
         get_model("LISASoft")
@@ -244,7 +233,7 @@ def test_all_positions_need_the_items_that_the_split_names(tmp_path: Path) -> No
         data_preparation(config, create_dataset(config))
 
 
-def test_a_stock_run_resumes() -> None:
+def test_a_run_of_recbole_resumes() -> None:
     recbole_lisa.register()
     trainer, (train, valid, _) = trained(small("LISASoft", epochs=1))
     longer = Trainer(small("LISASoft", epochs=3), trainer.model)
@@ -255,10 +244,10 @@ def test_a_stock_run_resumes() -> None:
 
 def test_our_checkpoint_is_loaded_by_both() -> None:
     recbole_lisa.register()
-    from recbole.quick_start import load_data_and_model as stock_load
+    from recbole.quick_start import load_data_and_model as recbole_load
 
     result = run("LISASoft", "tiny", config_dict={**SMALL, "loss_type": "CE"})
-    for load in (stock_load, load_data_and_model):
+    for load in (recbole_load, load_data_and_model):
         config, model, dataset, train, valid, test = load(result["checkpoint"])
         assert (config["loss_type"], len(train.windows), dataset.item_num) == ("CE", 48, train.dataset.item_num)
         loader_scores = torch.cat([model.full_sort_predict(batch.interaction) for batch in test])
@@ -269,7 +258,7 @@ def test_our_checkpoint_is_loaded_by_both() -> None:
     assert config["eval_batch_size"] == 7
 
 
-def test_a_stock_file_is_read_only_when_trusted_and_other_files_are_told(tmp_path: Path) -> None:
+def test_a_file_of_recbole_is_read_only_when_trusted_and_other_files_are_refused(tmp_path: Path) -> None:
     recbole_lisa.register()
     trainer, _ = trained(small("LISASoft", epochs=1))
     with pytest.raises(UsageError, match=r"can run code .*trusted=True"):
@@ -285,7 +274,7 @@ def test_a_stock_file_is_read_only_when_trusted_and_other_files_are_told(tmp_pat
 def test_files_of_a_gpu_load_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written here on the CPU, under the device that a GPU would have named."""
     recbole_lisa.register()
-    from recbole.quick_start import load_data_and_model as stock_load
+    from recbole.quick_start import load_data_and_model as recbole_load
 
     ours = run("LISASoft", "tiny", config_dict={**SMALL, "epochs": 1})["checkpoint"]
     trainer, (_, _, test) = trained(small("LISASoft", epochs=1))
@@ -301,7 +290,7 @@ def test_files_of_a_gpu_load_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None
             torch.save(state, path)
     with pytest.raises(RuntimeError, match="deserialize object on a CUDA device"):
         torch.load(ours)
-    for load in (stock_load, lambda path: load_data_and_model(path, trusted=True)):
+    for load in (recbole_load, lambda path: load_data_and_model(path, trusted=True)):
         _, model, _, _, _, loader = load(theirs)
         assert_close(scores(model, loader), expected)
         _, model, *_ = load(ours)
@@ -365,7 +354,7 @@ def test_all_positions_are_trained_inside_recbole() -> None:
 
 def test_all_positions_are_trained_by_run_recbole_and_come_back_from_the_file() -> None:
     recbole_lisa.register(AllPositionsDataset)
-    from recbole.quick_start import load_data_and_model as stock_load
+    from recbole.quick_start import load_data_and_model as recbole_load
     from recbole.quick_start import run_recbole
 
     settings = {**SMALL, "checkpoint_dir": "all"}
@@ -373,7 +362,7 @@ def test_all_positions_are_trained_by_run_recbole_and_come_back_from_the_file() 
     (path,) = Path("all").glob("LISASoft*.pth")
     again = run_recbole(model="LISASoft", dataset="tiny", config_dict=dict(settings), saved=False)  # loaders of a file
     assert again["test_result"].keys() == result["test_result"].keys()
-    _, model, data, _, _, test = stock_load(path)
+    _, model, data, _, _, test = recbole_load(path)
     assert type(data) is AllPositionsDataset
     rows = data[torch.tensor([0, 3])]
     assert rows["item_id_list"].shape == (2, 8)
@@ -387,9 +376,9 @@ def test_held_out_rows_are_those_of_recbole(mode: str, split: dict[str, Any]) ->
     recbole_lisa.register()
     args = {"split": split, "order": "TO", "group_by": "user", "mode": mode}
     config = small("LISASoft", eval_args=args, eval_batch_size=10_000)
-    stock, ours = (data_preparation(config, kind(config)) for kind in (SequentialDataset, AllPositionsDataset))
-    for theirs, mine in zip(stock[1:], ours[1:], strict=True):
-        tokens = [tokens_of(loader) for loader in (theirs, mine)]
+    theirs, ours = (data_preparation(config, kind(config)) for kind in (SequentialDataset, AllPositionsDataset))
+    for other, mine in zip(theirs[1:], ours[1:], strict=True):
+        tokens = [tokens_of(loader) for loader in (other, mine)]
         assert tokens[0] == tokens[1]
         assert len(tokens[0]) == len(mine.dataset)
     model = model_class("LISASoft")(config, ours[0].dataset)
