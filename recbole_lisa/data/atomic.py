@@ -1,11 +1,12 @@
-"""Reading RecBole's atomic files fast, and the interaction-count filter, without RecBole.
+"""Reading RecBole's atomic files fast: ids as categories, exact times.
 
-Ids are read as categories (each distinct token once, small integers per row) by pandas' C reader, so that 25 million
-rows take a few hundred megabytes and not the ten gigabytes of one Python string per cell.
+Ids are read as categories (each distinct token once, small integers per row): 25 million rows take a few hundred
+megabytes, not the ten gigabytes of one Python string per cell. Cells are not quoted, as RecBole's writers make them.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,45 +15,52 @@ import numpy.typing as npt
 import pandas as pd
 from pandas.api.types import union_categoricals
 
-from recbole_lisa.config.data_checks import Interval
-from recbole_lisa.data.chunks import markless, read_chunks
+from recbole_lisa.datasets.layouts import Layout
+from recbole_lisa.datasets.reader import NOT_A_NUMBER, read_pieces
+from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
 
-_CHUNK_ROWS = 2**20
 FIELD_TYPES = ("token", "float", "token_seq", "float_seq")
+_SEPARATORS = ("\t", ",", ";", "|", " ", "::")
 
 
 def read_header(path: Path, separator: str, encoding: str) -> dict[str, str]:
-    """Field names and types from the first line, `name:type` per column.
+    """Read field names and types from the first line, `name:type` per column.
 
     Args:
-        path: an atomic file.
-        separator: column separator.
-        encoding: text encoding.
+        path: An atomic file.
+        separator: Column separator.
+        encoding: Text encoding.
 
     Returns:
         Field name to one of `FIELD_TYPES`, in file order.
 
     Raises:
-        UsageError: the first line is not such a header, names a column twice, or is not in this encoding.
+        UsageError: The first line is not such a header, or names a column twice.
     """
-    try:
-        with path.open(encoding=markless(encoding)) as stream:
-            cells = stream.readline().rstrip("\r\n").split(separator)
-    except UnicodeError as error:
-        raise UsageError(f"{path} is not text in the encoding {encoding}: {error}") from error
-    fields = {}
-    for cell in cells:
-        name, _, kind = cell.rpartition(":")
-        if not name or kind not in FIELD_TYPES:
-            raise UsageError(
-                f"{path}: the first line must name each column as name:type, separated by {separator!r}, with a type "
-                f"of {', '.join(FIELD_TYPES)}; got {cell[:80]!r}"
-            )
-        if name in fields:
-            raise UsageError(f"{path}: the first line names the column {name} twice: give each a name of its own")
-        fields[name] = kind
-    return fields
+    with open_raw(path) as raw:
+        line = re.split("[\r\n]", raw.start(encoding)[1].lstrip("\r\n"), maxsplit=1)[0]
+    fields = _fields(line, separator)
+    several = next((other for other in _SEPARATORS if len(_fields(line, other) or ()) > 1), None)
+    if fields is None or (len(fields) == 1 and several):
+        hint = f": it looks separated by {several!r}, set field_separator" if several else ""
+        raise UsageError(
+            f"{path}: the first line must name each column as name:type, separated by {separator!r}, with a type "
+            f"of {', '.join(FIELD_TYPES)}; got {line[:80]!r}{hint}"
+        )
+    names = [name for name, _ in fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{path}: the first line names the column {name} twice: rename one of them")
+    return dict(fields)
+
+
+def _fields(line: str, separator: str) -> list[tuple[str, str]] | None:
+    """Names and types of a header, or None where a cell is no `name:type`."""
+    parts = [cell.rpartition(":") for cell in line.split(separator)]
+    if all(name and kind in FIELD_TYPES for name, _, kind in parts):
+        return [(name, kind) for name, _, kind in parts]
+    return None
 
 
 def read_columns(
@@ -67,105 +75,78 @@ def read_columns(
     """Read some columns of an atomic file.
 
     Args:
-        path: an atomic file.
-        fields: the columns to read, as in `read_header`.
-        separator: column separator.
-        encoding: text encoding.
-        seq_separator: separator inside a cell of a sequence column.
-        tokens: how token columns are stored.
+        path: An atomic file.
+        fields: The columns to read, as `read_header` gives them.
+        separator: Column separator.
+        encoding: Text encoding.
+        seq_separator: Separator inside a cell of a sequence column.
+        tokens: How token columns are stored.
 
     Returns:
-        One column per field: tokens as asked, floats as float64, sequences as arrays.
+        One column per field: tokens of this kind, floats as float64, sequences as arrays.
 
     Raises:
-        UsageError: a cell cannot be read, or a line has more cells than the header.
+        UsageError: A cell cannot be read, or a line has more cells than the header.
     """
-    headed = {f"{name}:{kind}": name for name, kind in fields.items()}
-    numbers = {label: fields[name] == "float" for label, name in headed.items()}
+    labels = {name: f"{name}:{kind}" for name, kind in fields.items()}
+    layout = Layout((), {**labels}, separator=separator, quoted=False, encoding=encoding)
+    numbers = [name for name, kind in fields.items() if kind == "float"]
+    categories = [name for name, kind in fields.items() if kind == "token" and tokens == "category"]
     try:
-        chunks = read_chunks(path, numbers, separator=separator, encoding=encoding, rows=_CHUNK_ROWS)
-        frame = _joined([_compact(chunk.rename(columns=headed), fields, tokens) for chunk in chunks])
-    except (ValueError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
-        raise UsageError(f"{path} cannot be read: {str(error).strip()}") from error
-    for name, kind in fields.items():
-        if kind.endswith("_seq"):
-            frame[name] = pd.Series(_split_cells(frame[name], kind, seq_separator), dtype=object)
+        with open_raw(path) as raw:
+            frame = _joined([_compact(piece, categories) for piece in read_pieces(raw, layout, numbers=numbers)])
+        for name, kind in fields.items():
+            if kind.endswith("_seq"):
+                frame[name] = pd.Series(_split_cells(frame[name], kind, seq_separator), dtype=object)
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise UsageError(_odd_number(path, layout, numbers) or f"{path} cannot be read: {error}") from error
     return frame
 
 
-def _compact(chunk: pd.DataFrame, fields: dict[str, str], tokens: str) -> pd.DataFrame:
-    """Tokens as asked. Not left to the reader, which would take 7 and 007 for one category."""
-    for name, kind in fields.items():
-        if kind == "token" and tokens == "category":
-            codes, texts = pd.factorize(chunk[name])
-            _check_one_line(name, texts)
-            chunk[name] = pd.Categorical.from_codes(codes, texts)
-        elif kind == "token":
-            chunk[name] = chunk[name].astype(object)
-    return chunk
+def _odd_number(path: Path, layout: Layout, numbers: list[str]) -> str | None:
+    """The message for the first cell that should be a number and is not; the file is read again."""
+    line = 2  # after the header
+    with open_raw(path) as raw:
+        for piece in read_pieces(raw, layout):
+            for name in numbers:
+                cells = piece[name].where(~piece[name].isin(NOT_A_NUMBER))
+                odd = np.flatnonzero(cells.notna() & pd.to_numeric(cells, errors="coerce").isna())
+                if len(odd):
+                    return (
+                        f"{path}, line {line + odd[0]}: the column {name} must hold numbers, got {cells[odd[0]]!r}; "
+                        "`recbole-lisa convert csv` reads dates and writes them as numbers"
+                    )
+            line += len(piece)
+    return None
 
 
-def _check_one_line(name: str, texts: pd.Index[Any]) -> None:
-    """Refuse a token with a line break: a quote that is never closed swallows the lines up to the next one."""
-    broken = next((text for text in texts if "\n" in text or "\r" in text), None)
-    if broken is not None:
-        raise ValueError(
-            f"column {name} holds a value that runs over lines, {broken[:40]!r}: a value that begins with a double "
-            'quote must end in one, and write every quote inside it twice ("")'
-        )
+def _compact(piece: pd.DataFrame, categories: list[str]) -> pd.DataFrame:
+    """Make columns categories. Not left to the reader, which would take 7 and 007 for one category."""
+    for name in categories:
+        codes, texts = pd.factorize(piece[name])
+        piece[name] = pd.Categorical.from_codes(codes, texts)
+    compact: pd.DataFrame = piece.reset_index(drop=True)
+    return compact
 
 
-def _joined(chunks: list[pd.DataFrame]) -> pd.DataFrame:
+def _joined(pieces: list[pd.DataFrame]) -> pd.DataFrame:
     """One frame; categories stay categories, which `pandas.concat` would turn into strings."""
-    first = chunks[0]
-    if len(chunks) == 1:
+    first = pieces[0]
+    if len(pieces) == 1:
         return first
     columns: dict[str, Any] = {}
     for name, dtype in zip(map(str, first.columns), first.dtypes, strict=True):
-        parts = [chunk.pop(name) for chunk in chunks]  # so that the chunks shrink while the result grows
+        parts = [piece.pop(name) for piece in pieces]  # so that the pieces shrink while the result grows
         is_category = isinstance(dtype, pd.CategoricalDtype)
         columns[name] = union_categoricals(parts) if is_category else pd.concat(parts, ignore_index=True)
     joined: pd.DataFrame = pd.DataFrame(columns)
     return joined
 
 
-def _split_cells(column: pd.Series, kind: str, separator: str) -> list[npt.NDArray[np.generic]]:
+def _split_cells(column: pd.Series[Any], kind: str, separator: str) -> list[npt.NDArray[np.generic]]:
     parts = (filter(None, cell.split(separator)) for cell in column.fillna(""))
     if kind == "float_seq":
         return [np.array([float(part) for part in cell], dtype=np.float64) for cell in parts]
     return [np.array(list(cell), dtype=object) for cell in parts]
-
-
-def core_rows(
-    users: npt.NDArray[np.integer[Any]],
-    items: npt.NDArray[np.integer[Any]],
-    user_intervals: list[Interval],
-    item_intervals: list[Interval],
-) -> npt.NDArray[np.int64]:
-    """Drop users and items outside the intervals until none is left (k-core for `[k,inf)`).
-
-    Args:
-        users: (rows,) small non-negative integers.
-        items: (rows,) small non-negative integers.
-        user_intervals: allowed interactions per user; empty means any.
-        item_intervals: allowed interactions per item; empty means any.
-
-    Returns:
-        The positions of the rows that stay, ascending.
-    """
-    kept = np.arange(len(users))
-    while True:
-        dropped = _outside(users, user_intervals)[users] | _outside(items, item_intervals)[items]
-        if not dropped.any():
-            return kept
-        stay = ~dropped
-        users, items, kept = users[stay], items[stay], kept[stay]
-
-
-def _outside(ids: npt.NDArray[np.integer[Any]], intervals: list[Interval]) -> npt.NDArray[np.bool_]:
-    """(largest id + 1,) True for ids whose number of rows lies in none of the intervals."""
-    counts = np.bincount(ids)
-    if not intervals:
-        return np.zeros(len(counts), dtype=bool)
-    inside: npt.NDArray[np.bool_] = np.any([interval.contains(counts) for interval in intervals], axis=0)
-    return ~inside

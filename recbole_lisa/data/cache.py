@@ -20,6 +20,7 @@ from recbole.config import Config
 from recbole.utils import FeatureSource, FeatureType, dataset_arguments
 
 from recbole_lisa import __version__
+from recbole_lisa.data.loading import set_tokens
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer
 
@@ -128,7 +129,7 @@ def restore_dataset(dataset: Any, state: dict[str, Any]) -> None:
     dataset.field2source = {name: FeatureSource(source) for name, source in state["sources"].items()}
     dataset.field2seqlen, dataset.field2bucketnum = state["lengths"], state["buckets"]
     for name, tokens in state["tokens"].items():
-        dataset.set_tokens(name, tokens)
+        set_tokens(dataset, name, tokens)
 
 
 def _key(config: Config) -> str:

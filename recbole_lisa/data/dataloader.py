@@ -267,7 +267,7 @@ def _eval_mode(mode: str | dict[str, Any], phase: str) -> tuple[str, int]:
 
 def _place(negatives: npt.NDArray[np.int32], targets: npt.NDArray[np.int32], column: Index) -> npt.NDArray[np.int32]:
     """Put each target into its column; the negative that was there moves to the end. (N, K) -> (N, 1 + K)."""
-    candidates = np.concatenate([negatives, targets[:, None]], axis=1)
+    candidates: npt.NDArray[np.int32] = np.concatenate([negatives, targets[:, None]], axis=1)
     row = np.arange(len(candidates))
     candidates[row, -1] = candidates[row, column]
     candidates[row, column] = targets

@@ -9,17 +9,23 @@ from __future__ import annotations
 import copy
 import hashlib
 from logging import getLogger
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from recbole.config import Config
+from recbole.data.dataset import SequentialDataset
+from recbole.utils import FeatureSource, FeatureType
 
+from recbole_lisa.config.data_checks import PRESPLIT
 from recbole_lisa.data.cache import DatasetCache, dataset_state, restore_dataset
+from recbole_lisa.data.filtering import filter_interactions
 from recbole_lisa.data.histories import Gaps, Histories, Index
-from recbole_lisa.data.loading import AtomicDataset
+from recbole_lisa.data.loading import filled, load_columns, number_tokens
 from recbole_lisa.data.split import Part, split_targets
+from recbole_lisa.datasets.obtain import missing_data
 from recbole_lisa.distributed.processes import is_first
 from recbole_lisa.errors import UsageError
 
@@ -53,8 +59,10 @@ def create_dataset(config: Config) -> WindowDataset:
     return dataset
 
 
-class WindowDataset(AtomicDataset):
+class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no annotations
     """All interactions of a data set, or (after `build`) the targets of one phase of it.
+
+    Loading is RecBole's, with the steps of `loading.py` and the filters of `filtering.py` in place of its own.
 
     Attributes, all set by `build`:
         histories: The flat store, shared by all phases.
@@ -62,13 +70,22 @@ class WindowDataset(AtomicDataset):
         item_counts: (V,) interactions of each item in the TRAINING part, int64.
         time_unit: Median positive gap between a user's training interactions, seconds; 1.0 if there is none.
         data_fingerprint: Equal for equal tokens under equal ids with equal histories; whatever the split.
+
+    Raises:
+        UsageError: Something in the configuration or in the files is wrong.
     """
 
+    inter_feat: pd.DataFrame
     histories: Histories
     part: Part
     item_counts: Index
     time_unit: float
     data_fingerprint: str
+
+    def __init__(self, config: Config) -> None:
+        if config["benchmark_filename"] is not None:  # RecBole's own configuration may hold it
+            raise UsageError(PRESPLIT)
+        super().__init__(config)
 
     @classmethod
     def restored(cls, config: Config, state: dict[str, Any]) -> WindowDataset:
@@ -115,7 +132,6 @@ class WindowDataset(AtomicDataset):
         ]
 
     def _log_split(self, *parts: Part) -> None:
-        """Tell what is trained and held out."""
         store = self.histories
         self.logger.info(
             f"{self.dataset_name}: {len(store.users)} users, {self.item_num - 1} items, "
@@ -142,20 +158,64 @@ class WindowDataset(AtomicDataset):
             digest.update("\0".join(map(str, self.field2id_token[field])).encode(errors="surrogatepass") + b"\0\0")
         store = self.histories
         for array in (store.users, store.offsets, store.items, store.gaps):
-            digest.update(np.ascontiguousarray(array))
+            digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
     def _sorted_histories(self) -> Histories:
         frame, time = self.inter_feat, self.time_field
-        if time not in frame or frame[time].dtype != np.float64:
-            raise UsageError(
-                f"histories are ordered by a column {time}:float (TIME_FIELD), which {self.dataset_name} does "
-                f"not give; loaded are {', '.join(frame.columns)} (load_col)"
-            )
-        if not np.isfinite(frame[time]).all():
-            raise UsageError(f"column {time} of {self.dataset_name} has values that are not finite numbers")
-        columns = (self.uid_field, self.iid_field, time)
-        return Histories.from_interactions(*(frame[name].to_numpy() for name in columns))
+        if time is None:
+            self.logger.info("TIME_FIELD is ~: interactions keep the order of the file, one time unit apart")
+            times = frame.groupby(self.uid_field).cumcount().to_numpy(np.float64)
+        else:
+            if time not in frame or frame[time].dtype != np.float64:
+                raise UsageError(
+                    f"histories are ordered by a column {time}:float (TIME_FIELD), which {self.dataset_name} does not "
+                    f"give; loaded are {', '.join(frame.columns)}: name the column, or set TIME_FIELD to ~ where the "
+                    "file is in the order of time"
+                )
+            times = frame[time].to_numpy()
+            if not np.isfinite(times).all():
+                raise UsageError(f"column {time} of {self.dataset_name} has values that are not finite numbers")
+        return Histories.from_interactions(frame[self.uid_field].to_numpy(), frame[self.iid_field].to_numpy(), times)
+
+    # The steps of RecBole's loading that are replaced, in the order of its calls.
+
+    def _load_data(self, token: str, dataset_path: str) -> None:
+        """Load all files; never download: RecBole's addresses are dead, and half a folder would be left."""
+        if not Path(dataset_path, f"{token}.inter").is_file():
+            raise UsageError(missing_data(self.config))
+        super()._load_data(token, dataset_path)
+
+    def _load_feat(self, filepath: str, source: FeatureSource | str) -> pd.DataFrame | None:
+        return load_columns(self, Path(filepath), source)
+
+    def _data_filtering(self) -> None:
+        filter_interactions(self)
+
+    def _remap(self, remap_list: list[tuple[pd.DataFrame, str, FeatureType]]) -> None:
+        number_tokens(self, remap_list)
+
+    def _fill_nan(self) -> None:
+        for name in self.feat_name_list:
+            frame = getattr(self, name)
+            for field in frame:
+                missing = int(frame[field].isna().sum()) if field == self.time_field else 0
+                if missing:
+                    self.logger.warning(f"{missing} rows without {field} are ordered as if at the mean time")
+                frame[field] = filled(frame[field], self.field2type[field])
+
+    def _normalize(self) -> None:
+        """Normalise as RecBole does, but leave times in seconds."""
+        times = self.inter_feat.get(self.time_field)
+        super()._normalize()
+        if times is not None:
+            self.inter_feat[self.time_field] = times
+
+    def _change_feat_format(self) -> None:
+        """Turn user and item features into tensors as RecBole does; interactions stay columns, and exact."""
+        for name in self.feat_name_list:
+            if name != "inter_feat" and isinstance(getattr(self, name), pd.DataFrame):
+                setattr(self, name, self._dataframe_to_interaction(getattr(self, name)))
 
 
 def _median_gap(gaps: Gaps) -> float:

@@ -1,4 +1,7 @@
-"""RecBole's filters of interactions, as array arithmetic, each with the counts of what it left."""
+"""RecBole's filters of interactions as array arithmetic; the log holds the counts after each.
+
+RecBole's keys keep their meaning. Ids are categories here, and a missing id has the code -1.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from recbole.data.dataset import SequentialDataset
+from recbole.data.dataset import Dataset
 from recbole.utils import FeatureType
 
-from recbole_lisa.config.data_checks import parse_intervals
-from recbole_lisa.data import atomic
+from recbole_lisa.config.data_checks import Interval, parse_intervals
 from recbole_lisa.errors import UsageError, did_you_mean
 
 _INTERVAL_KEYS = ("user_inter_num_interval", "item_inter_num_interval")
@@ -30,118 +32,157 @@ class Counts(NamedTuple):
         return f"{self.interactions:,} interactions of {self.users:,} users with {self.items:,} items"
 
 
-class FilteredDataset(SequentialDataset):
-    """The filters; RecBole's own keys keep their meaning. Ids are categories here, of missing ones the code is -1."""
+def filter_interactions(dataset: Dataset) -> None:
+    """Apply the filters one by one to the frames of a data set, and log what each leaves.
 
-    inter_feat: pd.DataFrame
+    Args:
+        dataset: Its frames are loaded and its ids not yet numbered.
 
-    def _data_filtering(self) -> None:
-        """Apply the filters one by one, and log what each leaves.
-
-        Raises:
-            UsageError: A filter leaves nothing.
-        """
-        config = self.config
-        intervals = ", ".join(f"{key}={config[key]!r}" for key in _INTERVAL_KEYS)
-        steps = {
-            "rows without user or item are left out": self._filter_nan_user_or_item,
-            f"rm_dup_inter={config['rm_dup_inter']!r}": self._remove_duplication,
-            f"val_interval={config['val_interval']!r}": self._filter_by_field_value,
-            "only users and items of the .user and .item files": self._filter_inter_by_user_or_item,
-            intervals: self._filter_by_inter_num,
-        }
-        left = self._counts()
-        self.logger.info(f"{self.dataset_name}: {left} read")
+    Raises:
+        UsageError: The file holds no interactions, or a filter leaves nothing.
+    """
+    config = dataset.config
+    count_filter = ", ".join(f"{key}={config[key]!r}" for key in _INTERVAL_KEYS)
+    steps: dict[str, Callable[[Dataset], None]] = {
+        "rows without user or item are left out": _drop_missing_ids,
+        f"rm_dup_inter={config['rm_dup_inter']!r}": _drop_duplicates,
+        f"val_interval={config['val_interval']!r}": _filter_values,
+        "only users and items of the .user and .item files": _keep_known,
+        count_filter: _filter_counts,
+    }
+    left = _counts(dataset)
+    dataset.logger.info(f"{dataset.dataset_name}: {left} read")
+    if not left.interactions:
+        raise UsageError(f"{dataset.dataset_name} holds no interactions: its file has a header and no rows")
+    for name, step in steps.items():
+        before = left
+        user, item = (sizes.max(initial=0) for sizes in _sizes(dataset))
+        step(dataset)
+        left = before if len(dataset.inter_feat) == before.interactions else _counts(dataset)
         if not left.interactions:
-            raise UsageError(f"{self.dataset_name} holds no interactions: its file has a header and no rows")
-        for name, step in steps.items():
-            before = left
-            most = self._most() if step == self._filter_by_inter_num else ""
-            step()
-            left = before if len(self.inter_feat) == before.interactions else self._counts()
-            if not left.interactions:
-                raise UsageError(
-                    f"no interaction of {self.dataset_name} passes the filters: {name} leaves nothing of "
-                    f"{before}{most}; loosen it"
-                )
-            if left != before:
-                self.logger.info(f"{self.dataset_name}: {left} left after {name}")
-        self._reset_index()
-
-    def _counts(self) -> Counts:
-        sizes = (self._sizes(field) for field in (self.uid_field, self.iid_field))
-        return Counts(len(self.inter_feat), *(int(np.count_nonzero(size)) for size in sizes))
-
-    def _sizes(self, field: str) -> Any:
-        """(ids,) how often each id occurs."""
-        codes = self.inter_feat[field].cat.codes.to_numpy()
-        return np.bincount(codes[codes >= 0])
-
-    def _most(self) -> str:
-        user, item = (self._sizes(field).max(initial=0) for field in (self.uid_field, self.iid_field))
-        return f" (a user has at most {user:,}, an item {item:,})"
-
-    def _filter_nan_user_or_item(self) -> None:
-        ids = {"user_feat": [self.uid_field], "item_feat": [self.iid_field]}
-        for name, fields in {**ids, "inter_feat": [self.uid_field, self.iid_field]}.items():
-            feat = getattr(self, name)
-            if feat is not None and (missing := feat[fields].isna().any(axis=1)).any():
-                self.logger.warning(f"{name}: {int(missing.sum())} rows without {' or '.join(fields)} left out")
-                setattr(self, name, feat[~missing].reset_index(drop=True))
-
-    def _remove_duplication(self) -> None:
-        """Keep one interaction per user and item: the first or the last in time; equal times keep file order."""
-        keep = self.config["rm_dup_inter"]
-        if keep is None:
-            return
-        if keep not in ("first", "last"):
-            raise UsageError(f"rm_dup_inter must be first or last, got {keep!r}")
-        if self.time_field in self.inter_feat:
-            self.inter_feat = self.inter_feat.sort_values(by=self.time_field, kind="stable")
-        self.inter_feat = self.inter_feat.drop_duplicates(subset=[self.uid_field, self.iid_field], keep=keep)
-
-    def _filter_by_field_value(self) -> None:
-        """Keep the rows whose numbers lie in the intervals, and whose tokens are in the lists, of `val_interval`."""
-        for field, wanted in (self.config["val_interval"] or {}).items():
-            if field not in self.field2type:
-                hint = did_you_mean(field, self.field2type)
-                raise UsageError(f"val_interval names {field!r}, which is not a loaded column.{hint}")
-            keeps = _kept_values(field, self.field2type[field], wanted)
-            for feat in self.field2feats(field):
-                feat.drop(feat.index[~keeps(feat[field])], inplace=True)
-
-    def _filter_inter_by_user_or_item(self) -> None:
-        if self.user_feat is not None or self.item_feat is not None:  # otherwise RecBole copies all rows for nothing
-            super()._filter_inter_by_user_or_item()
-
-    def _filter_by_inter_num(self) -> None:
-        """Filter users and items by their number of interactions until nothing changes (k-core)."""
-        keys = dict(zip((self.uid_field, self.iid_field), _INTERVAL_KEYS, strict=True))
-        intervals = {field: parse_intervals(key, self.config[key]) for field, key in keys.items()}
-        codes = [self.inter_feat[field].cat.codes.to_numpy() for field in intervals]
-        kept = atomic.core_rows(*codes, *intervals.values())
-        if len(kept) < len(self.inter_feat):
-            self.inter_feat = self.inter_feat.iloc[kept].reset_index(drop=True)
-        for name, field in (("user_feat", self.uid_field), ("item_feat", self.iid_field)):
-            feat = getattr(self, name)
-            # Without interactions a user or item passes only an interval that begins at 0.
-            if feat is not None and intervals[field] and intervals[field][0].low > 0:
-                setattr(self, name, feat[feat[field].isin(self.inter_feat[field].unique())])
+            most = f" (a user has at most {user:,}, an item {item:,})" if name == count_filter else ""
+            raise UsageError(
+                f"no interaction of {dataset.dataset_name} passes the filters: {name} leaves nothing of "
+                f"{before}{most}; loosen it"
+            )
+        if left != before:
+            dataset.logger.info(f"{dataset.dataset_name}: {left} left after {name}")
+    for name in dataset.feat_name_list:
+        setattr(dataset, name, getattr(dataset, name).reset_index(drop=True))
 
 
-def _kept_values(field: str, kind: FeatureType, wanted: Any) -> Callable[[pd.Series[Any]], npt.NDArray[np.bool_]]:
+def _sizes(dataset: Dataset) -> list[npt.NDArray[np.int64]]:
+    """How often each user and each item occurs."""
+    codes = (dataset.inter_feat[field].cat.codes.to_numpy() for field in (dataset.uid_field, dataset.iid_field))
+    return [np.bincount(column[column >= 0]) for column in codes]
+
+
+def _counts(dataset: Dataset) -> Counts:
+    users, items = (int(np.count_nonzero(sizes)) for sizes in _sizes(dataset))
+    return Counts(len(dataset.inter_feat), users, items)
+
+
+def _drop_missing_ids(dataset: Dataset) -> None:
+    ids = {"user_feat": [dataset.uid_field], "item_feat": [dataset.iid_field]}
+    for name, fields in {**ids, "inter_feat": [dataset.uid_field, dataset.iid_field]}.items():
+        feat = getattr(dataset, name)
+        if feat is not None and (missing := feat[fields].isna().any(axis=1)).any():
+            dataset.logger.warning(f"{name}: {int(missing.sum())} rows without {' or '.join(fields)} left out")
+            setattr(dataset, name, feat[~missing].reset_index(drop=True))
+
+
+def _drop_duplicates(dataset: Dataset) -> None:
+    """Keep one interaction per user and item: the first or the last in time; equal times keep file order."""
+    keep = dataset.config["rm_dup_inter"]
+    if keep is None:
+        return
+    if keep not in ("first", "last"):
+        raise UsageError(f"rm_dup_inter must be first or last, got {keep!r}")
+    frame = dataset.inter_feat
+    if dataset.time_field in frame:
+        frame = frame.sort_values(by=dataset.time_field, kind="stable")
+    dataset.inter_feat = frame.drop_duplicates(subset=[dataset.uid_field, dataset.iid_field], keep=keep)
+
+
+def _filter_values(dataset: Dataset) -> None:
+    """Keep the rows whose numbers lie in the intervals, and whose tokens are in the lists, of `val_interval`."""
+    for field, values in (dataset.config["val_interval"] or {}).items():
+        if field not in dataset.field2type:
+            hint = did_you_mean(field, dataset.field2type)
+            raise UsageError(f"val_interval names {field!r}, which is not a loaded column.{hint}")
+        keeps = _value_filter(field, dataset.field2type[field], values)
+        for feat in dataset.field2feats(field):
+            feat.drop(feat.index[~keeps(feat[field])], inplace=True)
+
+
+def _value_filter(field: str, kind: FeatureType, values: Any) -> Callable[[pd.Series[Any]], npt.NDArray[np.bool_]]:
     """What `val_interval` keeps of a column: (rows,) values -> (rows,) whether the row stays.
 
     Raises:
-        UsageError: `wanted` is no interval for a column of numbers, no list for one of tokens, or the column is of
+        UsageError: `values` is no interval for a column of numbers, no list for one of tokens, or the column is of
             another kind.
     """
     if kind == FeatureType.FLOAT:
-        intervals = parse_intervals(f"val_interval of {field}", str(wanted))
+        intervals = parse_intervals(f"val_interval of {field}", str(values))
         return lambda column: np.any([interval.contains(column.to_numpy()) for interval in intervals], axis=0)
     if kind != FeatureType.TOKEN:
         raise UsageError(f"val_interval names {field!r}, a column of sequences: it filters numbers and tokens")
-    if not isinstance(wanted, list):
-        raise UsageError(f"val_interval of {field}, a column of tokens, must be a list of tokens, got {wanted!r}")
-    tokens = list(map(str, wanted))  # yaml reads some as numbers
+    if not isinstance(values, list):
+        raise UsageError(f"val_interval of {field}, a column of tokens, must be a list of tokens, got {values!r}")
+    tokens = list(map(str, values))  # yaml reads some as numbers
     return lambda column: column.isin(tokens).to_numpy()
+
+
+def _keep_known(dataset: Dataset) -> None:
+    if dataset.user_feat is not None or dataset.item_feat is not None:  # otherwise RecBole copies all rows for nothing
+        dataset._filter_inter_by_user_or_item()
+
+
+def _filter_counts(dataset: Dataset) -> None:
+    """Filter users and items by their number of interactions until nothing changes (k-core)."""
+    fields = {"user_feat": dataset.uid_field, "item_feat": dataset.iid_field}
+    users, items = (parse_intervals(key, dataset.config[key]) for key in _INTERVAL_KEYS)
+    user_codes, item_codes = (dataset.inter_feat[field].cat.codes.to_numpy() for field in fields.values())
+    kept = core_rows(user_codes, item_codes, users, items)
+    if len(kept) < len(dataset.inter_feat):
+        dataset.inter_feat = dataset.inter_feat.iloc[kept].reset_index(drop=True)
+    for (name, field), intervals in zip(fields.items(), (users, items), strict=True):
+        feat = getattr(dataset, name)
+        # Without interactions a user or item passes only an interval that begins at 0.
+        if feat is not None and intervals and intervals[0].low > 0:
+            setattr(dataset, name, feat[feat[field].isin(dataset.inter_feat[field].unique())])
+
+
+def core_rows(
+    users: npt.NDArray[np.integer[Any]],
+    items: npt.NDArray[np.integer[Any]],
+    user_intervals: list[Interval],
+    item_intervals: list[Interval],
+) -> npt.NDArray[np.int64]:
+    """Drop users and items outside the intervals until none is left (k-core for `[k,inf)`).
+
+    Args:
+        users: (rows,) small non-negative integers.
+        items: (rows,) small non-negative integers.
+        user_intervals: Allowed interactions per user; empty means any.
+        item_intervals: Allowed interactions per item; empty means any.
+
+    Returns:
+        The positions of the rows that stay, ascending.
+    """
+    kept = np.arange(len(users))
+    while True:
+        dropped = _outside(users, user_intervals)[users] | _outside(items, item_intervals)[items]
+        if not dropped.any():
+            return kept
+        stay = ~dropped
+        users, items, kept = users[stay], items[stay], kept[stay]
+
+
+def _outside(ids: npt.NDArray[np.integer[Any]], intervals: list[Interval]) -> npt.NDArray[np.bool_]:
+    """(largest id + 1,) True for ids whose number of rows lies in none of the intervals."""
+    counts = np.bincount(ids)
+    if not intervals:
+        return np.zeros(len(counts), dtype=bool)
+    inside: npt.NDArray[np.bool_] = np.any([interval.contains(counts) for interval in intervals], axis=0)
+    return ~inside

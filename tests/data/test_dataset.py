@@ -138,6 +138,24 @@ def test_rows_without_user_or_item_are_left_out(make_config: MakeConfig) -> None
     assert not {"nan", ""} & {*dataset.field2id_token["user_id"], *dataset.field2id_token["item_id"]}
 
 
+def test_renamed_fields_are_loaded_without_load_col(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(TINY, USER_ID_FIELD="session_id", ITEM_ID_FIELD="page", TIME_FIELD="when")
+    text = (tmp_path / "tiny" / "tiny.inter").read_text().replace("user_id", "session_id").replace("item_id", "page")
+    (tmp_path / "tiny" / "tiny.inter").write_text(text.replace("timestamp", "when"))
+    train, _, _ = create_dataset(config).build()
+    assert {"session_id", "page", "when"} == set(train.field2type)
+    assert len(train.histories.items) == len(TINY)
+
+
+def test_without_a_time_the_order_of_the_file_counts(make_config: MakeConfig, caplog: pytest.LogCaptureFixture) -> None:
+    rows: list[Row] = [("u", "d", 9), ("v", "a", 1), ("u", "c", 5), ("u", "a", 7), ("v", "b", 0)]
+    with caplog.at_level("INFO"):
+        train, _, _ = create_dataset(make_config(rows, TIME_FIELD="~")).build()
+    assert "".join(tokens(train, "item_id", train.histories.items)) == "dcaab"
+    assert (train.histories.gaps.tolist(), train.time_unit) == ([0, 1, 1, 0, 1], 1.0)
+    assert "TIME_FIELD is ~: interactions keep the order of the file, one time unit apart" in caplog.text
+
+
 def test_missing_times_become_the_mean_time(make_config: MakeConfig) -> None:
     rows: list[Row] = [("u", "a", 0), ("u", "b", 100), ("u", "c", ""), ("u", "d", 20)]
     train, _, _ = create_dataset(make_config(rows)).build()
@@ -209,8 +227,18 @@ def test_ml_100k_order_is_a_stable_sort_of_the_file(tmp_path: Path) -> None:
             {"val_interval": {"item_id": "i1"}},
             "val_interval of item_id, a column of tokens, must be a list .* got 'i1'",
         ),
-        ({"load_col": {"inter": ["user_id", "timestamp"]}}, "gives no column item_id:token .* leaves user_id:token"),
-        ({"load_col": {"inter": ["user_id", "item_id"]}}, "ordered by a column timestamp:float .* does not give"),
+        (
+            {"unload_col": {"inter": ["item_id"]}, "load_col": None},
+            "no column item_id:token .*, or unload_col names",
+        ),
+        (
+            {"USER_ID_FIELD": "session_id"},
+            r"no column session_id:token \(USER_ID_FIELD\).* has user_id:token",
+        ),
+        (
+            {"TIME_FIELD": "when"},
+            "ordered by a column when:float .* set TIME_FIELD to ~ where the file is in",
+        ),
         ({"numerical_features": ["timestamp"]}, "ordered by a column timestamp:float .* does not give"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -1,7 +1,6 @@
 """Whatever an atomic file holds, a run ends in the right result or in one line with exit status 2."""
 
 import contextlib
-import csv
 import functools
 import io
 import math
@@ -54,7 +53,6 @@ class OddFile:
         separator: Between columns.
         line_end: Between lines.
         encoding: Of the file; `utf-8-sig` writes a byte-order mark.
-        quoted: Whether cells are quoted where they must be; otherwise they are written as they are.
         ends: Whether the last line has an end.
     """
 
@@ -63,28 +61,18 @@ class OddFile:
     separator: str
     line_end: str
     encoding: str
-    quoted: bool
     ends: bool
-
-    @property
-    def can_quote(self) -> bool:
-        return self.quoted and len(self.separator) == 1
 
     def content(self) -> bytes:
         cells = [[COLUMNS[name] for name in self.columns]]
         cells += [[dict(zip(COLUMNS, row, strict=True))[name] for name in self.columns] for row in self.rows]
-        if self.can_quote:
-            text = io.StringIO(newline="")
-            csv.writer(text, delimiter=self.separator, lineterminator=self.line_end).writerows(cells)
-            content = text.getvalue()
-        else:
-            content = "".join(self.separator.join(row) + self.line_end for row in cells)
+        content = "".join(self.separator.join(row) + self.line_end for row in cells)
         return (content if self.ends else content.removesuffix(self.line_end)).encode(self.encoding)
 
     @property
     def is_plain(self) -> bool:
         """Whether each cell can be told from its neighbours, so that there is no doubt about what the file says."""
-        marks = ["\n", "\r", "\0"] if self.can_quote else ["\n", "\r", "\0", '"', self.separator]
+        marks = ["\n", "\r", "\0", self.separator, *(["\x1f"] if len(self.separator) > 1 else [])]
         cells = [cell for row in self.rows for cell in row]
         return not any(mark in cell for cell in cells for mark in marks)
 
@@ -96,7 +84,6 @@ files = st.builds(
     separator=st.sampled_from(["\t", "\t", "\t", ",", ";", "|", " ", "::", "||", "\x1f"]),
     line_end=st.sampled_from(["\n", "\n", "\r\n"]),
     encoding=st.sampled_from(["utf-8", "utf-8", "utf-8-sig"]),
-    quoted=st.booleans(),
     ends=st.booleans(),
 )
 """Files with odd cells, separators, line ends and sizes."""
@@ -109,7 +96,6 @@ working_files = st.builds(
     separator=st.sampled_from(["\t", ",", "|", "::", "||"]),
     line_end=st.sampled_from(["\n", "\r\n"]),
     encoding=st.sampled_from(["utf-8", "utf-8-sig"]),
-    quoted=st.booleans(),
     ends=st.booleans(),
 )
 """Files that mean what they say; most of them can be trained on."""

@@ -1,0 +1,210 @@
+"""The one reader of tables: delimited text, JSON lines and parquet, in pieces of chosen columns.
+
+Data set files, raw tables of `convert` and histories of `recommend` all come through `read_pieces`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from recbole_lisa.datasets.layouts import Columns, Layout
+from recbole_lisa.datasets.source import NO_TEXT, RawFile
+from recbole_lisa.errors import UsageError, did_you_mean
+
+PIECE_ROWS = 2**18
+NOT_A_NUMBER = ["", "#N/A", "<NA>", "N/A", "n/a", "NA", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"]
+"""Texts that stand for a missing number. Of ids only the empty text is missing: NA and null are names like others."""
+
+_LINE_SUFFIXES = (".jsonl", ".json", ".ndjson")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+_SEPARATORS = (",", "\t", ";", "|", "::")
+_UNIT_SEPARATOR = "\x1f"
+
+
+def read_pieces(
+    raw: RawFile, layout: Layout, *, optional: Collection[str] = (), numbers: Collection[str] = ()
+) -> Iterator[pd.DataFrame]:
+    """Read columns of a table, at most `PIECE_ROWS` rows at a time; the name of the file says its kind.
+
+    Args:
+        raw: The file, at its start.
+        layout: Where the columns are; a name matches without RecBole's type, too (`user_id:token`).
+        optional: Roles that may have no column.
+        numbers: Roles that are parsed as float64, in delimited text.
+
+    Yields:
+        One column a role, in file order: text, NaN or None where the cell is empty.
+
+    Raises:
+        UsageError: A column is missing, a line is longer than the first, or the file is not of its kind.
+        ValueError: A cell of `numbers` is not a number.
+    """
+    suffix = Path(raw.name).suffix.lower()
+    if suffix in PARQUET_SUFFIXES:
+        yield from _read_parquet(raw, layout.table, optional)
+        return
+    encoding, start = raw.start(layout.encoding)
+    try:
+        if suffix in _LINE_SUFFIXES:
+            yield from _read_json_lines(raw, layout.lines or layout.table, encoding)
+            return
+        head = re.split("[\r\n]", start.lstrip("\r\n"), maxsplit=1)[0]
+        separator = layout.separator or _find_separator(head, layout.table)
+        with _CheckedText(raw, encoding, separator) as text:
+            yield from _read_delimited(raw.name, text, head, replace(layout, separator=separator), optional, numbers)
+    except UnicodeError as error:
+        raise UsageError(f"{raw.name} is not text in the encoding {encoding} ({error}): name its encoding") from error
+    except pd.errors.ParserWarning as error:
+        reason = "its first line has fewer cells than the lines below it"
+        raise UsageError(f"{raw.name} is no table separated by {separator!r}: {reason}") from error
+    except pd.errors.ParserError as error:
+        reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
+        raise UsageError(f"{raw.name} is no table separated by {separator!r}: {reason}") from error
+
+
+def _find_separator(head: str, columns: Columns) -> str:
+    """The separator that finds all named columns in the first line, else the most frequent one."""
+
+    def rank(separator: str) -> tuple[bool, int]:
+        names = [name.strip().strip('"') for name in head.split(separator)]
+        return all(column in names for column in columns.values()), len(names)
+
+    return max(_SEPARATORS, key=rank)
+
+
+def _read_delimited(
+    name: str, text: io.TextIOBase, head: str, layout: Layout, optional: Collection[str], numbers: Collection[str]
+) -> Iterator[pd.DataFrame]:
+    if not head:
+        raise UsageError(f"{name} is empty: it needs a header and a line for each interaction")
+    separator = layout.separator or ","
+    delimiter = _UNIT_SEPARATOR if len(separator) > 1 else separator
+    quoting = csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE
+    cells = next(csv.reader([head.replace(separator, delimiter)], delimiter=delimiter, quoting=quoting))  # type: ignore[arg-type]  # an int, not a literal
+    places = range(len(cells))
+    chosen = _positions(name, cells if layout.header else places, layout.table, optional)
+    floats = {chosen[role] for role in numbers}
+    options: dict[str, Any] = {
+        **{"sep": delimiter, "quoting": quoting, "header": 0 if layout.header else None, "names": list(places)},
+        **{"dtype": {place: "float64" if place in floats else "str" for place in places}, "index_col": False},
+        **{"na_values": {place: NOT_A_NUMBER if place in floats else [""] for place in places}},
+        **{"keep_default_na": False, "low_memory": False, "chunksize": PIECE_ROWS},
+    }
+    if tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1):
+        # Before 3.1 the default parser may be one unit off, which can reorder two times.
+        options["float_precision"] = "round_trip"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # a first row longer than the header
+        # All columns are read: if it skipped some, pandas would accept a line with too many cells.
+        with pd.read_csv(text, **options) as pieces:
+            for piece in pieces:
+                yield pd.DataFrame({role: piece[place] for role, place in chosen.items()})
+
+
+class _CheckedText(io.TextIOBase):
+    """Decoded text for pandas, which would end a cell at a NUL and read a long separator as a pattern."""
+
+    def __init__(self, raw: RawFile, encoding: str, separator: str) -> None:
+        self._text = io.TextIOWrapper(raw.stream, encoding, newline="")
+        self._name, self._separator, self._line = raw.name, separator, 1
+
+    def close(self) -> None:
+        """Close the file."""
+        self._text.close()
+        super().close()
+
+    def read(self, size: int | None = -1, /) -> str:
+        """At least `size` characters, with separators of one character."""
+        chunk = self._text.read(size)
+        if len(self._separator) > 1:
+            chunk += self._text.readline()  # so that no separator is cut
+            if _UNIT_SEPARATOR in chunk:
+                raise UsageError(f"{self._name} has a cell with {_UNIT_SEPARATOR!r}: use a separator of one character")
+            chunk = chunk.replace(self._separator, _UNIT_SEPARATOR)
+        if "\0" in chunk:
+            line = self._line + chunk.partition("\0")[0].count("\n")
+            raise UsageError(f"{self._name} has a NUL character in line {line}: {NO_TEXT}")
+        self._line += chunk.count("\n")
+        return chunk
+
+
+def _positions(name: str, labels: Sequence[Any], columns: Columns, optional: Collection[str] = ()) -> dict[str, int]:
+    """Role -> position of its column; of two columns of one name the first counts."""
+    known: dict[str | int, int] = {}
+    for spelling in (lambda label: label, lambda label: str(label).strip(), lambda label: str(label).partition(":")[0]):
+        for place, label in enumerate(labels):
+            known.setdefault(spelling(label), place)
+    for role, column in columns.items():
+        if column not in known and role not in optional:
+            names = list(map(str, labels))
+            listed, hint = ", ".join(names[:20]) or "none", did_you_mean(str(column), names)
+            raise UsageError(f"{name} has no column '{column}' for the {role}; it has {listed}.{hint} Use --{role}")
+    return {role: known[column] for role, column in columns.items() if column in known}
+
+
+# Numbers stay as they are written: an id such as 1.10 or of many digits is a text like any other.
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=lambda _: None)
+
+
+def _read_json_lines(raw: RawFile, keys: Columns, encoding: str) -> Iterator[pd.DataFrame]:
+    lines = enumerate(io.TextIOWrapper(raw.stream, encoding, newline="\n"), start=1)
+    while rows := [_parsed(line, number, raw.name) for number, line in islice(lines, PIECE_ROWS) if line.strip()]:
+        _positions(raw.name, list({key: None for row in rows for key in row}), keys)
+        columns = {role: [_json_text(raw.name, key, row.get(key)) for row in rows] for role, key in keys.items()}
+        yield pd.DataFrame(columns, dtype=object)
+
+
+def _parsed(line: str, number: int, name: str) -> dict[str | int, Any]:
+    try:
+        row = _DECODER.decode(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"line {number} of {name} is no JSON: {error}") from error
+    if not isinstance(row, dict):
+        content = line.strip()[:40]
+        raise UsageError(f"line {number} of {name} is no JSON object, it is {content!r}: write one object a line")
+    return row
+
+
+def _json_text(name: str, key: str | int, value: Any) -> str | None:
+    if isinstance(value, dict | list):
+        raise UsageError(f"{name} has {str(value)[:40]} as its '{key}', which must be a text or a number")
+    return str(value).lower() if isinstance(value, bool) else value or None
+
+
+def _read_parquet(raw: RawFile, columns: Columns, optional: Collection[str]) -> Iterator[pd.DataFrame]:
+    if raw.path is None:
+        raise UsageError(f"{raw.name} is a parquet file inside an archive: unpack it first")
+    try:
+        import pyarrow
+        from pyarrow import compute, parquet
+    except ImportError as error:
+        raise UsageError(f"'{raw.path}' needs pyarrow: pip install 'recbole-lisa[parquet]', or use csv") from error
+
+    def text(column: Any) -> Any:
+        if pyarrow.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if pyarrow.types.is_floating(column.type):
+            column = compute.if_else(compute.is_nan(column), None, column)
+        cells = column.cast(pyarrow.string())
+        return compute.if_else(compute.equal(cells, ""), None, cells).to_numpy(zero_copy_only=False)
+
+    try:
+        with parquet.ParquetFile(raw.path) as file:
+            names = file.schema_arrow.names
+            chosen = {role: names[at] for role, at in _positions(raw.name, names, columns, optional).items()}
+            for batch in file.iter_batches(PIECE_ROWS, columns=list(dict.fromkeys(chosen.values()))):
+                places = {role: batch.schema.names.index(name) for role, name in chosen.items()}
+                yield pd.DataFrame({role: text(batch.column(at)) for role, at in places.items()}, dtype=object)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UsageError(f"cannot read '{raw.path}': {error}") from error
