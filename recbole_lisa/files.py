@@ -50,6 +50,8 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, target)
+    except UsageError:
+        raise
     except Exception as error:
         reason = _file_error(error)
         if reason is None or reason.filename not in (None, str(temporary)):

@@ -11,16 +11,11 @@ import numpy as np
 from tqdm import tqdm
 
 from recbole_lisa.cli.arguments import UsageParser, positive
+from recbole_lisa.datasets.histories import UserHistory, read_user_histories
 from recbole_lisa.errors import UsageError
 from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.inputs import POLICIES, told_unknown
-from recbole_lisa.serving.tables import (
-    UserHistory,
-    check_table,
-    read_ids,
-    read_user_histories,
-    write_recommendations,
-)
+from recbole_lisa.serving.tables import check_table, read_ids, write_recommendations
 
 _USERS_AT_ONCE = 256
 _EPILOG = """\
