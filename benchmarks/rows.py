@@ -16,6 +16,7 @@ from torch.nn.functional import one_hot, scaled_dot_product_attention
 from benchmarks.backends import fastest_backend
 from benchmarks.problem import Case, Problem
 from recbole_lisa.attention import MECHANISMS, OPTIONAL_MECHANISMS, FullAttention, LISAAttention, build_attention
+from recbole_lisa.attention.base import CodedSequences
 from recbole_lisa.attention.gla import missing_requirement
 from recbole_lisa.ops.lisa import naive as naive_ops
 from recbole_lisa.ops.lisa.attention import lisa_attention_items
@@ -110,7 +111,7 @@ def lisa(problem: Problem, *, n_codewords: int, hard: bool = True, attend: Atten
 
     def forward() -> Tensor:
         if attend is None:
-            return module.attend(items, distinct, valid)
+            return module(CodedSequences(items, distinct), valid)
         return attend(items, codes, *module.table_and_values(), assignment=keys, decay=problem.decay)
 
     return Case(problem, forward, [*given, *parameters])

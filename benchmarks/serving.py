@@ -52,8 +52,8 @@ def build(sizes: Sizes) -> Recommender:
     codes = torch.randint(sizes.n_codewords, (sizes.n_items, sizes.n_codebooks)).to(code_dtype(sizes.n_codewords))
     items = CodedItems(codes, Codebook(**shape).codewords.detach())
     ids = IdMap.from_ids(map(str, range(sizes.n_items)))
-    weights = encoder_weights(model, items)
-    return Recommender(Bundle("LISABase", "random", model.encoder_settings(), weights, items, ids, 1.0))
+    weights = encoder_weights(model.encoder, items)
+    return Recommender(Bundle("LISABase", "random", model.encoder.settings(), weights, items, ids, 1.0))
 
 
 def reconstructed(recommender: Recommender) -> Tensor:

@@ -10,6 +10,7 @@ from torch.nn.functional import one_hot, scaled_dot_product_attention
 
 from benchmarks.errors import GateError
 from recbole_lisa.attention import FullAttention, LinearAttention, LISAAttention
+from recbole_lisa.attention.base import CodedSequences
 from recbole_lisa.ops.lisa.attention import read_histogram
 from recbole_lisa.ops.lisa.histogram import histogram_step, last_histogram
 from recbole_lisa.ops.quantize import Quantized
@@ -96,7 +97,7 @@ def lisa_step(session: Session, *, keep_tables: bool) -> Step:
         return read_histogram(histogram_step(state.histogram, keys, decay), query, table, values)
 
     distinct = Quantized(codes, codes.new_empty(N_ITEMS, 0), nothing)
-    return Step(call, [histogram], lambda: module.attend_last(items, distinct, full))
+    return Step(call, [histogram], lambda: module.last(CodedSequences(items, distinct), full))
 
 
 def _full(session: Session) -> tuple[FullAttention, Tensor, Tensor]:

@@ -56,7 +56,7 @@ def naive_loss(model: LISARecommender, batch: Batch) -> Tensor:
     n, length = items.shape
     x = model.embed(items.flatten())  # (N * L, D)
     codes, assignment, y = _quantize(model.codebook, x)
-    attention = model.attentions[0]
+    attention = model.encoder.attentions[0]
     table, values = attention.table_and_values()
     attended = naive_ops.lisa_attention_eager(
         codes.view(n, length, -1),
@@ -65,7 +65,7 @@ def naive_loss(model: LISARecommender, batch: Batch) -> Tensor:
         assignment=assignment.view(n, length, *assignment.shape[1:]),
         decay=float(attention.decay),
     )
-    stream = _drop(model, y.view(n, length, -1) + model.position_embedding.weight[:length])
+    stream = _drop(model, y.view(n, length, -1) + model.encoder.position_embedding.weight[:length])
     hidden = _encode(model, stream, attended).flatten(0, 1)  # (N * L, D)
     others = torch.cat([batch[key].flatten() for key in ("target_id_list", "neg_target_id_list")])
     x_others = model.embed(others)  # (2 * N * L, D)
@@ -86,11 +86,11 @@ def _first_of_each(ids: Tensor) -> Tensor:
 
 
 def _drop(model: LISARecommender, x: Tensor) -> Tensor:
-    return nn.functional.dropout(x, model.dropout.p, model.training)
+    return nn.functional.dropout(x, model.encoder.dropout.p, model.training)
 
 
 def _encode(model: LISARecommender, stream: Tensor, attended: Tensor) -> Tensor:
-    block = model.blocks[0]
+    block = model.encoder.blocks[0]
     first, act, _, last = block.feed_forward
     h = block.attention_norm(stream + _drop(model, attended))
     out: Tensor = block.feed_forward_norm(h + _drop(model, last(_drop(model, act(first(h))))))

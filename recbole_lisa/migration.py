@@ -24,6 +24,7 @@ from recbole_lisa.config.registry import model_class
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
+from recbole_lisa.model.attentive_recommender import current_names
 from recbole_lisa.quick_start import run_configured
 from recbole_lisa.training.checkpoint import load_checkpoint, save_checkpoint
 from recbole_lisa.training.resume import RUN_KEYS, check_data, run_state
@@ -96,25 +97,25 @@ def take_over(network: Any, weights: Mapping[str, torch.Tensor]) -> None:
     Raises:
         UsageError: The sizes differ.
     """
-    own = network.state_dict()
+    weights, own = current_names(weights), network.state_dict()
     shared = {
-        name: value for name, value in weights.items() if name.split(".")[0] not in ("attentions", "item_codebook")
+        name: value for name, value in weights.items() if not name.startswith(("encoder.attentions.", "item_codebook."))
     }
     codebook = {
-        name.replace("item_codebook.", "attentions.0.codebook."): value
+        name.replace("item_codebook.", "encoder.attentions.0.codebook."): value
         for name, value in weights.items()
         if name.startswith("item_codebook.")
     }
     query, key, value, output = (
-        weights[f"attentions.0.{name}.weight"].t() for name in ("query", "key", "value", "output")
+        weights[f"encoder.attentions.0.{name}.weight"].t() for name in ("query", "key", "value", "output")
     )
     projections = {"query": query, "key": key, "value": value @ output}
-    constant = weights["attentions.0.value.bias"] @ output + weights["attentions.0.output.bias"]
+    constant = weights["encoder.attentions.0.value.bias"] @ output + weights["encoder.attentions.0.output.bias"]
     taken = {
         **shared,
         **codebook,
-        **{f"attentions.0.{n}": w.expand_as(own[f"attentions.0.{n}"]) for n, w in projections.items()},
-        "position_embedding.weight": weights["position_embedding.weight"] + constant,
+        **{f"encoder.attentions.0.{n}": w.expand_as(own[f"encoder.attentions.0.{n}"]) for n, w in projections.items()},
+        "encoder.position_embedding.weight": weights["encoder.position_embedding.weight"] + constant,
     }
     try:
         network.load_state_dict({**own, **taken})

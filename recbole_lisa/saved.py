@@ -176,7 +176,7 @@ def bundle_of(model: Any, raw_ids: Sequence[str], dataset: str) -> Bundle:
     """
     model.eval()
     try:
-        encoder = model.encoder_settings()
+        encoder = model.encoder.settings()
     except ValueError as error:
         raise UsageError(f"{type(model).__name__} cannot be exported: {error}") from error
     items = model.item_store().cpu()
@@ -184,7 +184,7 @@ def bundle_of(model: Any, raw_ids: Sequence[str], dataset: str) -> Bundle:
         model=type(model).__name__,
         dataset=dataset,
         encoder=encoder,
-        weights=encoder_weights(model, items),
+        weights=encoder_weights(model.encoder, items),
         items=items,
         ids=IdMap.from_ids(raw_ids),
         time_unit=float(model.time_unit),

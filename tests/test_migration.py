@@ -51,8 +51,8 @@ def test_items_are_the_transformer_s(projection: str) -> None:
     assert torch.equal(theirs.quantized.codes, ours.quantized.codes)
     assert [name for name, p in lisa.named_parameters() if not p.requires_grad] == [
         "item_embedding.weight",
-        "attentions.0.codebook.codewords",
-        "attentions.0.codebook.bilinear",
+        "encoder.attentions.0.codebook.codewords",
+        "encoder.attentions.0.codebook.bilinear",
     ]
 
 
@@ -61,12 +61,12 @@ def test_where_every_codebook_attends_alike_nothing_changes(decay: float) -> Non
     """One item repeated, no positions: all attention lies on it, whatever the scores."""
     transformer, lisa = pair(histogram_decay=decay)
     with torch.no_grad():
-        constant = transformer.attentions[0].output(transformer.attentions[0].value.bias)
-        transformer.position_embedding.weight.zero_()
-        lisa.position_embedding.weight.copy_(constant.expand_as(lisa.position_embedding.weight))
+        constant = transformer.encoder.attentions[0].output(transformer.encoder.attentions[0].value.bias)
+        transformer.encoder.position_embedding.weight.zero_()
+        lisa.encoder.position_embedding.weight.copy_(constant.expand_as(lisa.encoder.position_embedding.weight))
     items, valid = torch.full((1, 7), 3), torch.ones(1, 7, dtype=torch.bool)
-    theirs = transformer.encode(Sequences(items, valid), transformer.item_view())
-    assert_close(lisa.encode(Sequences(items, valid), lisa.item_view()), theirs)
+    theirs = transformer.encoder.encode(Sequences(items, valid), transformer.item_view()).hidden
+    assert_close(lisa.encoder.encode(Sequences(items, valid), lisa.item_view()).hidden, theirs)
 
 
 def test_frozen_items_stay_and_the_rest_learns(transformer: Path, tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_frozen_items_stay_and_the_rest_learns(transformer: Path, tmp_path: Path
         assert torch.equal(model.item_embedding.weight, before.item_embedding.weight)
         assert torch.equal(model.codebook.codewords, before.codebook.codewords)
         assert torch.equal(model.codebook.bilinear, before.codebook.bilinear)
-    assert not torch.equal(start.attentions[0].query, end.attentions[0].query)
-    assert not torch.equal(start.position_embedding.weight, end.position_embedding.weight)
+    assert not torch.equal(start.encoder.attentions[0].query, end.encoder.attentions[0].query)
+    assert not torch.equal(start.encoder.position_embedding.weight, end.encoder.position_embedding.weight)
 
 
 def test_without_epochs_the_metrics_are_told_and_nothing_is_trained(
@@ -102,7 +102,7 @@ def test_without_epochs_the_metrics_are_told_and_nothing_is_trained(
     assert main(["migrate", *words, "--overwrite"]) == 0
     config, model, *_ = load_data_and_model(out)
     assert (config["model"], config["histogram_decay"], config["n_codewords"]) == ("LISABase", 0, 8)
-    assert model.attentions[0].decay == 0
+    assert model.encoder.attentions[0].decay == 0
 
 
 @pytest.mark.parametrize(

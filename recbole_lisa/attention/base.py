@@ -1,83 +1,63 @@
-"""The one contract of all attention mechanisms."""
+"""The one contract of all attention mechanisms. Letters of shapes: N batch, L length, D width, U distinct items."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from recbole_lisa.attention.codebook import Codebook
+from recbole_lisa.ops.quantize import Quantized
+
+
+class CodedSequences(NamedTuple):
+    """N sequences of items that are quantised already: rows (N, L) int64 index the U distinct items of quantized."""
+
+    rows: Tensor
+    quantized: Quantized
+
+
+Input = Tensor | CodedSequences
+"""What an attention reads: vectors (N, L, D), or codes where it has a quantizer."""
+
 
 def final_positions(valid: Tensor) -> Tensor:
-    """Index of each row's last real item.
-
-    Args:
-        valid: (N, L) bool, padding on the right.
-
-    Returns:
-        (N,) int64; 0 for a row of padding only.
-    """
+    """Index of each row's last item: valid (N, L) -> (N,) int64; 0 for a row of padding only."""
     return (valid.sum(dim=1) - 1).clamp_min(0)
 
 
 def take_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """x[n, positions[n]].
-
-    Args:
-        x: (N, L, D).
-        positions: (N,).
-
-    Returns:
-        (N, D).
-    """
+    """x[n, positions[n]]: x (N, L, D), positions (N,) -> (N, D)."""
     return x.gather(1, positions.view(-1, 1, 1).expand(-1, 1, x.shape[-1])).squeeze(1)
 
 
-def take_valid(x: Tensor, valid: Tensor) -> Tensor:
-    """x at the real positions, without a copy where there are no others.
-
-    Args:
-        x: (N, L, D).
-        valid: (N, L) bool.
-
-    Returns:
-        (M, D).
-    """
+def take_non_padding(x: Tensor, valid: Tensor) -> Tensor:
+    """x at the M non-padding positions, without a copy if there is no padding: (N, L, D), (N, L) -> (M, D)."""
     return x.flatten(0, 1) if bool(valid.all()) else x[valid]
 
 
-def project_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
-    """layer(x) in the type of its parameters, also under autocast: what is chosen by argmax must not hang on rounding.
-
-    Args:
-        layer: a linear layer.
-        x: (..., D).
-
-    Returns:
-        (..., D).
-    """
-    with torch.autocast(x.device.type, enabled=False):
-        out: Tensor = layer(x.to(layer.weight.dtype))
-    return out
-
-
-def keep_real(x: Tensor, valid: Tensor) -> Tensor:
-    """x with 0 at padding, whatever stood there: 0 times NaN would be NaN.
-
-    Args:
-        x: (N, L, D).
-        valid: (N, L) bool.
-
-    Returns:
-        (N, L, D).
-    """
+def zero_padding(x: Tensor, valid: Tensor) -> Tensor:
+    """x (N, L, D) with 0 at padding. A product would not do: 0 times NaN is NaN."""
     return x.masked_fill(~valid.unsqueeze(-1), 0.0)
 
 
+def apply_layer(layer: nn.Module, x: Tensor) -> Tensor:
+    """layer(x), typed: torch declares the result of a module as Any."""
+    out: Tensor = layer(x)
+    return out
+
+
+def project_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
+    """layer(x) in the type of its parameters, also under autocast: an argmax of it must not depend on rounding."""
+    with torch.autocast(x.device.type, enabled=False):
+        return apply_layer(layer, x.to(layer.weight.dtype))
+
+
 def check_sizes(**sizes: int) -> None:
-    """Refuse numbers below 1.
+    """Refuse sizes below 1.
 
     Args:
-        **sizes: by the names that the user knows them by.
+        **sizes: by the names of the constructor's arguments.
 
     Raises:
         ValueError: one of them is below 1.
@@ -87,22 +67,15 @@ def check_sizes(**sizes: int) -> None:
             raise ValueError(f"{name} must be at least 1, got {size}")
 
 
-def check_causality(causality: str, known: tuple[str, ...]) -> str:
-    """Refuse a form of causality that a mechanism does not have.
-
-    Args:
-        causality: the form asked for.
-        known: the forms there are.
-
-    Returns:
-        causality.
+def sees_the_future(causality: str) -> bool:
+    """Whether a form of causality is the published one.
 
     Raises:
-        ValueError: it is not one of them.
+        ValueError: it is neither strict nor published.
     """
-    if causality not in known:
-        raise ValueError(f"causality must be {' or '.join(map(repr, known))}, got {causality!r}")
-    return causality
+    if causality not in ("strict", "published"):
+        raise ValueError(f"causality must be 'strict' or 'published', got {causality!r}")
+    return causality == "published"
 
 
 def identity(x: Tensor) -> Tensor:
@@ -113,57 +86,146 @@ def identity(x: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Self attention over right-padded sequences.
 
-    A mechanism is a module whose constructor takes plain keywords and that attends in everywhere() and, if there is a
-    shorter way to it, at_last(). Both are called with at least one position and with 0 at padding; forward() and last()
-    see to that and to a result of 0 at padding. Then:
+    A mechanism is a module whose constructor takes plain keywords. It implements everywhere() and, if there is a
+    shorter way, at_last(). Both get at least one row and one position, and 0 at padding. forward() and last() check the
+    input, zero the padding of x and of the result, and answer an empty input. Then:
 
-    - x (N, L, D) and valid (N, L) bool in, (N, L, D) out, any L from 0 up; the output at padding is 0;
+    - x (N, L, D) and valid (N, L) bool in, (N, L, D) out, for any N and L from 0 up; the output at padding is 0;
     - x has the dtype of the parameters, or autocast is on;
-    - padding, whatever it holds, NaN too, never changes a real position, a gradient or the state of the module, nor
-      does another row of the batch change a position;
-    - when is_causal, position i attends to positions up to i only, and unless sees_future, depends on them only;
+    - the content of padding (NaN too) changes no other position, no gradient and no buffer of the module; neither does
+      another row of the batch;
+    - if is_causal, position i attends to positions up to i only; unless sees_future, it depends on them only;
     - in eval mode the same input gives the same output.
 
-    sees_future marks a published form whose choice among the earlier positions depends on later ones; remedy names the
-    alternative. compiles is False where loops depend on the data: torch.compile would compile them again and again.
-    sum_over_processes replaces a tensor by its sum over all training processes; the training code sets it, the default
-    is the identity. A mechanism that averages over a training batch sums through it, and every process calls it the
-    same number of times in each batch.
+    What the encoder reads of a mechanism:
+
+    Attributes:
+        hidden_size: D.
+        is_causal: position i attends to positions up to i only.
+        sees_future: a published form whose choice among the earlier positions depends on later ones.
+        remedy: what to do against sees_future.
+        compiles: False where loops depend on the data: torch.compile would compile them again and again.
+        has_state: init_state, state_of and step keep a history of any length at constant size.
+        needs_time_gaps: forward needs the time between items.
+        quantizer: the codebooks that turn vectors into codes; then forward takes codes as well. None: vectors only.
+        sum_over_processes: replaces a tensor by its sum over all training processes; the training code sets it. A
+            mechanism that averages over a training batch sums through it, as often in each process.
     """
 
     is_causal: bool = True
     sees_future: bool = False
     remedy: str = "causality 'strict' chooses from the past only"
     compiles: bool = True
+    has_state: bool = False
+    needs_time_gaps: bool = False
     sum_over_processes: Callable[[Tensor], Tensor] = staticmethod(identity)
     _keywords: dict[str, Any]
 
     def __new__(cls, *_: Any, **keywords: Any) -> "Attention":
-        """Note the constructor's keywords, so that every mechanism can say how to build it again."""
+        """Keep the constructor's keywords for settings()."""
         module = super().__new__(cls)
         object.__setattr__(module, "_keywords", keywords)
         return module
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        check_sizes(hidden_size=hidden_size)
+        self.hidden_size = hidden_size
+
+    @property
+    def quantizer(self) -> Codebook | None:
+        """The codebooks that quantise the input, or None."""
+        return None
 
     def settings(self) -> dict[str, Any]:
         """The keywords that build a module of the same shape, as plain values."""
         return dict(self._keywords)
 
-    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
-        if not x.shape[1]:
-            return x
-        return keep_real(self.everywhere(keep_real(x, valid), valid), valid)
+    def frozen(self) -> "Attention":
+        """The same for inference only: what depends on the parameters alone is computed once."""
+        return self
 
-    def last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Attend at each row's final real position only: x (N, L, D), valid (N, L) -> (N, D)."""
-        if not x.shape[1]:
-            return x.new_zeros(x.shape[0], x.shape[2])
-        return self.at_last(keep_real(x, valid), valid).masked_fill(~valid.any(dim=1, keepdim=True), 0.0)
+    def forward(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
+        """Attend at every position.
+
+        Args:
+            x: (N, L, D), or codes where there is a quantizer.
+            valid: (N, L) bool, True at items, padding on the right.
+            time_gaps: (N, L) time since the previous item, where needs_time_gaps.
+
+        Returns:
+            (N, L, D), 0 at padding.
+
+        Raises:
+            ValueError: on another shape or dtype.
+        """
+        vectors = self.checked_vectors(x, valid)
+        if not valid.numel():
+            return vectors
+        return zero_padding(self.everywhere(zero_padding(vectors, valid), valid), valid)
+
+    def non_padding(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
+        """As forward, at the M non-padding positions only, row after row: (M, D)."""
+        return take_non_padding(self(x, valid, time_gaps), valid)
+
+    def last(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
+        """As forward, at each row's final item only: (N, D), 0 for a row of padding."""
+        vectors = self.checked_vectors(x, valid)
+        if not valid.numel():
+            return vectors.new_zeros(len(valid), self.hidden_size)
+        return self.at_last(zero_padding(vectors, valid), valid).masked_fill(~valid.any(dim=1, keepdim=True), 0.0)
 
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
-        """As forward: x is 0 at padding, L is at least 1, and what is returned at padding does not matter."""
+        """As forward: x is 0 at padding, N and L are at least 1, and the result at padding does not matter."""
         raise NotImplementedError
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """As last: x is 0 at padding, L is at least 1, and what a row of padding gets does not matter."""
+        """As last: x is 0 at padding, N and L are at least 1, and the result of a row of padding does not matter."""
         return take_positions(self.everywhere(x, valid), final_positions(valid))
+
+    def init_state(self, n: int) -> Any:
+        """The empty history of n users: a NamedTuple of tensors; only where has_state."""
+        raise NotImplementedError
+
+    def state_of(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Any:
+        """The state after whole sequences, arguments as in forward: float64, as a sum over any length."""
+        raise NotImplementedError
+
+    def step(self, state: Any, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Append one item a user, at any position and at a cost that does not depend on it.
+
+        Args:
+            state: of N users.
+            x: the new vectors (N, D), or their codes where there is a quantizer.
+            time_gap: (N,), where needs_time_gaps.
+
+        Returns:
+            The output at the new position (N, D), and the new state.
+        """
+        raise NotImplementedError
+
+    def checked_vectors(self, x: Input, valid: Tensor) -> Tensor:
+        """Check an input of vectors and return it.
+
+        Raises:
+            ValueError: as check_input, or x holds codes.
+        """
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{type(self).__name__} attends to vectors (N, L, {self.hidden_size}), got codes")
+        self.check_input(x, valid)
+        return x
+
+    def check_input(self, x: Input, valid: Tensor) -> None:
+        """Refuse an input of another shape or dtype.
+
+        Raises:
+            ValueError: the message names the shapes.
+        """
+        shape = x.shape if isinstance(x, Tensor) else (*x.rows.shape, self.hidden_size)
+        if len(shape) != 3 or shape[2] != self.hidden_size:
+            raise ValueError(f"x must be (N, L, {self.hidden_size}), got {tuple(shape)}")
+        if valid.dtype != torch.bool or valid.shape != shape[:2]:
+            raise ValueError(f"valid must be bool {tuple(shape[:2])}, got {valid.dtype} {tuple(valid.shape)}")
+        dtype = next((parameter.dtype for parameter in self.parameters()), None)
+        if isinstance(x, Tensor) and x.dtype != (dtype or x.dtype) and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(f"x is {x.dtype}, but the parameters are {dtype}: convert one of them, or use autocast")

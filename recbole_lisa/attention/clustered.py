@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, check_sizes, final_positions, project_exactly
+from recbole_lisa.attention.base import Attention, apply_layer, check_sizes, final_positions, project_exactly
 from recbole_lisa.ops.clustered_attention import (
     Groups,
     bidirectional_clustered_attention,
@@ -25,11 +25,11 @@ class ClusteredAttention(Attention):
         out_i = softmax over { j in top_c(i), j <= i } of q_i k_j / sqrt(D), times v_j;   0 when all are later
 
     This is the causal form of the public implementation. It sees the future: clusters, means and top keys depend on
-    the whole sequence. Only at the last real position, where nothing is later, does this not matter. The bidirectional
+    the whole sequence. At the final item, where nothing is later, this does not matter. The bidirectional
     form is that of the method's paper: the keys outside top_c enter with the weights of m_c.
 
     Deviations from the public implementation, which draws planes in each call: planes are drawn once from a seed and
-    saved; k-means starts at positions spread evenly over the real ones and an empty cluster keeps its centroid, so
+    saved; k-means starts at positions spread evenly over the items and an empty cluster keeps its centroid, so
     that the same input gives the same output; a row of l items has min(C, l) clusters and min(K, l) top keys, whatever
     its neighbours in the batch.
 
@@ -41,7 +41,7 @@ class ClusteredAttention(Attention):
         n_kmeans_iterations: assignments to clusters.
         hash_seed: seed of planes and offsets.
         causality: published, the only one.
-        bidirectional: attend to all real positions.
+        bidirectional: attend to all items.
 
     Raises:
         ValueError: a number below 1, or another causality.
@@ -62,9 +62,8 @@ class ClusteredAttention(Attention):
         causality: str = "published",
         bidirectional: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(hidden_size)
         check_sizes(
-            hidden_size=hidden_size,
             n_clusters=n_clusters,
             n_top_keys=n_top_keys,
             n_hash_planes=n_hash_planes,
@@ -91,13 +90,13 @@ class ClusteredAttention(Attention):
         return self._attend(x, valid, query, centroid, group_queries(cluster, n_clusters))
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); keys of its cluster alone."""
+        """Attend at the final item only: x (N, L, D), valid (N, L) -> (N, D); keys of its cluster alone."""
         query, cluster, _ = self._cluster(x, valid)
         final = final_positions(valid).unsqueeze(1)  # (N, 1)
         other = (cluster != cluster.gather(1, final)).long()
         centroid = cluster_means(query, other, valid, 2)[:, :1]  # (N, 1, D)
-        nought = torch.zeros_like(final)
-        return self._attend(x, valid, query, centroid, Groups(final.unsqueeze(2), nought, nought)).squeeze(1)
+        zero = torch.zeros_like(final)
+        return self._attend(x, valid, query, centroid, Groups(final.unsqueeze(2), zero, zero)).squeeze(1)
 
     def _cluster(self, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, int]:
         """Scaled queries (N, L, D), their clusters (N, L), and how many clusters there are at most."""
@@ -110,5 +109,4 @@ class ClusteredAttention(Attention):
     def _attend(self, x: Tensor, valid: Tensor, query: Tensor, centroid: Tensor, groups: Groups) -> Tensor:
         key = project_exactly(self.key, x)
         attended = self._attention(query, key, self.value(x), centroid, valid, groups, n_top=self.n_top_keys)
-        out: Tensor = self.output(attended)
-        return out
+        return apply_layer(self.output, attended)

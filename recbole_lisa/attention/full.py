@@ -1,23 +1,23 @@
-"""Exact softmax attention through torch's fused kernels: the honest vanilla Transformer."""
+"""Exact softmax attention on torch's fused kernels."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from recbole_lisa.attention.base import Attention, check_sizes, final_positions, take_positions
+from recbole_lisa.attention.base import Attention, apply_layer, final_positions, take_positions
 
 
 class FullAttention(Attention):
     """softmax(Q K^T / sqrt(D / H)) V, then an output projection (LISA, Eq. 1; Vaswani et al. 2017).
 
-    O(L^2 D) time, O(L) memory where a flash kernel serves the device. With padding on the right the causal mask alone
-    keeps padding out of every real position, so the flash kernel needs no mask.
+    O(L^2 D) time, O(L) memory where the device has a flash kernel. Padding is on the right, so that the causal mask
+    alone hides it from every item.
 
     Args:
         hidden_size: D.
         n_heads: H, divides D.
-        dropout: probability on the attention weights (above 0 torch leaves the flash kernel on CPU).
-        bidirectional: attend to all real positions.
+        dropout: probability on the attention weights (above 0 torch does not use the flash kernel on the CPU).
+        bidirectional: attend to all items.
 
     Raises:
         ValueError: hidden_size below 1, when n_heads does not divide hidden_size, or dropout is outside [0, 1).
@@ -26,8 +26,7 @@ class FullAttention(Attention):
     def __init__(
         self, *, hidden_size: int, n_heads: int = 1, dropout: float = 0.0, bidirectional: bool = False
     ) -> None:
-        super().__init__()
-        check_sizes(hidden_size=hidden_size)
+        super().__init__(hidden_size)
         if n_heads < 1 or hidden_size % n_heads:
             raise ValueError(f"n_heads must divide hidden_size {hidden_size}, got {n_heads}")
         if not 0 <= dropout < 1:
@@ -54,8 +53,7 @@ class FullAttention(Attention):
             is_causal=is_causal,
             dropout_p=self.dropout if self.training else 0.0,
         )  # (N, H, L, D / H)
-        out: Tensor = self.output(attended.transpose(1, 2).flatten(2))
-        return out
+        return apply_layer(self.output, attended.transpose(1, 2).flatten(2))
 
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
@@ -63,13 +61,13 @@ class FullAttention(Attention):
         return self._attend(x, x, mask, is_causal=self.is_causal)
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Attend at the final real position only, O(L D): x (N, L, D), valid (N, L) -> (N, D)."""
+        """Attend at the final item only, O(L D): x (N, L, D), valid (N, L) -> (N, D)."""
         query = take_positions(x, final_positions(valid)).unsqueeze(1)  # (N, 1, D)
         return self._attend(query, x, self._key_mask(valid), is_causal=False).squeeze(1)
 
     @staticmethod
     def _key_mask(valid: Tensor) -> Tensor:
-        """(N, 1, 1, L) keys that count; a row of padding only keeps its first, so that its softmax is defined."""
+        """(N, 1, 1, L) keys of items; a row of padding keeps its first key, so that its softmax is defined."""
         first = torch.zeros_like(valid)
         first[:, 0] = True
         return (valid | (first & ~valid.any(dim=1, keepdim=True)))[:, None, None, :]

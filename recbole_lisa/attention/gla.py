@@ -8,17 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, silu
 
-from recbole_lisa.attention.base import Attention, check_sizes
+from recbole_lisa.attention.base import Attention, apply_layer
 
 GATE_NORMALIZER = 16.0
-"""The logarithm of a gate is divided by this, so that it starts near 1; the published value."""
+"""The logarithm of a gate is divided by this, so that the gate starts near 1; the published value."""
 GATE_RANK = 16
 """Width between the two layers of the gates; the published value."""
 Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 
 
 def missing_requirement() -> str | None:
-    """What gated linear attention lacks here, or None."""
+    """What gated linear attention lacks on this machine, or None."""
     for module, package in (("fla", "flash-linear-attention"), ("triton", "triton")):
         if find_spec(module) is None:
             return f"{package} is not installed: pip install flash-linear-attention"
@@ -56,8 +56,7 @@ class GatedLinearAttention(Attention):
     """
 
     def __init__(self, *, hidden_size: int, n_heads: int = 4) -> None:
-        super().__init__()
-        check_sizes(hidden_size=hidden_size)
+        super().__init__(hidden_size)
         if n_heads < 1 or hidden_size % (2 * n_heads):
             raise ValueError(f"twice n_heads must divide hidden_size {hidden_size}, got n_heads {n_heads}")
         self._recurrence = load_recurrence()
@@ -74,8 +73,7 @@ class GatedLinearAttention(Attention):
         gate = logsigmoid(self.forget_gate(x)) / GATE_NORMALIZER
         attended, _ = self._recurrence(*(self._heads(y) for y in (self.query(x), self.key(x), self.value(x), gate)))
         normed = self.norm(attended.to(self.norm.weight.dtype)).flatten(2)  # (N, L, D)
-        out: Tensor = self.output(silu(self.output_gate(x)) * normed)
-        return out
+        return apply_layer(self.output, silu(self.output_gate(x)) * normed)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], self.n_heads, -1)  # (N, L, H, K or V)

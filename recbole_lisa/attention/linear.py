@@ -5,8 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, check_sizes, final_positions, keep_real, take_positions
+from recbole_lisa.attention.base import Attention, Input, apply_layer, final_positions, take_positions, zero_padding
 from recbole_lisa.ops.linear_attention import linear_attention
+from recbole_lisa.ops.quantize import Quantized
 
 
 class LinearState(NamedTuple):
@@ -33,9 +34,10 @@ class LinearAttention(Attention):
         ValueError: hidden_size below 1.
     """
 
+    has_state = True
+
     def __init__(self, *, hidden_size: int) -> None:
-        super().__init__()
-        check_sizes(hidden_size=hidden_size)
+        super().__init__(hidden_size)
         self.query, self.key, self.value, self.output = (nn.Linear(hidden_size, hidden_size) for _ in range(4))
         for layer in (self.query, self.key, self.value, self.output):
             nn.init.xavier_uniform_(layer.weight)
@@ -47,37 +49,36 @@ class LinearAttention(Attention):
         key = positive_features(self.key(x)) * valid.unsqueeze(-1)
         with torch.autocast(x.device.type, enabled=False):
             attended = linear_attention(query, key, self.value(x).to(query.dtype))
-        return self._project(attended, x.dtype)
+        return apply_layer(self.output, attended.to(x.dtype))
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Attend at the final real position only, O(L D): x (N, L, D), valid (N, L) -> (N, D)."""
+        """Attend at the final item only, O(L D): x (N, L, D), valid (N, L) -> (N, D)."""
         query = positive_features(self.query(take_positions(x, final_positions(valid))))  # (N, D)
         key = positive_features(self.key(x)) * valid.unsqueeze(-1)  # (N, L, D)
         weights = (key @ query.unsqueeze(-1)).squeeze(-1)  # (N, L)
         total = weights.sum(dim=1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
         attended = ((weights / total).unsqueeze(1) @ self.value(x).to(weights.dtype)).squeeze(1)
-        return self._project(attended, x.dtype)
+        return apply_layer(self.output, attended.to(x.dtype))
 
     def init_state(self, n: int) -> LinearState:
         """The empty history of n users."""
         weight = self.query.weight
         return LinearState(weight.new_zeros(n, *weight.shape), weight.new_zeros(n, weight.shape[0]))
 
-    def step(self, state: LinearState, x: Tensor) -> tuple[Tensor, LinearState]:
-        """Append one vector a user in O(D^2): x (N, D) -> output at the new position (N, D) and the new state."""
+    def step(
+        self, state: LinearState, x: Tensor | Quantized, time_gap: Tensor | None = None
+    ) -> tuple[Tensor, LinearState]:
+        """Append one vector a user in O(D^2); see Attention."""
+        assert isinstance(x, Tensor)
         query, key = positive_features(self.query(x)), positive_features(self.key(x))
         products = state.products + key.unsqueeze(-1) * self.value(x).unsqueeze(1)
         state = LinearState(products, state.mass + key)
         query = query.to(products.dtype)
         attended = (query.unsqueeze(1) @ products).squeeze(1) / (query * state.mass).sum(dim=-1, keepdim=True)
-        return self._project(attended, x.dtype), state
+        return apply_layer(self.output, attended.to(x.dtype)), state
 
-    def state_of(self, x: Tensor, valid: Tensor) -> LinearState:
-        """The state after whole sequences x (N, L, D), valid (N, L): float64, as a sum over any length."""
-        x = keep_real(x, valid)
+    def state_of(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> LinearState:
+        """The state after whole sequences; see Attention."""
+        x = zero_padding(self.checked_vectors(x, valid), valid)
         key = (positive_features(self.key(x)) * valid.unsqueeze(-1)).double()  # (N, L, D)
         return LinearState(key.transpose(1, 2) @ self.value(x).double(), key.sum(dim=1))
-
-    def _project(self, attended: Tensor, dtype: torch.dtype) -> Tensor:
-        out: Tensor = self.output(attended.to(dtype))
-        return out

@@ -5,7 +5,14 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, check_sizes, final_positions, keep_real, take_positions
+from recbole_lisa.attention.base import (
+    Attention,
+    apply_layer,
+    check_sizes,
+    final_positions,
+    take_positions,
+    zero_padding,
+)
 
 
 class Linformer(Attention):
@@ -27,8 +34,8 @@ class Linformer(Attention):
     is_causal = False
 
     def __init__(self, *, hidden_size: int, max_length: int, n_projected: int = 128) -> None:
-        super().__init__()
-        check_sizes(hidden_size=hidden_size, max_length=max_length, n_projected=n_projected)
+        super().__init__(hidden_size)
+        check_sizes(max_length=max_length, n_projected=n_projected)
         self.query, self.key, self.value = (nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(3))
         self.output = nn.Linear(hidden_size, hidden_size)
         bound = 1 / math.sqrt(n_projected)
@@ -41,7 +48,7 @@ class Linformer(Attention):
         return self._attend(self.query(x), x, valid)
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D)."""
+        """Attend at the final item only: x (N, L, D), valid (N, L) -> (N, D)."""
         query = self.query(take_positions(x, final_positions(valid))).unsqueeze(1)  # (N, 1, D)
         return self._attend(query, x, valid).squeeze(1)
 
@@ -49,8 +56,7 @@ class Linformer(Attention):
         length, longest = x.shape[1], self.key_projection.shape[0]
         if length > longest:
             raise ValueError(f"Linformer was built for {longest} positions, got a sequence of {length}")
-        key = self.key_projection[:length].t() @ keep_real(self.key(x), valid)  # (N, k, D)
-        value = self.value_projection[:length].t() @ keep_real(self.value(x), valid)  # (N, k, D)
+        key = self.key_projection[:length].t() @ zero_padding(self.key(x), valid)  # (N, k, D)
+        value = self.value_projection[:length].t() @ zero_padding(self.value(x), valid)  # (N, k, D)
         weights = torch.softmax(query @ key.transpose(1, 2) / math.sqrt(x.shape[-1]), dim=-1)  # (N, L, k)
-        out: Tensor = self.output(weights @ value)
-        return out
+        return apply_layer(self.output, weights @ value)

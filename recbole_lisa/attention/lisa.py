@@ -1,12 +1,14 @@
 """LISA: linear-time self attention with codeword histograms (WWW 2021)."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, keep_real
+from recbole_lisa.attention.base import Attention, CodedSequences, Input, zero_padding
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.ops.lisa.attention import (
     lisa_attention_items,
@@ -15,12 +17,13 @@ from recbole_lisa.ops.lisa.attention import (
     read_histogram,
 )
 from recbole_lisa.ops.lisa.histogram import histogram_step, last_histogram
+from recbole_lisa.ops.lisa.readout import ScoreTable, read_scored, row_span, score_table
 from recbole_lisa.ops.quantize import Quantized
 
 PROJECTIONS = ("per_codebook", "shared")
 DEFAULT_DECAY = 0.1
 BLOCK_ROWS = 2**13
-"""Vectors that LISA quantises at once when nothing is to be differentiated and codes are all that stays of them."""
+"""Vectors that are quantised at a time where only their codes are kept and no gradient is needed."""
 
 
 class LISAState(NamedTuple):
@@ -49,11 +52,13 @@ class LISAAttention(Attention):
         decay: of the histogram a step: a number (0 = the paper), "learnable" (one scalar, starts at 0.1), or "time"
             (one learnable rate times the time gap before each item).
         bidirectional: sum the histogram over the whole sequence; needs decay 0.
-        codebook: quantiser to share instead of an own one (the recommender's, over its item table).
+        codebook: quantiser to use instead of a new one (the recommender's, over its item table).
 
     Raises:
         ValueError: on an unknown projection or decay, or bidirectional with a decay.
     """
+
+    has_state = True
 
     def __init__(
         self,
@@ -70,7 +75,7 @@ class LISAAttention(Attention):
         bidirectional: bool = False,
         codebook: Codebook | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(hidden_size)
         if projection not in PROJECTIONS:
             raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
         if not (decay in ("learnable", "time") or (isinstance(decay, int | float) and decay >= 0)):
@@ -88,6 +93,7 @@ class LISAAttention(Attention):
         )
         self.is_causal = not bidirectional
         self.decay = decay
+        self.needs_time_gaps = decay == "time"
         start = math.log(math.expm1(DEFAULT_DECAY))
         self.raw_decay = nn.Parameter(torch.tensor(start)) if isinstance(decay, str) else None
         n_projections = 1 if projection == "shared" else self.codebook.n_codebooks
@@ -99,9 +105,18 @@ class LISAAttention(Attention):
                 nn.init.xavier_normal_(matrix)
 
     def settings(self) -> dict[str, Any]:
-        """The keywords that build a module of the same shape, with an own quantiser, as plain values."""
-        own = {name: value for name, value in self._keywords.items() if name != "codebook"}
-        return own | self.codebook.settings()
+        """The keywords that build a module of the same shape with its own quantiser, as plain values."""
+        keywords = {name: value for name, value in self._keywords.items() if name != "codebook"}
+        return keywords | self.codebook.settings()
+
+    @property
+    def quantizer(self) -> Codebook:
+        """The codebooks that quantise the input."""
+        return self.codebook
+
+    def frozen(self) -> "LISAAttention":
+        """See FrozenLISA."""
+        return FrozenLISA(self)
 
     def table_and_values(self) -> tuple[Tensor, Tensor]:
         """Inner-product table T (B, W, W) and projected codebooks (B, W, D)."""
@@ -116,7 +131,7 @@ class LISAAttention(Attention):
             time_gaps: (N, L) time since the previous item, in the data set's time unit; for decay="time" only.
 
         Raises:
-            ValueError: when decay="time" and no gaps are given.
+            ValueError: decay="time" without gaps.
         """
         if self.raw_decay is None:
             return float(self.decay)
@@ -127,63 +142,48 @@ class LISAAttention(Attention):
             raise ValueError('decay="time" needs time_gaps (N, L): the time since the previous item')
         return rate * time_gaps
 
-    def forward(self, x: Tensor, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
-        """Quantise x itself, then attend: x (N, L, D), valid (N, L) -> (N, L, D)."""
-        return self.attend(*self.quantized(keep_real(x, valid)), valid, time_gaps)
+    def forward(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
+        """Attend at every position; see Attention. Vectors are quantised first."""
+        if not valid.numel():
+            return self._nothing(x, valid, *valid.shape)
+        return self._read(partial(lisa_attention_items, causal=self.is_causal), x, valid, time_gaps)  # (N, L, D)
 
-    def last(self, x: Tensor, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
-        """Quantise x, attend at the final real position: x (N, L, D), valid (N, L) -> (N, D)."""
-        return self.attend_last(*self.quantized(keep_real(x, valid)), valid, time_gaps)
+    def non_padding(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
+        """As forward, at the M non-padding positions only, row after row: (M, D)."""
+        return self._read(partial(lisa_attention_real, causal=self.is_causal), x, valid, time_gaps)
 
-    def quantized(self, x: Tensor) -> tuple[Tensor, Quantized]:
-        """Quantise every position: x (N, L, D) -> items (N, L) and the N L distinct rows that they index.
+    def last(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
+        """As forward, at each row's final item only: (N, D)."""
+        if not valid.numel():
+            return self._nothing(x, valid, len(valid))
+        return self._read(lisa_attention_last, x, valid, time_gaps)
+
+    def _read(self, read: Callable[..., Tensor], x: Input, valid: Tensor, time_gaps: Tensor | None) -> Tensor:
+        """One of the operators over the codes of x."""
+        rows, distinct = self.coded(x, valid)
+        table, values = self.table_and_values()  # (B, W, W), (B, W, D)
+        keys, decay = self._soft(distinct), self.step_decay(time_gaps)
+        return read(rows, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid)
+
+    def _nothing(self, x: Input, valid: Tensor, *sizes: int) -> Tensor:
+        self.check_input(x, valid)
+        return self.codebook.codewords.new_zeros(*sizes, self.hidden_size)
+
+    def coded(self, x: Input, valid: Tensor) -> CodedSequences:
+        """The codes of x: as they are, or every position of vectors (N, L, D) quantised on its own.
 
         Where codes are all that is needed, (N L, B, W) assignments exist for a block of rows at a time only.
         """
-        n, length, _ = x.shape
-        items = torch.arange(n * length, device=x.device).view(n, length)
-        rows = x.flatten(0, 1)
+        self.check_input(x, valid)
+        if isinstance(x, CodedSequences):
+            return x
+        rows = torch.arange(valid.numel(), device=x.device).view(valid.shape)  # (N, L)
+        vectors = zero_padding(x, valid).flatten(0, 1)  # (N L, D)
         if torch.is_grad_enabled() or not self.codebook.hard:
-            return items, self.codebook(rows)
-        codes = torch.cat([self.codebook(block).codes for block in torch.split(rows, BLOCK_ROWS)])
-        nothing = rows.new_empty(len(rows), 0)
-        return items, Quantized(codes, nothing, nothing)
-
-    def attend(self, items: Tensor, distinct: Quantized, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
-        """Attend over items that are quantised already.
-
-        Args:
-            items: (N, L) index into the U distinct rows.
-            distinct: codes (U, B), assignment (U, B, W), quantised once.
-            valid: (N, L) bool.
-            time_gaps: (N, L), for decay="time".
-
-        Returns:
-            (N, L, D).
-        """
-        if not items.shape[1]:
-            return self.codebook.codewords.new_zeros(*items.shape, self.codebook.codewords.shape[-1])
-        table, values = self.table_and_values()
-        keys, decay = self._soft(distinct), self.step_decay(time_gaps)
-        return lisa_attention_items(
-            items, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid, causal=self.is_causal
-        )
-
-    def attend_real(self, items: Tensor, distinct: Quantized, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
-        """As attend, at the M real positions only, one row after the other: (M, D)."""
-        table, values = self.table_and_values()
-        keys, decay = self._soft(distinct), self.step_decay(time_gaps)
-        return lisa_attention_real(
-            items, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid, causal=self.is_causal
-        )
-
-    def attend_last(self, items: Tensor, distinct: Quantized, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
-        """As attend, at each row's final real position only: (N, D)."""
-        if not items.shape[1]:
-            return self.codebook.codewords.new_zeros(items.shape[0], self.codebook.codewords.shape[-1])
-        table, values = self.table_and_values()
-        keys, decay = self._soft(distinct), self.step_decay(time_gaps)
-        return lisa_attention_last(items, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid)
+            return CodedSequences(rows, self.codebook(vectors))
+        codes = torch.cat([self.codebook(block).codes for block in torch.split(vectors, BLOCK_ROWS)])  # (N L, B)
+        unused = vectors.new_empty(len(vectors), 0)
+        return CodedSequences(rows, Quantized(codes, unused, unused))
 
     def init_state(self, n: int) -> LISAState:
         """The empty history of n users; counts are kept in float32 at least, as bfloat16 stops counting at 256."""
@@ -191,17 +191,9 @@ class LISAAttention(Attention):
         dtype = torch.promote_types(codewords.dtype, torch.float32)
         return LISAState(codewords.new_zeros(n, *codewords.shape[:2], dtype=dtype))
 
-    def step(self, state: LISAState, item: Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, LISAState]:
-        """Append one item a user in O(B W D), at any position.
-
-        Args:
-            state: of N users.
-            item: the new items, quantised: codes (N, B), assignment (N, B, W), of which hard codes need no gradient.
-            time_gap: (N,), for decay="time".
-
-        Returns:
-            The attention output at the new position (N, D), and the new state.
-        """
+    def step(self, state: LISAState, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, LISAState]:
+        """Append one item a user in O(B W D); see Attention. Hard codes that need no gradient go without assignment."""
+        item: Quantized = x if isinstance(x, Quantized) else self.codebook(x)
         table, values = self.table_and_values()
         decay = torch.as_tensor(self.step_decay(time_gap), dtype=torch.float64, device=table.device)
         codes, keys = item.codes.long(), self._soft(item)
@@ -210,22 +202,70 @@ class LISAAttention(Attention):
         state = LISAState(histogram_step(state.histogram, keys, decay))
         return read_histogram(state.histogram, codes, table, values), state
 
-    def state_of(self, items: Tensor, distinct: Quantized, valid: Tensor, time_gaps: Tensor | None = None) -> LISAState:
-        """The state after whole sequences, arguments as in attend: float64, as a sum over any length."""
-        decay = torch.as_tensor(self.step_decay(time_gaps), dtype=torch.float64, device=items.device)
+    def state_of(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> LISAState:
+        """The state after whole sequences; see Attention."""
+        rows, distinct = self.coded(x, valid)
         keys = self._soft(distinct)
-        return LISAState(
-            last_histogram(
-                items,
-                distinct.codes.long(),
-                self.codebook.n_codewords,
-                assignment=None if keys is None else keys.double(),
-                decay=decay,
-                valid=valid,
-            )
+        histogram = last_histogram(
+            rows,
+            distinct.codes.long(),
+            self.codebook.n_codewords,
+            assignment=None if keys is None else keys.double(),
+            decay=torch.as_tensor(self.step_decay(time_gaps), dtype=torch.float64, device=rows.device),
+            valid=valid,
         )
+        return LISAState(histogram)
 
     def _soft(self, distinct: Quantized) -> Tensor | None:
-        """Keys of the distinct items; None where codes alone say it: hard keys that need no gradient."""
+        """Keys of the distinct items; None where codes alone are enough: hard keys that need no gradient."""
         needs_keys = not self.codebook.hard or (torch.is_grad_enabled() and distinct.assignment.requires_grad)
         return distinct.assignment if needs_keys else None
+
+
+class FrozenLISA(LISAAttention):
+    """LISA for serving: the inner-product table and the projected codebooks are computed once (Complexity Analysis).
+
+    Attending then needs no O(B W D^2) product, and a step takes O(B W + B W D) with one row of exp(T) a codebook. The
+    projections are dropped.
+
+    Args:
+        attention: the module to freeze; its codebook is shared.
+    """
+
+    def __init__(self, attention: LISAAttention) -> None:
+        Attention.__init__(self, attention.hidden_size)
+        self.codebook = attention.codebook
+        self.decay = attention.decay
+        self.needs_time_gaps = attention.needs_time_gaps
+        self.raw_decay = attention.raw_decay
+        self.is_causal = attention.is_causal
+        table, values = (x.detach().contiguous() for x in attention.table_and_values())
+        rows, self.log_domain = score_table(table, row_span(table))
+        self.table: Tensor
+        self.values: Tensor
+        self.rows: Tensor
+        self.first_rows: Tensor
+        self.register_buffer("table", table)
+        self.register_buffer("values", values)
+        self.register_buffer("rows", rows)
+        self.register_buffer("first_rows", torch.arange(table.shape[0]) * table.shape[1])
+
+    def table_and_values(self) -> tuple[Tensor, Tensor]:
+        """Inner-product table T (B, W, W) and projected codebooks (B, W, D)."""
+        return self.table, self.values
+
+    def step(self, state: LISAState, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, LISAState]:
+        """As LISAAttention.step, without gradients; where exp(T) would overflow, LISAAttention's step does it."""
+        item: Quantized = x if isinstance(x, Quantized) else self.codebook(x)
+        if self.log_domain:
+            return super().step(state, item, time_gap)
+        decay = torch.as_tensor(self.step_decay(time_gap), dtype=torch.float64)
+        histogram = state.histogram * torch.exp(-decay).to(state.histogram.dtype).reshape(-1, 1, 1)
+        codes, keys = item.codes.long(), self._soft(item)
+        if keys is None:
+            histogram.scatter_add_(2, codes.unsqueeze(2), histogram.new_ones(*codes.shape, 1))
+        else:
+            histogram += keys
+        scores = ScoreTable(self.rows, log_domain=False)
+        out = read_scored(histogram, codes + self.first_rows, scores, self.values.flatten(0, 1))
+        return out, LISAState(histogram)

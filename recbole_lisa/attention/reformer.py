@@ -8,18 +8,15 @@ from torch.nn.functional import normalize
 
 from recbole_lisa.attention.base import (
     Attention,
-    check_causality,
+    apply_layer,
     check_sizes,
     final_positions,
     project_exactly,
+    sees_the_future,
     take_positions,
 )
 from recbole_lisa.ops.rotation_hashing import rotation_buckets
-from recbole_lisa.ops.sorted_window import (
-    bucket_attention,
-    bucket_attention_last,
-    chunked_round_attention,
-)
+from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last, chunked_round_attention
 
 
 class ReformerAttention(Attention):
@@ -38,7 +35,7 @@ class ReformerAttention(Attention):
 
     Args:
         hidden_size: D.
-        max_length: L_max, longest sequence that the number of buckets is made for; longer ones are served too.
+        max_length: L_max, length that fixes the number of buckets; longer sequences work, too.
         bucket_size: w, positions of a chunk and expected number in a bucket.
         n_hashes: R, rounds of hashing.
         causality: strict: a query sees at most w earlier members of its own bucket, which no later position can
@@ -59,9 +56,9 @@ class ReformerAttention(Attention):
         causality: str = "strict",
         hash_seed: int = 0,
     ) -> None:
-        super().__init__()
-        check_sizes(hidden_size=hidden_size, max_length=max_length, bucket_size=bucket_size, n_hashes=n_hashes)
-        self.sees_future = check_causality(causality, ("strict", "published")) == "published"
+        super().__init__(hidden_size)
+        check_sizes(max_length=max_length, bucket_size=bucket_size, n_hashes=n_hashes)
+        self.sees_future = sees_the_future(causality)
         self.bucket_size = bucket_size
         self.query_key, self.value = (nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(2))
         self.output = nn.Linear(hidden_size, hidden_size)
@@ -79,10 +76,10 @@ class ReformerAttention(Attention):
             attended = chunked_round_attention(query, key, value, bucket, lengths, window=self.bucket_size)
         else:
             attended = bucket_attention(query, key, value, bucket, window=self.bucket_size)
-        return self._project(attended)
+        return apply_layer(self.output, attended)
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); O(L D) and hashing if strict."""
+        """Attend at the final item only: x (N, L, D), valid (N, L) -> (N, D); O(L D) and hashing if strict."""
         if self.sees_future:
             return super().at_last(x, valid)
         query, final = project_exactly(self.query_key, x), final_positions(valid)
@@ -94,13 +91,9 @@ class ReformerAttention(Attention):
             final,
             window=self.bucket_size,
         )
-        return self._project(attended)
+        return apply_layer(self.output, attended)
 
     def _buckets(self, query: Tensor, valid: Tensor) -> Tensor:
-        """(N, R, L) bucket numbers; padding has the one behind the last."""
+        """(N, R, L) bucket numbers; padding has the number after the last bucket's."""
         bucket = rotation_buckets(query, self.rotations)
         return bucket.masked_fill(~valid.unsqueeze(1), 2 * self.rotations.shape[-1])
-
-    def _project(self, attended: Tensor) -> Tensor:
-        out: Tensor = self.output(attended)
-        return out

@@ -8,12 +8,13 @@ from torch.nn.functional import normalize
 
 from recbole_lisa.attention.base import (
     Attention,
-    check_causality,
+    apply_layer,
     check_sizes,
     final_positions,
-    keep_real,
     project_exactly,
+    sees_the_future,
     take_positions,
+    zero_padding,
 )
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest, nearest_points
@@ -32,8 +33,8 @@ class RoutingAttention(Attention):
     A position sees itself only when it sees nothing else. The centroids mu (C, D), C = ceil(L_max / w), are no
     parameters: each training batch moves them, after it was routed, by an exponential average towards the directions
     of the batch's own cluster means. The average is not made a unit vector again, as in the public implementation. The
-    first batch with a real position, which random centroids route, sets them by k-means. Over several processes the
-    means are those of all.
+    first batch with an item, which random centroids route, sets them by k-means. With several processes the means are
+    taken over the batches of all.
 
     O(L (C + w) D) time, as published linear in L for a given L_max, yet quadratic when L_max grows with L and w does
     not (the paper's w = sqrt(L) makes it L^1.5). Memory is linear in L all the same: similarities to centroids exist
@@ -41,7 +42,7 @@ class RoutingAttention(Attention):
 
     Args:
         hidden_size: D.
-        max_length: L_max, fixes the number of clusters; longer sequences are served too.
+        max_length: L_max, fixes the number of clusters; longer sequences work, too.
         window_size: w, positions that a query may see, and expected size of a cluster.
         causality: strict: a position belongs to its nearest centroid and sees at most w earlier members; published:
             each cluster takes the w positions nearest to it in the whole sequence, so that which earlier positions are
@@ -66,11 +67,11 @@ class RoutingAttention(Attention):
         centroid_decay: float = 0.999,
         centroid_seed: int = 0,
     ) -> None:
-        super().__init__()
-        check_sizes(hidden_size=hidden_size, max_length=max_length, window_size=window_size)
+        super().__init__(hidden_size)
+        check_sizes(max_length=max_length, window_size=window_size)
         if not 0 <= centroid_decay <= 1:
             raise ValueError(f"centroid_decay must be in [0, 1], got {centroid_decay}")
-        self.sees_future = check_causality(causality, ("strict", "published")) == "published"
+        self.sees_future = sees_the_future(causality)
         self.window_size = window_size
         self.centroid_decay = centroid_decay
         self.query_key, self.value = (nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(2))
@@ -92,10 +93,10 @@ class RoutingAttention(Attention):
         else:
             attended = bucket_attention(query, key, value, cluster.unsqueeze(1), window=self.window_size)
         self._learn_centroids(key, cluster)
-        return self._project(attended)
+        return apply_layer(self.output, attended)
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); O(L C D) when strict."""
+        """Attend at the final item only: x (N, L, D), valid (N, L) -> (N, D); O(L C D) when strict."""
         if self.sees_future:
             return super().at_last(x, valid)
         (query, key), final = self._query_and_key(x), final_positions(valid)
@@ -104,7 +105,7 @@ class RoutingAttention(Attention):
             take_positions(query, final), key, self.value(x), cluster.unsqueeze(1), final, window=self.window_size
         )
         self._learn_centroids(key, cluster)
-        return self._project(attended)
+        return apply_layer(self.output, attended)
 
     def commitment(self, x: Tensor, valid: Tensor) -> Tensor:
         """Mean squared distance of the unit keys k to their centroids mu, the auxiliary loss that trains the routing.
@@ -114,9 +115,9 @@ class RoutingAttention(Attention):
             valid: (N, L).
 
         Returns:
-            Scalar; 0 when nothing is real.
+            Scalar; 0 for padding only.
         """
-        key = self._query_and_key(keep_real(x, valid))[1]
+        key = self._query_and_key(zero_padding(x, valid))[1]
         own = self.centroids.index_select(0, nearest(key.detach(), self.centroids).flatten()).view_as(key)
         distance = (key.to(own.dtype) - own).square().sum(dim=-1)  # (N, L)
         return torch.sum(distance * valid) / (valid.sum().clamp_min(1) * key.shape[-1])
@@ -126,7 +127,7 @@ class RoutingAttention(Attention):
         return query, normalize(query, dim=-1)
 
     def _clusters(self, key: Tensor, valid: Tensor) -> Tensor:
-        """(N, L) cluster numbers; padding has the one behind the last."""
+        """(N, L) cluster numbers; padding has the number after the last cluster's."""
         return nearest(key.detach(), self.centroids).masked_fill(~valid, self.centroids.shape[0])
 
     @torch.no_grad()
@@ -164,7 +165,3 @@ class RoutingAttention(Attention):
     def _batch_means(self, points: Tensor, cluster: Tensor, centroids: Tensor) -> Tensor:
         sums = self.sum_over_processes(cluster_sums(points, cluster, centroids.shape[0] + 1)[:-1])
         return mean_directions(sums, centroids)
-
-    def _project(self, attended: Tensor) -> Tensor:
-        out: Tensor = self.output(attended)
-        return out

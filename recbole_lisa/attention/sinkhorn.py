@@ -5,14 +5,21 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, check_sizes, final_positions, project_exactly, take_positions
+from recbole_lisa.attention.base import (
+    Attention,
+    apply_layer,
+    check_sizes,
+    final_positions,
+    project_exactly,
+    take_positions,
+)
 from recbole_lisa.ops.bucket_sorting import choose_buckets, sorted_bucket_attention
 from recbole_lisa.ops.prefix_sum import sums_before
 from recbole_lisa.ops.sorted_window import take_rows
 
 
 class SinkhornAttention(Attention):
-    r"""Causal attention to the own bucket of b positions and to T buckets sorted to it: O(L (T + 1) b D).
+    r"""Causal attention to a position's own bucket of b positions and to T buckets sorted to it: O(L (T + 1) b D).
 
         x_u = [mean of k up to the first position of bucket u ; k there]
         p_u = softmax(LeakyReLU(x_u W) / temperature) over T null columns and the buckets before u
@@ -23,7 +30,7 @@ class SinkhornAttention(Attention):
     would mix the future in. Unlike there, the single head is not rotated by b - 1 positions, which would hide the
     older half of the history from the last position.
 
-    Strictly causal: what a bucket is sorted to hangs on its first position and those before it. W has a column for
+    Strictly causal: the choice for a bucket depends on its first position and those before it. W has a column for
     each bucket, so that the number of buckets is fixed. A last bucket may be partly filled.
 
     Args:
@@ -47,10 +54,8 @@ class SinkhornAttention(Attention):
         n_top_buckets: int = 1,
         temperature: float = 0.75,
     ) -> None:
-        super().__init__()
-        check_sizes(
-            hidden_size=hidden_size, max_length=max_length, bucket_size=bucket_size, n_top_buckets=n_top_buckets
-        )
+        super().__init__(hidden_size)
+        check_sizes(max_length=max_length, bucket_size=bucket_size, n_top_buckets=n_top_buckets)
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature must be a finite number above 0, got {temperature}")
         self.max_length = max_length
@@ -65,7 +70,7 @@ class SinkhornAttention(Attention):
 
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
-        length, size = x.shape[1], self.bucket_size
+        length, size = x.shape[1], min(self.bucket_size, x.shape[1])
         self._check_length(length)
         buckets = nn.functional.pad(x, (0, 0, 0, -length % size))
         buckets = buckets.view(x.shape[0], -1, size, x.shape[-1])  # (N, U, b, D)
@@ -83,13 +88,15 @@ class SinkhornAttention(Attention):
             past_value,
             share,
             visible=torch.ones(size, size, dtype=torch.bool, device=x.device).tril(),
+            copies=1 if len(own) > 1 else self.bucket_size,
         )  # (N, U, b, D)
-        out: Tensor = self.output(attended.flatten(1, 2)[:, :length])
-        return out
+        return apply_layer(self.output, attended.flatten(1, 2)[:, :length])
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Attend at the final real position only: x (N, L, D), valid (N, L) -> (N, D); O(L D + T b D^2)."""
+        """Attend at the final item only: x (N, L, D), valid (N, L) -> (N, D); O(L D + T b D^2)."""
         self._check_length(x.shape[1])
+        if x.shape[1] <= self.bucket_size:
+            return super().at_last(x, valid)
         final = final_positions(valid)
         own = (final // self.bucket_size).unsqueeze(1)  # (N, 1)
         first = own * self.bucket_size  # (N, 1)
@@ -111,8 +118,7 @@ class SinkhornAttention(Attention):
         attended = sorted_bucket_attention(
             query[:, None, None], key, value, past_key, past_value, share, visible
         )  # (N, 1, 1, D)
-        out: Tensor = self.output(attended.flatten(1))
-        return out
+        return apply_layer(self.output, attended.flatten(1))
 
     def _check_length(self, length: int) -> None:
         if length > self.max_length:
@@ -136,7 +142,12 @@ class SinkhornAttention(Attention):
         return choose_buckets(scores, own, n_top=self.n_top_buckets, temperature=self.temperature)
 
     def _past(self, every: Tensor, null: Tensor, column: Tensor) -> Tensor:
-        """Keys or values of the chosen buckets: (N, U, b, D), (D,), (N, U, T) -> (N, U, T * b, D)."""
+        """Keys or values of the chosen buckets: (N, U, b, D), (D,), (N, U, T) -> (N, U, T * b, D).
+
+        A single bucket has nulls only, (N, 1, T, D): the b equal copies of a null count as one of b times the weight.
+        """
+        if every.shape[1] == 1:
+            return null.to(every.dtype).expand(len(every), 1, self.n_top_buckets, -1)
         nulls = null.to(every.dtype).expand_as(every[:, :1])
         index = (column - self.n_top_buckets + 1).clamp_min(0)
         chosen = take_rows(torch.cat([nulls, every], dim=1), index.flatten(1))  # (N, U T, b, D)

@@ -3,9 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.schema import read_yaml
 
@@ -53,14 +50,3 @@ def fill_defaults(config: Any, model: type[Any]) -> None:
     for key, value in defaults.items():
         if key not in config:
             config[key] = value
-
-
-def item_counts(dataset: Any) -> Tensor:
-    """Training interactions of each item (V,); of RecBole's own data set, how often each item is a target.
-
-    Args:
-        dataset: The training part of a data set.
-    """
-    if hasattr(dataset, "item_counts"):
-        return torch.as_tensor(dataset.item_counts)
-    return torch.bincount(dataset.inter_feat[dataset.iid_field], minlength=dataset.item_num)

@@ -1,4 +1,4 @@
-"""From items to hidden states: positions -> attention -> feed-forward, once for training and for serving."""
+"""From items to hidden states: positions, attention, feed-forward network; the same for training and for serving."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention import Attention, LISAAttention, describe_attention
-from recbole_lisa.attention.base import final_positions, take_positions, take_valid
+from recbole_lisa.attention import Attention, describe_attention
+from recbole_lisa.attention.base import CodedSequences, Input, final_positions, take_non_padding, take_positions
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.layers.encoder import EncoderBlock
 from recbole_lisa.ops.quantize import Quantized
@@ -16,8 +16,8 @@ from recbole_lisa.ops.quantize import Quantized
 class ItemView(NamedTuple):
     """U items as the model sees them.
 
-    stream (U, D) enters the residual stream; target (U, D) is what hidden states are scored against; quantized holds
-    the codes and assignments that LISA attends with, or None.
+    stream (U, D) enters the residual stream; hidden states are scored against target (U, D); quantized holds the codes
+    and assignments that the first layer attends with, or None.
     """
 
     stream: Tensor
@@ -28,29 +28,37 @@ class ItemView(NamedTuple):
 class Sequences(NamedTuple):
     """N right-padded histories.
 
-    index (N, L) rows of an ItemView; valid (N, L) bool; gaps (N, L) time since the previous item in the data set's time
+    rows (N, L) index an ItemView; valid (N, L) bool; gaps (N, L) time since the previous item in the data set's time
     unit, or None.
     """
 
-    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody calls
+    rows: Tensor
     valid: Tensor
     gaps: Tensor | None = None
 
 
+class Encoded(NamedTuple):
+    """Hidden states, and the residual stream (N, L, D) before each layer; inputs is empty where no layer reads it."""
+
+    hidden: Tensor
+    inputs: list[Tensor]
+
+
 class SequenceEncoder(nn.Module):
-    """The encoder as a base class: whoever owns the items derives from it and calls add_encoder in its constructor.
+    """h = dropout(item + position), then h = block(h, attention(h)) in every layer.
 
-        h = dropout(item + position), then in every layer h = block(h, attention(h))
-
-    Sequences hold at most max_length items; see SessionEncoder for longer ones.
+    Args:
+        build_layer: returns the attention of a layer, by its index.
+        n_layers: number of layers.
+        hidden_size: D.
+        max_length: longest sequence; see SessionEncoder for longer ones.
+        inner_size: F, width of the feed-forward networks.
+        dropout: probability.
+        hidden_act: name of the activation.
+        layer_norm_eps: of the LayerNorms.
     """
 
-    position_embedding: nn.Embedding
-    dropout: Dropout
-    attentions: nn.ModuleList
-    blocks: nn.ModuleList
-
-    def add_encoder(
+    def __init__(
         self,
         build_layer: Callable[[int], Attention],
         *,
@@ -62,168 +70,114 @@ class SequenceEncoder(nn.Module):
         hidden_act: str,
         layer_norm_eps: float,
     ) -> None:
-        """Build the modules.
-
-        Args:
-            build_layer: gives the attention of a layer, by its index.
-            n_layers: number of layers.
-            hidden_size: D.
-            max_length: longest window.
-            inner_size: F, width of the feed-forward networks.
-            dropout: probability.
-            hidden_act: name of the activation.
-            layer_norm_eps: of the LayerNorms.
-        """
+        super().__init__()
         self.position_embedding = nn.Embedding(max_length, hidden_size)
         self.dropout = Dropout(dropout)
         self.attentions = nn.ModuleList(build_layer(i) for i in range(n_layers))
-        block_settings = {"inner_size": inner_size, "hidden_act": hidden_act, "layer_norm_eps": layer_norm_eps}
-        self._settings = {"hidden_size": hidden_size, "max_length": max_length, **block_settings}
+        block: dict[str, Any] = {"inner_size": inner_size, "hidden_act": hidden_act, "layer_norm_eps": layer_norm_eps}
+        self._settings = {"hidden_size": hidden_size, "max_length": max_length, **block}
         self.blocks = nn.ModuleList(
-            EncoderBlock(
-                hidden_size=hidden_size,
-                inner_size=inner_size,
-                dropout=dropout,
-                hidden_act=hidden_act,
-                layer_norm_eps=layer_norm_eps,
-            )
-            for _ in self.attentions
+            EncoderBlock(hidden_size=hidden_size, dropout=dropout, **block) for _ in self.attentions
         )
 
-    def encoder_settings(self) -> dict[str, Any]:
-        """What add_encoder needs to build the same encoder for inference, as plain values.
+    def settings(self) -> dict[str, Any]:
+        """The keywords of the constructor but dropout, as plain values, with `layers` in place of the first two.
 
         Returns:
-            Its keywords but dropout, and in `layers` (mechanism, settings) of each attention for build_attention.
+            The keywords; `layers` holds [mechanism, settings] of each attention for build_attention.
 
         Raises:
             ValueError: an attention is none of MECHANISMS.
         """
-        return {
-            **self._settings,
-            "layers": [list(describe_attention(self.attention(i))) for i in range(len(self.attentions))],
-        }
+        return {**self._settings, "layers": [list(describe_attention(layer)) for layer in self.layers()]}
 
-    def attention(self, layer: int) -> Attention:
-        """The attention of a layer."""
-        found = self.attentions[layer]
-        assert isinstance(found, Attention)
-        return found
+    def layers(self) -> list[Attention]:
+        """The attention of every layer."""
+        return [layer for layer in self.attentions if isinstance(layer, Attention)]
 
-    def attend(self, layer: int, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
-        """Attention of one layer at every position: residual stream h (N, L, D) -> (N, L, D)."""
-        attention = self.attention(layer)
-        if not isinstance(attention, LISAAttention):
-            out: Tensor = attention(h, history.valid)
-            return out
-        if layer == 0 and view.quantized is not None:
-            return attention.attend(history.index, view.quantized, history.valid, history.gaps)
-        return attention.forward(h, history.valid, history.gaps)
-
-    def attend_last(self, layer: int, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
-        """As attend, at each row's final real position only: (N, D)."""
-        attention = self.attention(layer)
-        if not isinstance(attention, LISAAttention):
-            return attention.last(h, history.valid)
-        if layer == 0 and view.quantized is not None:
-            return attention.attend_last(history.index, view.quantized, history.valid, history.gaps)
-        return attention.last(h, history.valid, history.gaps)
-
-    def layer_inputs(self, history: Sequences, view: ItemView) -> list[Tensor]:
-        """The residual stream before each layer.
+    def encode(self, history: Sequences, view: ItemView) -> Encoded:
+        """Hidden states at every position, (N, L, D).
 
         Args:
             history: N sequences of rows of the view.
             view: the distinct items.
 
-        Returns:
-            n_layers tensors (N, L, D).
-
         Raises:
             ValueError: a sequence has more items than there are positions.
         """
         self._check_length(history)
-        return self.layer_inputs_of_any_length(history, view)
+        inputs = self.layer_inputs(history, view)
+        attended = self.attentions[-1](self._input_of(-1, history, view, inputs), history.valid, history.gaps)
+        return Encoded(self.blocks[-1](inputs[-1], attended), inputs)
 
-    def layer_inputs_of_any_length(self, history: Sequences, view: ItemView) -> list[Tensor]:
-        """As layer_inputs; items beyond the last position stand at it."""
-        positions = torch.arange(history.index.shape[1], device=history.index.device)
-        inputs = [self._stream(history.index, positions, view)]
-        for i, block in enumerate(list(self.blocks)[:-1]):
-            inputs.append(block(inputs[i], self.attend(i, inputs[i], history, view)))
+    def encode_non_padding(self, history: Sequences, view: ItemView) -> Encoded:
+        """Hidden states at the M non-padding positions only, row after row, (M, D)."""
+        self._check_length(history)
+        inputs: list[Tensor] = []
+        if self.reads_codes_only(view):
+            positions = history.valid.flatten().nonzero().squeeze(1)  # (M,)
+            rows = history.rows.flatten().index_select(0, positions)
+            h = self._stream(rows, positions % history.rows.shape[1], view)  # (M, D)
+        else:
+            inputs = self.layer_inputs(history, view)
+            h = take_non_padding(inputs[-1], history.valid)  # (M, D)
+        top = self.layers()[-1]
+        attended = top.non_padding(self._input_of(-1, history, view, inputs), history.valid, history.gaps)  # (M, D)
+        return Encoded(self.blocks[-1](h, attended), inputs)
+
+    def encode_last(self, history: Sequences, view: ItemView) -> Encoded:
+        """Hidden states at each row's final item only, (N, D)."""
+        self._check_length(history)
+        return self.encode_last_of_any_length(history, view)
+
+    def encode_last_of_any_length(self, history: Sequences, view: ItemView) -> Encoded:
+        """As encode_last; items after the last position have that position."""
+        final = final_positions(history.valid)  # (N,)
+        inputs: list[Tensor] = []
+        if self.reads_codes_only(view):
+            rows = history.rows.gather(1, final.unsqueeze(1)).squeeze(1)  # (N,)
+            h = self._stream(rows, final, view)  # (N, D)
+        else:
+            inputs = self.layer_inputs(history, view)
+            h = take_positions(inputs[-1], final)  # (N, D)
+        top = self.layers()[-1]
+        attended = top.last(self._input_of(-1, history, view, inputs), history.valid, history.gaps)  # (N, D)
+        return Encoded(self.blocks[-1](h, attended), inputs)
+
+    def layer_inputs(self, history: Sequences, view: ItemView) -> list[Tensor]:
+        """The residual stream before each layer, n_layers tensors (N, L, D)."""
+        positions = torch.arange(history.rows.shape[1], device=history.rows.device)
+        inputs = [self._stream(history.rows, positions, view)]
+        for i, (attention, block) in enumerate(zip(list(self.attentions)[:-1], self.blocks, strict=False)):
+            attended = attention(self._input_of(i, history, view, inputs), history.valid, history.gaps)
+            inputs.append(block(inputs[i], attended))
         return inputs
 
+    def reads_codes(self, view: ItemView) -> bool:
+        """Whether the first layer attends with the codes of the items instead of their vectors."""
+        return view.quantized is not None and self.layers()[0].quantizer is not None
+
+    def reads_codes_only(self, view: ItemView) -> bool:
+        """Whether no layer needs the (N, L, D) stream: the only one reads codes."""
+        return len(self.attentions) == 1 and self.reads_codes(view)
+
+    def _input_of(self, layer: int, history: Sequences, view: ItemView, inputs: list[Tensor]) -> Input:
+        """What a layer attends over: the codes of the items or the stream before it."""
+        is_first = layer % len(self.attentions) == 0
+        if is_first and view.quantized is not None and self.reads_codes(view):
+            return CodedSequences(history.rows, view.quantized)
+        return inputs[layer]
+
+    def _stream(self, rows: Tensor, positions: Tensor, view: ItemView) -> Tensor:
+        """Rows (..., L) of the view at positions (L,) -> (..., L, D); those after the last position have that one."""
+        where = positions.clamp_max(self.position_embedding.num_embeddings - 1)
+        out: Tensor = self.dropout(nn.functional.embedding(rows, view.stream).add_(self.position_embedding(where)))
+        return out
+
     def _check_length(self, history: Sequences) -> None:
-        length, longest = history.index.shape[1], self.position_embedding.num_embeddings
+        length, longest = history.rows.shape[1], self.position_embedding.num_embeddings
         if length > longest:
             raise ValueError(
                 f"sequence of {length} items, but the model has {longest} positions: raise MAX_ITEM_LIST_LENGTH or "
                 "pass the last items only"
             )
-
-    def _stream(self, rows: Tensor, positions: Tensor, view: ItemView) -> Tensor:
-        """Rows (..., L) of the view at positions (L,) -> (..., L, D); beyond the last position there is that one."""
-        where = positions.clamp_max(self.position_embedding.num_embeddings - 1)
-        out: Tensor = self.dropout(nn.functional.embedding(rows, view.stream).add_(self.position_embedding(where)))
-        return out
-
-    def top(self, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
-        """The last layer at every position: its input h (N, L, D) -> (N, L, D)."""
-        layer = len(self.blocks) - 1
-        out: Tensor = self.blocks[layer](h, self.attend(layer, h, history, view))
-        return out
-
-    def top_last(self, h: Tensor, history: Sequences, view: ItemView) -> Tensor:
-        """The last layer at each row's final real position, all that it computes there: h (N, L, D) -> (N, D)."""
-        layer = len(self.blocks) - 1
-        attended = self.attend_last(layer, h, history, view)  # (N, D)
-        out: Tensor = self.blocks[layer](take_positions(h, final_positions(history.valid)), attended)
-        return out
-
-    def encode(self, history: Sequences, view: ItemView) -> Tensor:
-        """Hidden state at every position, (N, L, D)."""
-        return self.top(self.layer_inputs(history, view)[-1], history, view)
-
-    def encode_real(self, history: Sequences, view: ItemView) -> tuple[Tensor, list[Tensor]]:
-        """Hidden state at every real position, one row after the other, (M, D): as little as possible is padding.
-
-        Also the residual stream before each layer: (N, L, D), or (M, D) where reads_codes_only.
-        """
-        if self.reads_codes_only(view):
-            self._check_length(history)
-            real = history.valid.flatten().nonzero().squeeze(1)  # (M,)
-            rows = history.index.flatten().index_select(0, real)
-            inputs = [self._stream(rows, real % history.index.shape[1], view)]  # (M, D)
-            h, attended = inputs[0], self._attend_real(history, view)
-        else:
-            inputs = self.layer_inputs(history, view)
-            h = take_valid(inputs[-1], history.valid)  # (M, D)
-            attended = take_valid(self.attend(len(self.blocks) - 1, inputs[-1], history, view), history.valid)
-        out: Tensor = self.blocks[-1](h, attended)
-        return out, inputs
-
-    def _attend_real(self, history: Sequences, view: ItemView) -> Tensor:
-        attention = self.attention(0)
-        assert isinstance(attention, LISAAttention)
-        assert view.quantized is not None
-        return attention.attend_real(history.index, view.quantized, history.valid, history.gaps)
-
-    def encode_last(self, history: Sequences, view: ItemView) -> Tensor:
-        """Hidden state at each row's final real position, (N, D)."""
-        if self.reads_codes_only(view):
-            self._check_length(history)
-            return self.encode_codes(history, view)
-        return self.top_last(self.layer_inputs(history, view)[-1], history, view)
-
-    def reads_codes_only(self, view: ItemView) -> bool:
-        """Whether the last position needs no (N, L, D) stream: a single layer that attends with the items' codes."""
-        only = len(self.attentions) == 1 and isinstance(self.attention(0), LISAAttention)
-        return only and view.quantized is not None
-
-    def encode_codes(self, history: Sequences, view: ItemView) -> Tensor:
-        """encode_last where reads_codes_only, for sequences of any length; positions beyond the last are the last."""
-        final = final_positions(history.valid)  # (N,)
-        rows = history.index.gather(1, final.unsqueeze(1)).squeeze(1)  # (N,)
-        h = self._stream(rows, final, view)  # (N, D)
-        out: Tensor = self.blocks[0](h, self.attend_last(0, h, history, view))
-        return out

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from recbole_lisa.attention import LinearAttention, LISAAttention
+from recbole_lisa.attention import MECHANISMS, Attention
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 
 
@@ -22,36 +22,31 @@ class EncoderState(NamedTuple):
 
 
 class SessionEncoder(SequenceEncoder):
-    """SequenceEncoder whose histories go on for ever.
+    """SequenceEncoder for histories without a longest length.
 
-    A state holds a whole history, where a sequence holds a window of at most max_length items. Item i of a history
-    stands at position min(i, max_length - 1): the newest item of a long history stands where the newest item of a full
-    window does, and with one layer of LISA, whose keys carry no position, the two differ only by what has left the
-    window.
+    A state holds a whole history, where a sequence holds at most max_length items. Item i of a history has position
+    min(i, max_length - 1): the newest item of a long history has the position of the newest item of a full window. With
+    one layer of LISA, whose keys carry no position, the two differ only by the items that have left the window.
     """
 
-    def stateful_layers(self) -> list[LISAAttention | LinearAttention]:
-        """The attention of every layer, all of which can keep a history at constant size.
+    def stateful_layers(self) -> list[Attention]:
+        """The attention of every layer, each of which keeps a history at constant size.
 
         Raises:
             ValueError: one of them cannot; the message says which and why.
         """
-        found: list[LISAAttention | LinearAttention] = []
-        for i in range(len(self.attentions)):
-            attention = self.attention(i)
+        layers = self.layers()
+        for number, attention in enumerate(layers, start=1):
             name = type(attention).__name__
-            if not isinstance(attention, LISAAttention | LinearAttention):
-                raise ValueError(f"{name} has no state of constant size, only LISA and linear attention have one")
-            if not attention.is_causal and i < len(self.attentions) - 1:
-                raise ValueError(f"the bidirectional {name} of layer {i + 1} changes what the layers above have read")
-            found.append(attention)
-        return found
+            if not attention.has_state:
+                able = ", ".join(key for key, mechanism in MECHANISMS.items() if mechanism.has_state)
+                raise ValueError(f"{name} has no state of constant size, these mechanisms have one: {able}")
+            if not attention.is_causal and number < len(layers):
+                raise ValueError(f"the bidirectional {name} of layer {number} changes what the layers above have read")
+        return layers
 
     def init_state(self, n: int) -> EncoderState:
-        """The empty history of n users. Sums are kept in float64: they go on for any number of steps.
-
-        Args:
-            n: users.
+        """The empty history of n users. Sums are kept in float64: they have any number of terms.
 
         Raises:
             ValueError: as stateful_layers.
@@ -75,19 +70,12 @@ class SessionEncoder(SequenceEncoder):
         Raises:
             ValueError: as stateful_layers.
         """
-        items, valid, gaps = history
-        codes_only = self.reads_codes_only(view)
-        inputs = [view.stream[:0]] if codes_only else self.layer_inputs_of_any_length(history, view)
-        layers: list[Any] = []
-        for i, (attention, h) in enumerate(zip(self.stateful_layers(), inputs, strict=True)):
-            if isinstance(attention, LinearAttention):
-                layers.append(attention.state_of(h, valid))
-            elif i == 0 and view.quantized is not None:
-                layers.append(attention.state_of(items, view.quantized, valid, gaps))
-            else:
-                layers.append(attention.state_of(*attention.quantized(h), valid, gaps))
-        hidden = self.encode_codes(history, view) if codes_only else self.top_last(inputs[-1], history, view)
-        return EncoderState(tuple(layers), hidden, valid.sum(dim=1))
+        hidden, inputs = self.encode_last_of_any_length(history, view)
+        layers = tuple(
+            attention.state_of(self._input_of(i, history, view, inputs), history.valid, history.gaps)
+            for i, attention in enumerate(self.stateful_layers())
+        )
+        return EncoderState(layers, hidden, history.valid.sum(dim=1))
 
     def step(self, state: EncoderState, items: ItemView, time_gaps: Tensor | None = None) -> EncoderState:
         """Append one item a user, in the same time at any length.
@@ -95,7 +83,7 @@ class SessionEncoder(SequenceEncoder):
         Args:
             state: of N users.
             items: the N new items.
-            time_gaps: (N,) time since the previous item in the data set's time unit, where the attention asks for it.
+            time_gaps: (N,) time since the previous item in the data set's time unit, where the attention needs it.
 
         Returns:
             The new state.
@@ -107,12 +95,8 @@ class SessionEncoder(SequenceEncoder):
         h = self.dropout(items.stream + self.position_embedding(positions))  # (N, D)
         layers: list[Any] = []
         for i, (attention, block) in enumerate(zip(self.stateful_layers(), self.blocks, strict=True)):
-            after: Any
-            if isinstance(attention, LinearAttention):
-                attended, after = attention.step(state.layers[i], h)
-            else:
-                keys = items.quantized if i == 0 and items.quantized is not None else attention.codebook(h)
-                attended, after = attention.step(state.layers[i], keys, time_gaps)
+            codes = items.quantized if i == 0 and self.reads_codes(items) else None
+            attended, after = attention.step(state.layers[i], h if codes is None else codes, time_gaps)
             h = block(h, attended)
             layers.append(after)
         return EncoderState(tuple(layers), h, state.length + 1)

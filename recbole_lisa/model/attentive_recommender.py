@@ -1,31 +1,58 @@
-"""One recommender for all attention mechanisms: embed -> attend -> FFN -> score -> loss (SASRec's architecture)."""
+"""One recommender for all attention mechanisms: embed, attend, feed forward, score, loss (SASRec's architecture)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from recbole.data.interaction import Interaction
 from recbole.model.abstract_recommender import SequentialRecommender
 from recbole.utils import InputType
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from recbole_lisa.attention import Attention
+from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.config.fields import field_names
-from recbole_lisa.config.model_defaults import fill_defaults, item_counts
-from recbole_lisa.layers.item_store import DenseItems, ItemStore
+from recbole_lisa.config.model_defaults import fill_defaults
+from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 from recbole_lisa.model import losses
-from recbole_lisa.model.item_cache import ItemCache
+from recbole_lisa.ops.codeword_usage import CodewordUsage, codeword_usage
+from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.ops.pair_scores import pair_scores
+from recbole_lisa.ops.quantize import Quantized
+
+BLOCK_ITEMS = 2**13
+"""Items quantised at a time when the whole catalogue is needed, so that (V, B, W) never exists for hard codes."""
+
+MAX_WATCHED = 2**16
+"""Items whose codes measure how codebooks are used; larger catalogues are sampled evenly."""
+
+PARTS_OF_ENCODER = ("position_embedding.", "attentions.", "blocks.")
 
 
-class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
+class TrainingBatch(NamedTuple):
+    """A batch whose items are rows of its U distinct items.
+
+    items (U,) ids; history; target (M,) ids of the M supervised positions; negative (M, R) ids, or None for CE; pairs
+    (M, 1 + R) rows of targets and negatives, or None for CE.
+    """
+
+    items: Tensor
+    history: Sequences
+    target: Tensor
+    negative: Tensor | None
+    pairs: Tensor | None
+
+
+class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecBole carries no types
     """RecBole model around any attention mechanism.
 
-    Subclasses say which attention stands in layer i (build_layer) and, where items are quantised, how items look to
-    the model (view). Trains on every position when the batch brings a target a position, else on the last one.
+    Subclasses return the attention of layer i (build_layer). Where items are quantised (codebook), the residual stream
+    carries their reconstructions y instead of their embeddings x, and each distinct item of a batch is quantised once.
+    Trains on every position if the batch has a target for every position, else on the last one.
 
     Args:
         config: RecBole configuration.
@@ -36,6 +63,8 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
     """
 
     input_type = InputType.PAIRWISE
+    hard = True
+    """Whether items are stored as codes; False: their assignments are soft and need the embeddings."""
 
     def __init__(self, config: Any, dataset: Any) -> None:
         fill_defaults(config, type(self))
@@ -47,7 +76,7 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
         if self.loss_type not in losses.LOSSES:
             raise ValueError(f"loss_type must be one of {', '.join(losses.LOSSES)}, got {self.loss_type!r}")
         self.item_embedding = nn.Embedding(self.n_items, self.hidden_size, padding_idx=0)
-        self.add_encoder(
+        self.encoder = SequenceEncoder(
             partial(self.build_layer, config),
             n_layers=config["n_layers"],
             hidden_size=self.hidden_size,
@@ -59,20 +88,17 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
         )
         self.register_buffer("time_unit", torch.tensor(float(getattr(dataset, "time_unit", 1.0))))
         self.register_buffer("log_q", self._log_q(config, dataset), persistent=False)
-        self._init_embeddings()
-        self._cache = ItemCache()
-        remedies = {layer.remedy for layer in self.attentions if layer.sees_future}
+        nn.init.xavier_normal_(self.item_embedding.weight)
+        nn.init.xavier_normal_(self.encoder.position_embedding.weight)
+        with torch.no_grad():
+            self.item_embedding.weight[0].zero_()
+        self._kept: tuple[list[tuple[int, int]], ItemView] | None = None
+        remedies = {layer.remedy for layer in self.encoder.layers() if layer.sees_future}
         if remedies:
             self.logger.warning(
                 f"the published form of {type(self).__name__} lets what follows decide which earlier items a position "
                 f"attends to: where every position is trained, it sees the future; {'; '.join(sorted(remedies))}"
             )
-
-    def _init_embeddings(self) -> None:
-        nn.init.xavier_normal_(self.item_embedding.weight)
-        nn.init.xavier_normal_(self.position_embedding.weight)
-        with torch.no_grad():
-            self.item_embedding.weight[0].zero_()
 
     def _log_q(self, config: Any, dataset: Any) -> Tensor | None:
         sampling = config["train_neg_sample_args"] or {}
@@ -88,34 +114,173 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
             settings: all settings of the run by key.
 
         Raises:
-            UsageError: with what would be right.
+            UsageError: the message says what to write instead.
         """
 
     def build_layer(self, config: Any, index: int) -> Attention:
         """The attention of layer index."""
         raise NotImplementedError
 
-    def view(self, x: Tensor) -> ItemView:
-        """How items with scaled embeddings x (U, D) look to the model."""
-        return ItemView(stream=x, target=x, quantized=None)
+    def build_codebook(self, config: Any, n_codewords: int, *, hard: bool) -> Codebook:
+        """A quantiser with the model's settings and W = n_codewords."""
+        return Codebook(
+            hidden_size=config["hidden_size"],
+            n_codebooks=config["n_codebooks"],
+            n_codewords=n_codewords,
+            similarity=config["codebook_similarity"],
+            encoding=config["codebook_encoding"],
+            temperature=config["codebook_temperature"],
+            hard=hard,
+        )
+
+    @property
+    def codebook(self) -> Codebook | None:
+        """The quantiser of the items, or None."""
+        return None
+
+    def codebooks(self) -> dict[str, Codebook]:
+        """The quantisers of the items by their purpose."""
+        return {} if self.codebook is None else {"history": self.codebook}
+
+    def calculate_loss(self, interaction: Interaction) -> Tensor | tuple[Tensor, ...]:
+        """Training loss of a batch, and the regulariser where there is one."""
+        batch = self._read(interaction)
+        x = self.embed(batch.items)  # embed, (U, D)
+        view = self.view(x)
+        everywhere = self.fields.target_list in interaction
+        encode = self.encoder.encode_non_padding if everywhere else self.encoder.encode_last
+        hidden, inputs = encode(batch.history, view)  # attend, feed forward, (M, D)
+        if batch.negative is None or batch.pairs is None:
+            loss = losses.full_cross_entropy(hidden, self.all_targets(), batch.target)  # score, loss
+        else:
+            scores = pair_scores(hidden, view.target, batch.pairs)  # score, (M, 1 + R)
+            loss = losses.sampled_loss(  # loss
+                self.loss_type,
+                scores.to(torch.promote_types(scores.dtype, torch.float32)),
+                n_items=self.n_items - 1,
+                gbce_t=self.gbce_t,
+                log_q=None if self.log_q is None else (self.log_q[batch.target], self.log_q[batch.negative]),
+            )
+        extra = self.regulariser(x, view, inputs, batch.history.valid)
+        return loss if extra is None else (loss, extra)
+
+    def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
+        """An additional loss term, or None.
+
+        Args:
+            x: (U, D) embeddings of the batch's distinct items.
+            view: the same items as the model sees them.
+            inputs: the residual stream before each layer, see Encoded.
+            valid: (N, L).
+        """
+        return None
 
     def embed(self, items: Tensor) -> Tensor:
         """Scaled item embeddings, (...) -> (..., D)."""
-        return self.item_embedding(items) * math.sqrt(self.hidden_size)
+        out: Tensor = self.item_embedding(items) * math.sqrt(self.hidden_size)
+        return out
 
-    def _history(self, interaction: Interaction) -> Sequences:
+    def view(self, x: Tensor) -> ItemView:
+        """Items with scaled embeddings x (U, D) as the model sees them."""
+        if self.codebook is None:
+            return ItemView(stream=x, target=x, quantized=None)
+        quantized = self.codebook(x)
+        return ItemView(quantized.reconstruction, self.target(x, quantized), quantized)
+
+    def target(self, x: Tensor, quantized: Quantized) -> Tensor:
+        """Vectors that hidden states are scored against, (U, D): here the reconstruction y."""
+        return quantized.reconstruction
+
+    def all_targets(self) -> Tensor:
+        """Target vectors of all items (V, D), differentiable; the backward pass quantises each block again."""
+        if self.codebook is None:
+            return self.embed(torch.arange(self.n_items, device=self.item_embedding.weight.device))
+        return torch.cat([checkpoint(self._target_block, ids, use_reentrant=False) for ids in self._blocks(0)])
+
+    def _target_block(self, ids: Tensor) -> Tensor:
+        return self.view(self.embed(ids)).target
+
+    def _blocks(self, start: int, step: int = 1) -> Iterator[Tensor]:
+        """The ids from start on, or every step-th, in blocks of BLOCK_ITEMS."""
+        ids = torch.arange(start, self.n_items, step, device=self.item_embedding.weight.device)
+        yield from torch.split(ids, BLOCK_ITEMS)
+
+    def predict(self, interaction: Interaction) -> Tensor:
+        """Score of each row's own item: (N,)."""
+        return self.score_candidates(interaction, interaction[self.fields.item].unsqueeze(1)).squeeze(1)
+
+    def score_candidates(self, interaction: Interaction, candidates: Tensor) -> Tensor:
+        """Encode each history once and score its candidates: (N, K) ids -> (N, K)."""
+        return pair_scores(self._encode_last(interaction), self.item_view().target, candidates)
+
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
+        """Scores of all items, (N, V); column 0 is padding."""
+        return self._encode_last(interaction) @ self.item_view().target.t()
+
+    def item_scorer(self, interaction: Interaction) -> Callable[[Tensor], Tensor]:
+        """Encode each history once; the result scores any items, ids (K,) -> (N, K)."""
+        hidden, target = self._encode_last(interaction), self.item_view().target
+        return lambda ids: hidden @ target.index_select(0, ids).t()
+
+    def _encode_last(self, interaction: Interaction) -> Tensor:
+        return self.encoder.encode_last(self.history(interaction), self.item_view()).hidden  # (N, D)
+
+    def item_view(self) -> ItemView:
+        """All items for inference, (V, ...): in eval mode kept until a parameter changes, but for a change by .data."""
+        if self.training:
+            return self._build_item_view()
+        versions = [(x.data_ptr(), x._version) for x in (*self.parameters(), *self.buffers())]
+        if self._kept is None or self._kept[0] != versions:
+            with torch.no_grad():
+                self._kept = versions, self._build_item_view()
+        return self._kept[1]
+
+    def _build_item_view(self) -> ItemView:
+        """All items; hard codes are kept as small integers, soft assignments as they are."""
+        codebook = self.codebook
+        if codebook is None:
+            return self.view(self.all_targets())
+        small = torch.uint8 if codebook.n_codewords <= 256 else torch.int32
+        columns = []
+        for ids in self._blocks(0):
+            stream, target, quantized = self.view(self.embed(ids))
+            assert quantized is not None
+            keys = quantized.assignment[:, :0] if self.hard else quantized.assignment
+            columns.append((stream, target, quantized.codes.to(small), keys, stream[:0]))
+        stream, target, *rest = (torch.cat(parts) for parts in zip(*columns, strict=True))
+        return ItemView(stream, target, Quantized(*rest))
+
+    def train(self, mode: bool = True) -> "AttentiveRecommender":
+        """Set the mode and drop the kept items."""
+        self._kept = None
+        super().train(mode)
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load checkpoints of 0.1.0, too; see current_names."""
+        renamed = current_names(state_dict, prefix)
+        state_dict.clear()
+        state_dict.update(renamed)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copied or pickled model has no kept items."""
+        return {**self.__dict__, "_kept": None}
+
+    def history(self, interaction: Interaction) -> Sequences:
         """The input items of a batch, by id."""
         f = self.fields
+        items, length = interaction[f.item_list], interaction[f.item_length]
+        valid = torch.arange(items.shape[1], device=items.device) < length.unsqueeze(1)  # (N, L)
         gaps = interaction[f.time_gap_list] / self.time_unit if f.time_gap_list in interaction else None
-        return Sequences(interaction[f.item_list], self._valid(interaction), gaps)
+        return Sequences(items, valid, gaps)
 
-    def _valid(self, interaction: Interaction) -> Tensor:
-        """(N, L), True on real items."""
-        items, length = interaction[self.fields.item_list], interaction[self.fields.item_length]
-        return torch.arange(items.shape[1], device=items.device) < length.unsqueeze(1)
+    def supervision(self, interaction: Interaction, valid: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Targets (M,) and negatives (M, R) of the M supervised positions; no negatives for CE.
 
-    def _supervision(self, interaction: Interaction, valid: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Targets (M,) and negatives (M, R) of the M supervised positions; no negatives for CE."""
+        Raises:
+            ValueError: the loss needs negatives and the batch has none.
+        """
         f = self.fields
         everywhere = f.target_list in interaction
         target = interaction[f.target_list][valid] if everywhere else interaction[f.item]
@@ -128,94 +293,72 @@ class AttentiveRecommender(SequentialRecommender, SequenceEncoder):
             )
         return target, interaction[name][valid] if everywhere else interaction[name].view(len(target), -1)
 
-    @staticmethod
-    def _looked_up(index: Tensor, target: Tensor, negative: Tensor | None) -> list[Tensor]:
-        """The ids that the loss of a batch looks up one by one: CE has the targets among all items."""
-        return [index] if negative is None else [index, target, negative]
-
-    def calculate_loss(self, interaction: Interaction) -> Tensor | tuple[Tensor, ...]:
-        """Training loss of a batch: all positions when it brings a target a position, else the last."""
-        history = self._history(interaction)
-        target, negative = self._supervision(interaction, history.valid)
-        ids = self._looked_up(history.index, target, negative)
-        distinct, inverse = torch.cat([x.flatten() for x in ids]).unique(return_inverse=True)
+    def _read(self, interaction: Interaction) -> TrainingBatch:
+        history = self.history(interaction)
+        target, negative = self.supervision(interaction, history.valid)
+        ids = [history.rows] if negative is None else [history.rows, target.unsqueeze(1), negative]
+        items, inverse = torch.unique(torch.cat([x.flatten() for x in ids]), return_inverse=True)
         rows = [part.view_as(x) for part, x in zip(inverse.split([x.numel() for x in ids]), ids, strict=True)]
-        x = self.embed(distinct)  # (U, D)
-        view = self.view(x)
-        history = history._replace(index=rows[0])
-        if self.fields.target_list in interaction:
-            hidden, inputs = self.encode_real(history, view)  # (M, D)
-        else:
-            inputs = self.layer_inputs(history, view)
-            hidden = self.top_last(inputs[-1], history, view)  # (M, D)
-        if negative is None:
-            loss = losses.full_cross_entropy(hidden, self.all_targets(), target)
-        else:
-            pairs = torch.cat([rows[1].unsqueeze(1), rows[2]], dim=1)  # (M, 1 + R)
-            scores = pair_scores(hidden, view.target, pairs)
-            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-            loss = losses.sampled_loss(
-                self.loss_type,
-                scores[:, 0],
-                scores[:, 1:],
-                n_items=self.n_items - 1,
-                gbce_t=self.gbce_t,
-                log_q=None if self.log_q is None else (self.log_q[target], self.log_q[negative]),
-            )
-        extra = self.regulariser(x, view, inputs, history.valid)
-        return loss if extra is None else (loss, extra)
-
-    def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
-        """An additional loss term, or None.
-
-        Args:
-            x: (U, D) embeddings of the batch's distinct items.
-            view: the same items as the model sees them.
-            inputs: the residual stream before each layer, (N, L, D), or what encode_real says.
-            valid: (N, L).
-        """
-        return None
-
-    def all_targets(self) -> Tensor:
-        """Target vectors of all items (V, D), differentiable."""
-        return self.view(self.embed(torch.arange(self.n_items, device=self.item_embedding.weight.device))).target
-
-    def item_view(self) -> ItemView:
-        """All items for inference, (V, ...), cached until a parameter changes."""
-        return self._cache.get(self, self._build_item_view)
-
-    def _build_item_view(self) -> ItemView:
-        return self.view(self.embed(torch.arange(self.n_items, device=self.item_embedding.weight.device)))
+        pairs = None if negative is None else torch.cat(rows[1:], dim=1)
+        return TrainingBatch(items, history._replace(rows=rows[0]), target, negative, pairs)
 
     @torch.no_grad()
     def item_store(self) -> ItemStore:
-        """The real items, without padding, as serving keeps them: item i of the model is number i - 1."""
-        return DenseItems(self.embed(torch.arange(1, self.n_items, device=self.item_embedding.weight.device)))
+        """The items without padding, as serving keeps them (item i of the model is number i - 1).
 
-    def train(self, mode: bool = True) -> "AttentiveRecommender":
-        """Set the mode; training drops the cached item table."""
-        if mode:
-            self._cache.clear()
-        return super().train(mode)
+        Hard codes and their codewords; soft assignments need the vectors themselves.
+        """
+        if self.codebook is None or not self.hard:
+            return DenseItems(self.embed(torch.arange(1, self.n_items, device=self.item_embedding.weight.device)))
+        return CodedItems(self.item_codes(self.codebook), self.codebook.codewords.detach().clone(), self.target_store())
 
-    def predict(self, interaction: Interaction) -> Tensor:
-        """Score of each row's own item: (N,)."""
-        candidates = interaction[self.fields.item].unsqueeze(1)
-        return self.score_candidates(interaction, candidates).squeeze(1)
+    def target_store(self) -> CodedTargets | None:
+        """Codes and codewords that items are scored with; None for those of the history."""
+        return None
 
-    def score_candidates(self, interaction: Interaction, candidates: Tensor) -> Tensor:
-        """Encode each history once and score its candidates: (N, K) ids -> (N, K)."""
-        view = self.item_view()
-        hidden = self.encode_last(self._history(interaction), view)  # (N, D)
-        return pair_scores(hidden, view.target, candidates)
+    def item_codes(self, codebook: Codebook, *, step: int = 1) -> Tensor:
+        """Codes of the items, or of every step-th, in a quantiser, (V - 1, B), block by block."""
+        small = code_dtype(codebook.n_codewords)
+        return torch.cat([codebook(self.embed(ids)).codes.to(small) for ids in self._blocks(1, step)])
 
-    def full_sort_predict(self, interaction: Interaction) -> Tensor:
-        """Scores of all items, (N, V); column 0 is padding."""
-        view = self.item_view()
-        return self.encode_last(self._history(interaction), view) @ view.target.t()
+    @torch.no_grad()
+    def codebook_usage(self) -> dict[str, tuple[int, CodewordUsage]]:
+        """W and how items use the codewords, of every quantiser of the items; of MAX_WATCHED items at most."""
+        step = -(-self.n_items // MAX_WATCHED)
+        return {
+            name: (book.n_codewords, codeword_usage(self.item_codes(book, step=step), book.n_codewords))
+            for name, book in self.codebooks().items()
+        }
 
-    def item_scorer(self, interaction: Interaction) -> Callable[[Tensor], Tensor]:
-        """Encode each history once; the result scores any items, ids (K,) -> (N, K)."""
-        view = self.item_view()
-        hidden = self.encode_last(self._history(interaction), view)  # (N, D)
-        return lambda ids: hidden @ view.target.index_select(0, ids).t()
+    def items_with_equal_codes(self) -> int:
+        """How many items another item has the codes of, so that both get the same score; 0 for targets of vectors."""
+        targets = self.item_store().targets
+        if not isinstance(targets, CodedTargets):
+            return 0
+        counts = torch.unique(targets.codes, dim=0, return_counts=True)[1]
+        return int(counts[counts > 1].sum())
+
+
+def current_names(weights: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+    """A state dict with the parameter names of this version: 0.1.0 named those of the encoder without `encoder.`.
+
+    Args:
+        weights: state dict of an AttentiveRecommender, of this version or 0.1.0.
+        prefix: of the model's names.
+    """
+    old = tuple(prefix + part for part in PARTS_OF_ENCODER)
+    return {
+        f"{prefix}encoder.{name[len(prefix) :]}" if name.startswith(old) else name: value
+        for name, value in weights.items()
+    }
+
+
+def item_counts(dataset: Any) -> Tensor:
+    """Training interactions of each item (V,); of RecBole's own data set, how often each item is a target.
+
+    Args:
+        dataset: The training part of a data set.
+    """
+    if hasattr(dataset, "item_counts"):
+        return torch.as_tensor(dataset.item_counts)
+    return torch.bincount(dataset.inter_feat[dataset.iid_field], minlength=dataset.item_num)

@@ -1,4 +1,4 @@
-"""What the three LISA models share: the first layer attends with the codes of the items."""
+"""The common part of the three LISA models: the first layer attends with the codes of the items."""
 
 from typing import Any
 
@@ -7,17 +7,17 @@ from recbole.data.interaction import Interaction
 from torch import Tensor
 
 from recbole_lisa.attention import LISAAttention
-from recbole_lisa.attention.base import take_valid
+from recbole_lisa.attention.base import take_non_padding
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.sequence_encoder import ItemView
-from recbole_lisa.model.quantized_recommender import QuantizedRecommender
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.ops.codeword_usage import CodewordUsage, codeword_usage
 
 
-class LISARecommender(QuantizedRecommender):
-    """QuantizedRecommender with LISA in every layer; layers above the first quantise their own input.
+class LISARecommender(AttentiveRecommender):
+    """AttentiveRecommender with LISA in every layer; layers above the first quantise their own input.
 
-    With freeze_codebooks item embeddings and the items' codebooks stay as they are: they come from another model.
+    With freeze_codebooks, item embeddings and the items' codebooks are not trained: they come from another model.
     """
 
     def __init__(self, config: Any, dataset: Any) -> None:
@@ -29,10 +29,10 @@ class LISARecommender(QuantizedRecommender):
                 module.requires_grad_(False)
 
     def build_targets(self, config: Any) -> None:
-        """Build what only targets need: nothing, unless they have codebooks of their own."""
+        """Build what only targets need: nothing, unless they have their own codebooks."""
 
     def build_layer(self, config: Any, index: int) -> LISAAttention:
-        """LISA with an own quantiser; layer 0's quantises the item table."""
+        """LISA with its own quantiser; that of layer 0 quantises the items."""
         return LISAAttention(
             hidden_size=config["hidden_size"],
             projection=config["codebook_projection"],
@@ -42,26 +42,26 @@ class LISARecommender(QuantizedRecommender):
         )
 
     @property
-    def codebook(self) -> Codebook:
-        """The quantiser of the item table."""
-        return self.attentions[0].codebook
+    def codebook(self) -> Codebook | None:
+        """The quantiser of the items."""
+        return self.encoder.layers()[0].quantizer
 
     @property
     def quantizing_layers(self) -> list[int]:
         """The layers (from 0) that quantise their own input."""
-        return list(range(1, len(self.attentions)))
+        return list(range(1, len(self.encoder.attentions)))
 
     @torch.no_grad()
     def layer_usage(self, interaction: Interaction) -> dict[str, tuple[int, CodewordUsage]]:
-        """W and how the real positions of a batch use the codewords of every layer above the first."""
-        history = self._history(interaction)
-        inputs = self.layer_inputs(history, self.item_view())
-        found = {}
-        for i in self.quantizing_layers:
-            _, quantized = self.attentions[i].quantized(take_valid(inputs[i], history.valid).unsqueeze(0))
-            n_codewords = self.attentions[i].codebook.n_codewords
-            found[f"layer {i + 1}"] = n_codewords, codeword_usage(quantized.codes, n_codewords)
-        return found
+        """W and how the non-padding positions of a batch use the codewords of every layer above the first."""
+        history = self.history(interaction)
+        inputs = self.encoder.layer_inputs(history, self.item_view())
+        usage = {}
+        for number, (layer, h) in enumerate(zip(self.encoder.layers()[1:], inputs[1:], strict=True), start=2):
+            if layer.quantizer is not None:
+                n_codewords, x = layer.quantizer.n_codewords, take_non_padding(h, history.valid)  # (M, D)
+                usage[f"layer {number}"] = n_codewords, codeword_usage(layer.quantizer(x).codes, n_codewords)
+        return usage
 
     def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
         """reconstruction_weight * mean |x - stopgrad(y)|^2 over the batch's distinct items."""

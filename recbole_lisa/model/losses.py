@@ -38,7 +38,7 @@ def generalised_bce(positive: Tensor, negative: Tensor, *, n_items: int, t: floa
     Args:
         positive: (M,).
         negative: (M, R).
-        n_items: number of real items.
+        n_items: number of items without padding.
         t: calibration in [0, 1].
 
     Returns:
@@ -72,8 +72,7 @@ def sampled_softmax(
 
 def sampled_loss(
     name: str,
-    positive: Tensor,
-    negative: Tensor,
+    scores: Tensor,
     *,
     n_items: int,
     gbce_t: float,
@@ -83,15 +82,15 @@ def sampled_loss(
 
     Args:
         name: BCE, BPR, gBCE or SSM.
-        positive: (M,) scores of the targets.
-        negative: (M, R) scores of the negatives.
-        n_items: number of real items, for gBCE.
+        scores: (M, 1 + R) of the targets, in column 0, and of the negatives.
+        n_items: number of items without padding, for gBCE.
         gbce_t: calibration of gBCE.
         log_q: log sampling probability of the targets (M,) and of the negatives (M, R), for SSM; None when uniform.
 
     Returns:
         Scalar.
     """
+    positive, negative = scores[:, 0], scores[:, 1:]
     if name == "BCE":
         return binary_cross_entropy(positive, negative)
     if name == "BPR":
@@ -103,7 +102,7 @@ def sampled_loss(
 
 
 def full_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
-    """Cross entropy over all real items, averaged over positions, in blocks of positions.
+    """Cross entropy over all items, averaged over positions, in blocks of positions.
 
     Args:
         hidden: (M, D).

@@ -1,5 +1,7 @@
 """Attention to the own bucket and to earlier buckets chosen for it, each scaled by how sure the choice is."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -37,6 +39,8 @@ def sorted_bucket_attention(
     past_value: Tensor,
     share: Tensor,
     visible: Tensor,
+    *,
+    copies: int = 1,
 ) -> Tensor:
     """softmax(query [p past_key ; key]^T) [p past_value ; value], p the share of each past bucket.
 
@@ -48,13 +52,14 @@ def sorted_bucket_attention(
         past_value: (N, U, T * b, D) of the chosen buckets.
         share: (N, U, T).
         visible: positions of the own bucket that count; broadcasts to (N, U, Q, b).
+        copies: how many equal positions each position of a past bucket stands for.
 
     Returns:
         (N, U, Q, D).
     """
     n_past = past_key.shape[2]
     scale = share.repeat_interleave(n_past // share.shape[-1], dim=-1).unsqueeze(2)  # (N, U, 1, T b)
-    past = query @ past_key.transpose(2, 3) * scale  # (N, U, Q, T b)
+    past = query @ past_key.transpose(2, 3) * scale + math.log(copies)  # (N, U, Q, T b)
     own = (query @ key.transpose(2, 3)).masked_fill(~visible, -torch.inf)  # (N, U, Q, b)
     logits = torch.cat([past, own.to(past.dtype)], dim=-1)
     weights = torch.softmax(logits, dim=-1)

@@ -190,6 +190,7 @@ def chunked_round_attention(
         (N, L, D).
     """
     n_rounds, length = bucket.shape[1:]
+    window = min(window, length)
     order, place = _sorted(bucket, window)
     rows = order.clamp_max(length - 1).flatten(1)  # (N, R C w)
     previous = _ring(lengths, n_rounds, order.shape[2] // window, window)  # (N, R C)

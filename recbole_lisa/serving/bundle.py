@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from recbole_lisa.attention import LISAAttention, build_attention
-from recbole_lisa.attention.frozen_lisa import FrozenLISA
+from recbole_lisa.attention import build_attention
 from recbole_lisa.layers.item_store import DenseItems, ItemStore
 from recbole_lisa.layers.session_encoder import SessionEncoder
 from recbole_lisa.serving.compression import CodeTable, coded_bytes, dense_bytes
@@ -21,7 +19,7 @@ class Bundle:
     Attributes:
         model: name of the model class.
         dataset: name of the data set that it was trained on.
-        encoder: `SequenceEncoder.encoder_settings()`.
+        encoder: `SequenceEncoder.settings()`.
         weights: parameters and buffers of the encoder by name.
         items: V items; item 0 is the first real one, padding has none.
         ids: raw id of each item.
@@ -55,7 +53,7 @@ class Bundle:
 
 
 class Network(SessionEncoder):
-    """The encoder of a bundle, for inference only: no dropout, no gradients, LISA's tables worked out once.
+    """The encoder of a bundle, for inference only: no dropout, no gradients, LISA's tables computed once.
 
     Args:
         bundle: the trained model.
@@ -65,10 +63,9 @@ class Network(SessionEncoder):
     """
 
     def __init__(self, bundle: Bundle) -> None:
-        super().__init__()
         settings = {**bundle.encoder}
         layers, max_length = settings.pop("layers"), settings["max_length"]
-        self.add_encoder(
+        super().__init__(
             lambda i: build_attention(layers[i][0], **({"max_length": max_length} | layers[i][1])),
             n_layers=len(layers),
             dropout=0.0,
@@ -77,17 +74,14 @@ class Network(SessionEncoder):
         self.to(next(iter(bundle.weights.values())).dtype)
         self.load_state_dict(self._with_item_codebook(bundle))
         self.eval().requires_grad_(False)
-        for i, attention in enumerate(self.attentions):
-            if isinstance(attention, LISAAttention):
-                self.attentions[i] = FrozenLISA(attention)
-        if isinstance(bundle.items, DenseItems) and isinstance(self.attentions[0], LISAAttention):
-            self.items: ItemStore = DenseItems(bundle.items.targets.vectors, self.attentions[0].codebook)
-        else:
-            self.items = bundle.items
+        self.attentions = nn.ModuleList(layer.frozen() for layer in self.layers())
+        self.items: ItemStore = bundle.items
+        if isinstance(bundle.items, DenseItems):
+            self.items = DenseItems(bundle.items.targets.vectors, self.layers()[0].quantizer)
 
     def _with_item_codebook(self, bundle: Bundle) -> dict[str, Tensor]:
-        """The weights, with the codewords that stand beside the items' codes where LISA attends with them."""
-        if isinstance(bundle.items, DenseItems) or not isinstance(self.attentions[0], LISAAttention):
+        """The weights, and the codewords that an export keeps beside the items' codes if the first layer reads them."""
+        if isinstance(bundle.items, DenseItems) or self.layers()[0].quantizer is None:
             return bundle.weights
         return bundle.weights | {ITEM_CODEWORDS: bundle.items.codewords}
 
@@ -96,17 +90,12 @@ ITEM_CODEWORDS = "attentions.0.codebook.codewords"
 """The codewords that the items' codes refer to are also the encoder's; an export keeps them beside the codes."""
 
 
-def encoder_weights(encoder: torch.nn.Module, items: ItemStore) -> dict[str, Tensor]:
-    """Copy what `Network` loads: parameters and buffers of the encoder's own modules, on the CPU.
+def encoder_weights(encoder: nn.Module, items: ItemStore) -> dict[str, Tensor]:
+    """Copy what `Network` loads: parameters and buffers of the encoder, on the CPU.
 
     Args:
-        encoder: A `SequenceEncoder`, which may own more than the encoder.
+        encoder: A `SequenceEncoder`.
         items: The items; coded ones keep the codewords that they refer to.
     """
-    own = ("position_embedding.", "attentions.", "blocks.")
     skipped = () if isinstance(items, DenseItems) else (ITEM_CODEWORDS,)
-    return {
-        name: tensor.detach().cpu().clone()
-        for name, tensor in encoder.state_dict().items()
-        if name.startswith(own) and name not in skipped
-    }
+    return {name: tensor.detach().cpu().clone() for name, tensor in encoder.state_dict().items() if name not in skipped}

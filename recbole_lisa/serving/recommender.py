@@ -43,7 +43,7 @@ class Recommender:
         self.ids = bundle.ids
         self.network = Network(bundle)
         self.max_length: int = bundle.encoder["max_length"]
-        self.needs_times = any(getattr(layer, "decay", None) == "time" for layer in self.network.attentions)
+        self.needs_times = any(layer.needs_time_gaps for layer in self.network.layers())
         self._fingerprint = fingerprint
 
     @classmethod
@@ -137,7 +137,8 @@ class Recommender:
         by_length = np.argsort([len(history.items) for history in histories], kind="stable")
         for start in range(0, len(by_length), BATCH):
             batch = by_length[start : start + BATCH]
-            hidden[batch] = self.network.encode_last(*self.sequences([histories[n] for n in batch], self.max_length))
+            sequences, view = self.sequences([histories[n] for n in batch], self.max_length)
+            hidden[batch] = self.network.encode_last(sequences, view).hidden
         return hidden
 
     def sequences(self, histories: Sequence[History], longest: int | None = None) -> tuple[Sequences, ItemView]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from recbole_lisa.errors import UsageError
-from recbole_lisa.layers.sequence_encoder import SequenceEncoder
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 
 
 def check_compiler(config: Any) -> None:
@@ -20,7 +20,7 @@ def check_compiler(config: Any) -> None:
     """
     if not config["compile"]:
         return
-    if not issubclass(config.model_class, SequenceEncoder):
+    if not issubclass(config.model_class, AttentiveRecommender):
         raise UsageError(f"compile is True, but {config['model']} has no encoder to compile: leave compile out")
     device = config["device"]
     try:
@@ -38,7 +38,7 @@ def _probe(x: Tensor) -> Tensor:
     return x.sin() + 1
 
 
-def compile_encoder(model: SequenceEncoder) -> None:
+def compile_encoder(model: AttentiveRecommender) -> None:
     """Compile the attention and the feed-forward part of every layer, once for batches of any size.
 
     LISA's own operation stays as it is, fused already; so do mechanisms whose loops depend on the data.
@@ -46,6 +46,6 @@ def compile_encoder(model: SequenceEncoder) -> None:
     Args:
         model: Changed in place; its parameters keep their names.
     """
-    attentions = [layer for layer in model.attentions if layer.compiles]
-    for module in (*attentions, *model.blocks):
+    attentions = [layer for layer in model.encoder.layers() if layer.compiles]
+    for module in (*attentions, *model.encoder.blocks):
         module.compile(dynamic=True)

@@ -28,14 +28,13 @@ every_form = pytest.mark.parametrize("form", FORMS)
 
 class Encoder(SessionEncoder):
     def __init__(self, form: str, n_layers: int = 1, max_length: int = POSITIONS, **more: Any) -> None:
-        super().__init__()
         settings = FORMS[form] | more if form in FORMS else more
         name = settings.pop("mechanism", form)
 
         def build(_: int) -> Attention:
             return build_attention(name, hidden_size=D, max_length=max_length, **settings)
 
-        self.add_encoder(
+        super().__init__(
             build, n_layers=n_layers, hidden_size=D, max_length=max_length, inner_size=D, dropout=0.1,
             hidden_act="relu", layer_norm_eps=1e-5,
         )  # fmt: skip
@@ -72,7 +71,7 @@ def test_steps_equal_the_whole_history(form: str, n_layers: int) -> None:
     view = encoder.view(torch.randn(U, D, dtype=torch.float64))
     items, gaps = torch.randint(U, (3, 17)), torch.rand(3, 17)
     valid = torch.ones(3, 17, dtype=torch.bool)
-    whole = unbounded(encoder, form, n_layers, 17).double().encode(Sequences(items, valid, gaps), view)
+    whole = unbounded(encoder, form, n_layers, 17).double().encode(Sequences(items, valid, gaps), view).hidden
     state = encoder.init_state(3)
     for t in range(17):
         state = encoder.step(state, row(view, items[:, t]), gaps[:, t] if form == "time" else None)
@@ -109,10 +108,10 @@ def test_float32_stays_exact_at_any_step(form: str, length: int, stepped: int) -
     view = encoder.view(torch.randn(U, D))
     items = torch.randint(U, (1, length))
     history = Sequences(items, torch.ones_like(items, dtype=torch.bool))
-    exact = unbounded(encoder, form, 1, length).double().encode_last(history, double(view))
+    exact = unbounded(encoder, form, 1, length).double().encode_last(history, double(view)).hidden
     at_once = max(length - stepped, 0)
     state = (
-        encoder.state_of(history._replace(index=items[:, :at_once], valid=history.valid[:, :at_once]), view)
+        encoder.state_of(history._replace(rows=items[:, :at_once], valid=history.valid[:, :at_once]), view)
         if at_once
         else encoder.init_state(1)
     )
@@ -161,7 +160,7 @@ def test_one_bidirectional_layer_keeps_its_state() -> None:
     view = encoder.view(torch.randn(U, D, dtype=torch.float64))
     items = torch.randint(U, (1, POSITIONS))
     history = Sequences(items, torch.ones_like(items, dtype=torch.bool))
-    assert_close(advance(encoder, encoder.init_state(1), view, items).hidden, encoder.encode_last(history, view))
+    assert_close(advance(encoder, encoder.init_state(1), view, items).hidden, encoder.encode_last(history, view).hidden)
 
 
 def test_windows_longer_than_the_positions_are_refused() -> None:
@@ -175,7 +174,7 @@ def test_windows_longer_than_the_positions_are_refused() -> None:
 
 def test_the_settings_build_the_encoder_again() -> None:
     encoder = Encoder("soft", 2)
-    settings = encoder.encoder_settings()
+    settings = encoder.settings()
     assert {k: settings[k] for k in ("hidden_size", "max_length", "inner_size")} == {
         "hidden_size": D, "max_length": POSITIONS, "inner_size": D,
     }  # fmt: skip

@@ -73,8 +73,9 @@ def test_recall_is_learnt_and_needs_the_attention(name: str, monkeypatch: pytest
     train(model, recall_batch, steps=200)
     assert accuracy(model, recall_batch()) > 0.95
     blind = build(name)
-    for method in ("attend", "attend_last"):
-        original = getattr(blind, method)
-        monkeypatch.setattr(blind, method, lambda *args, original=original: torch.zeros_like(original(*args)))
+    for method in ("non_padding", "last"):
+        attention = blind.encoder.attentions[0]
+        original = getattr(attention, method)
+        monkeypatch.setattr(attention, method, lambda *args, original=original: torch.zeros_like(original(*args)))
     train(blind, recall_batch, steps=200)
     assert accuracy(blind, recall_batch()) < 0.6

@@ -16,9 +16,10 @@ def test_the_commitment_of_routing_reaches_the_loss() -> None:
     model.calculate_loss(batch)  # the first batch sets the centroids
     model.eval()
     main, extra = model.calculate_loss(batch)
-    history = model._history(batch)
-    inputs = model.layer_inputs(history, model.item_view())
-    expected = sum(layer.commitment(h, history.valid) for layer, h in zip(model.attentions, inputs, strict=True))
+    history = model.history(batch)
+    inputs = model.encoder.layer_inputs(history, model.item_view())
+    layers = zip(model.encoder.attentions, inputs, strict=True)
+    expected = sum(layer.commitment(h, history.valid) for layer, h in layers)
     torch.testing.assert_close(extra, 0.5 * expected)
     model.commitment_weight = 0.0
     assert torch.equal(model.calculate_loss(batch), main)
@@ -30,7 +31,7 @@ def test_the_commitment_joins_in_last_position_training_too() -> None:
     loss = model.calculate_loss(batch)
     assert isinstance(loss, tuple)
     loss_value(loss).backward()
-    assert model.attentions[0].centroids_are_set
+    assert model.encoder.attentions[0].centroids_are_set
 
 
 @pytest.mark.parametrize("name", ["Reformer", "RoutingTransformer"])

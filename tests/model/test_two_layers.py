@@ -37,9 +37,9 @@ def build(name: str, mode: str, **settings: Any) -> Any:
 @every_model
 def test_every_layer_has_codebooks_of_its_own(name: str) -> None:
     model = build(name, "three layers")
-    books = [attention.codebook.codewords for attention in model.attentions]
+    books = [attention.codebook.codewords for attention in model.encoder.attentions]
     assert len({id(book) for book in books}) == 3
-    assert model.codebook is model.attentions[0].codebook
+    assert model.codebook is model.encoder.attentions[0].codebook
 
 
 @every_model
@@ -53,9 +53,9 @@ def test_every_layer_learns_in_both_supervisions(name: str, mode: str) -> None:
         for parameter_name, parameter in model.named_parameters():
             assert parameter.grad is not None, f"{parameter_name} has no gradient"
             assert torch.isfinite(parameter.grad).all()
-        for layer in range(len(model.attentions)):
+        for layer in range(len(model.encoder.attentions)):
             for part in ("query", "value", "codebook.codewords"):
-                gradient = dict(model.named_parameters())[f"attentions.{layer}.{part}"].grad
+                gradient = dict(model.named_parameters())[f"encoder.attentions.{layer}.{part}"].grad
                 assert gradient.abs().sum() > 0, f"{part} of layer {layer} learns nothing"
 
 
@@ -66,8 +66,8 @@ def test_the_last_position_is_that_of_the_whole_sequence(name: str, mode: str) -
     model, batch = build(name, mode).double().eval(), random_batch(6, 13, 30)
     items, lengths, gaps = batch["item_id_list"], batch["item_length"], batch["time_gap_list"].double()
     history = Sequences(items, torch.arange(13) < lengths.unsqueeze(1), gaps)
-    whole = model.encode(history, model.item_view())
-    assert_close(model.encode_last(history, model.item_view()), whole[torch.arange(6), lengths - 1])
+    whole = model.encoder.encode(history, model.item_view()).hidden
+    assert_close(model.encoder.encode_last(history, model.item_view()).hidden, whole[torch.arange(6), lengths - 1])
 
 
 @every_model
@@ -88,5 +88,5 @@ def test_the_second_layer_reads_what_the_first_wrote(name: str) -> None:
     model, batch = build(name, "default").eval(), Interaction(random_batch(4, 11, 30))
     with torch.no_grad():
         before = model.full_sort_predict(batch)
-        model.attentions[1].codebook.codewords.neg_()
+        model.encoder.attentions[1].codebook.codewords.neg_()
         assert not torch.allclose(model.full_sort_predict(batch), before)

@@ -59,9 +59,9 @@ def test_layers_that_quantise_their_own_input_are_watched(name: str) -> None:
     usage = layer_usage(model, SimpleNamespace(sample=sample))
     assert model.training and asked == [SAMPLED_WINDOWS]
     model.eval()
-    valid = model._valid(batch)
-    for layer, h in enumerate(model.layer_inputs(model._history(batch), model.item_view())[1:], start=1):
-        codes = model.attentions[layer].codebook(h[valid]).codes
+    history = model.history(batch)
+    for layer, h in enumerate(model.encoder.layer_inputs(history, model.item_view())[1:], start=1):
+        codes = model.encoder.attentions[layer].codebook(h[history.valid]).codes
         found = usage[f"layer {layer + 1}"]
         assert found["n_codewords"] == 4
         assert found["used"] == [len(codes[:, b].unique()) for b in range(3)]
@@ -85,7 +85,7 @@ def test_a_run_of_two_layers_logs_both_and_measuring_changes_nothing(
 
 
 def test_large_catalogues_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recbole_lisa.model.quantized_recommender.MAX_WATCHED", 10)
+    monkeypatch.setattr("recbole_lisa.model.attentive_recommender.MAX_WATCHED", 10)
     model = build_model("LISABase", n_items=30)
     monkeypatch.setattr(model, "embed", counted := Counted(model.embed))
     codebook_usage(model)

@@ -19,7 +19,8 @@ class LISAMini(LISARecommender):
 
     def target(self, x: Tensor, quantized: Quantized) -> Tensor:
         """The reconstruction from the target codebooks."""
-        return self.target_codebook(x).reconstruction
+        reconstruction: Tensor = self.target_codebook(x).reconstruction
+        return reconstruction
 
     def target_store(self) -> CodedTargets:
         """Codes in the target codebooks."""

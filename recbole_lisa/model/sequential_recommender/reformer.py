@@ -10,7 +10,7 @@ class Reformer(AttentiveRecommender):
     """Reformer's hashed attention in the same encoder, without reversible layers; LSH-1 and LSH-4 of the paper."""
 
     def build_layer(self, config: Any, index: int) -> ReformerAttention:
-        """Hashed attention, with the number of buckets that the longest window asks for."""
+        """Hashed attention, with the number of buckets for the longest window."""
         return ReformerAttention(
             hidden_size=config["hidden_size"],
             max_length=config["MAX_ITEM_LIST_LENGTH"],

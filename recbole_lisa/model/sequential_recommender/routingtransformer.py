@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from recbole_lisa.attention import RoutingAttention
@@ -17,7 +18,7 @@ class RoutingTransformer(AttentiveRecommender):
         self.commitment_weight: float = config["commitment_weight"]
 
     def build_layer(self, config: Any, index: int) -> RoutingAttention:
-        """Routed attention, with the number of clusters that the longest window asks for."""
+        """Routed attention, with the number of clusters for the longest window."""
         return RoutingAttention(
             hidden_size=config["hidden_size"],
             max_length=config["MAX_ITEM_LIST_LENGTH"],
@@ -31,5 +32,6 @@ class RoutingTransformer(AttentiveRecommender):
         """commitment_weight times the sum of the layers' commitment losses; None at weight 0."""
         if not self.commitment_weight:
             return None
-        losses = [layer.commitment(h, valid) for layer, h in zip(self.attentions, inputs, strict=True)]
-        return self.commitment_weight * sum(losses)
+        layers = zip(self.encoder.layers(), inputs, strict=True)
+        losses = [layer.commitment(h, valid) for layer, h in layers if isinstance(layer, RoutingAttention)]
+        return self.commitment_weight * torch.stack(losses).sum()

@@ -4,10 +4,10 @@ from typing import Any
 
 from recbole_lisa.attention import FullAttention
 from recbole_lisa.attention.codebook import Codebook
-from recbole_lisa.model.quantized_recommender import QuantizedRecommender
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 
 
-class Transformer(QuantizedRecommender):
+class Transformer(AttentiveRecommender):
     """Exact softmax attention on torch's fused kernels in the same encoder (SASRec, post-norm).
 
     With quantize_items the items are codewords of hard codes, as in LISA-Base, whose codebooks can then be taken from
@@ -16,8 +16,9 @@ class Transformer(QuantizedRecommender):
 
     def __init__(self, config: Any, dataset: Any) -> None:
         super().__init__(config, dataset)
-        wanted = config["quantize_items"]
-        self.item_codebook = self.build_codebook(config, config["n_codewords"], hard=True) if wanted else None
+        self.item_codebook = (
+            self.build_codebook(config, config["n_codewords"], hard=True) if config["quantize_items"] else None
+        )
 
     def build_layer(self, config: Any, index: int) -> FullAttention:
         """Full attention."""
