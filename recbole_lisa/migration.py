@@ -26,8 +26,7 @@ from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
 from recbole_lisa.model.attentive_recommender import current_names
 from recbole_lisa.quick_start import run_configured
-from recbole_lisa.training.checkpoint import load_checkpoint, save_checkpoint
-from recbole_lisa.training.resume import RUN_KEYS, check_data, run_state
+from recbole_lisa.training.checkpoint import RUN_KEYS, Checkpoint, check_data, load_checkpoint, save_checkpoint
 from recbole_lisa.training.trainer import LISATrainer
 
 SOURCE, TARGET = "Transformer", "LISABase"
@@ -62,7 +61,7 @@ def migrate(
     take_over(network, state["state_dict"])
     trainer = LISATrainer(config, network, data_fingerprint=train.dataset.data_fingerprint)
     metrics = trainer.evaluate(test, load_best_model=False)
-    save_checkpoint(run_state(trainer, _UNTRAINED), output)
+    save_checkpoint(Checkpoint(trainer).state_dict(_UNTRAINED), output)
     if "epochs" not in settings:
         return metrics, None
     return metrics, run_configured(_config(state, settings), prepare=partial(take_over, weights=state["state_dict"]))

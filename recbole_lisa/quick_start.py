@@ -1,7 +1,7 @@
 """One run from the files to the metrics."""
 
 from collections.abc import Callable, Iterable, Mapping
-from logging import getLogger
+from contextlib import ExitStack
 from os import PathLike
 from time import perf_counter
 from typing import Any
@@ -16,14 +16,13 @@ from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.distributed.launch import launch
 from recbole_lisa.distributed.processes import is_first, process_group, started_by_torchrun, warn_if_crowded
 from recbole_lisa.files import check_output
-from recbole_lisa.training.checkpoint import check_checkpoint_dir
-from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks
+from recbole_lisa.training.checkpoint import Checkpoint, check_resume
+from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks, log_equal_codes
 from recbole_lisa.training.compilation import check_compiler, compile_encoder
 from recbole_lisa.training.evaluation import check_loader
-from recbole_lisa.training.logging import RunLog, run_log
+from recbole_lisa.training.logging import RunLog, log_settings, run_log
 from recbole_lisa.training.result import collect_result, result_table, write_result
-from recbole_lisa.training.resume import check_resume, resume_if_asked
-from recbole_lisa.training.trainer import LISATrainer
+from recbole_lisa.training.trainer import LISATrainer, fit_supervision
 
 
 def run(
@@ -56,6 +55,7 @@ def run(
         UsageError: A setting or a file is wrong; the message says which and what would be right.
         TrainingDivergedError: The training loss is NaN or infinite.
         ProcessFailedError: One of several processes (`nproc`) was killed or failed.
+        OSError: A file cannot be written; the other files are, and the metrics are printed.
     """
     config = LISAConfig(
         model,
@@ -75,29 +75,20 @@ def run_configured(
     prepare: Callable[[Any], None] | None = None,
     observe: Callable[[LISATrainer], None] | None = None,
 ) -> dict[str, Any]:
-    """As `run`, from a configuration.
+    """As `run`, with the same result and exceptions, from a configuration.
 
     Args:
         config: Of the run.
-        notes: Lines for the log, before the configuration.
-        prepare: Called with the new model before training, for instance to give it parameters.
+        notes: First lines of the log.
+        prepare: Called with the new model before training, for instance to set its parameters.
         observe: Called with the trainer after each validation, once its checkpoints are written: the metrics are
             `trainer.history[-1]["valid"]`. May raise to stop. With several processes (`nproc`) it is called in the
-            first one; then `prepare` and `observe` must be functions that can be pickled.
-
-    Returns:
-        The result, see `run`.
-
-    Raises:
-        UsageError: See `run`.
-        TrainingDivergedError: See `run`.
-        ProcessFailedError: See `run`.
+            first one; then `prepare` and `observe` must be picklable.
     """
-    # A resumed run continues its own files.
-    overwrite = config["overwrite"] or config["resume"] is not None
-    for path in filter(lambda path: path is not None, (config["result_file"], config["codebook_plot"])):
-        check_output(path, overwrite=overwrite)
-    check_checkpoint_dir(config["checkpoint_dir"])
+    for key in ("result_file", "codebook_plot"):
+        if config[key] is not None:  # a resumed run continues its own files
+            check_output(config[key], overwrite=config["overwrite"] or config["resume"] is not None)
+    check_output(config["checkpoint_dir"] or "", overwrite=True, folder=True)
     check_codebook_plot(config["codebook_plot"])
     check_resume(config["resume"])
     check_compiler(config)
@@ -115,15 +106,12 @@ def train_and_test(
     prepare: Callable[[Any], None] | None,
     observe: Callable[[LISATrainer], None] | None,
 ) -> dict[str, Any]:
-    """The run itself, in this process or in each of several; arguments and result as in `run_configured`.
-
-    Of several processes the first one logs, draws, prints and writes; all return the result.
-    """
+    """The run itself, in this process or in each of several: the first one logs, prints and writes files."""
     started = perf_counter()
     with run_log(config) as log:
-        for line in (*notes, config):
-            getLogger().info(line)
+        log_settings(config, [*notes, *fit_supervision(config)], log)
         warn_if_crowded(config["device"].type)
+
         init_seed(config["seed"], config["reproducibility"])
         train, valid, test = create_loaders(config, create_dataset(config))
         check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
@@ -136,13 +124,13 @@ def train_and_test(
             prepare(network)
         if config["compile"]:
             compile_encoder(network)
-        getLogger().info(network)
+        log.note(str(network))
 
         trainer = LISATrainer(config, network, run_name=log.name, data_fingerprint=train.dataset.data_fingerprint)
-        resume_if_asked(trainer)
+        Checkpoint(trainer).resume_as_configured()
         bars = bool(config["show_progress"])
-        told = None if observe is None or not is_first() else lambda _epoch, _score: observe(trainer)
-        trainer.fit(train, valid, show_progress=bars, callback_fn=told, test_data=test)
+        callback = None if observe is None or not is_first() else lambda _epoch, _score: observe(trainer)
+        trainer.fit(train, valid, show_progress=bars, callback_fn=callback, test_data=test)
         metrics = trainer.evaluate(test, show_progress=bars)
 
         result = collect_result(trainer, metrics, seconds=perf_counter() - started, log_file=log.path)
@@ -152,11 +140,13 @@ def train_and_test(
 
 
 def report(result: dict[str, Any], trainer: LISATrainer, log: RunLog) -> None:
-    """Print the metrics; write the log, the result file and the plot of the codebooks."""
+    """Write the result file, print the metrics, draw the codebooks: each step even if one before it fails."""
     config, table = trainer.config, result_table(result)
-    log.note(f"result\n{table}")
-    print(table, flush=True)  # first, so that no failing disk takes the metrics
-    if config["result_file"]:
-        write_result(result, config["result_file"])
-    if config["codebook_plot"] and not draw_codebooks(trainer.history, config["codebook_plot"]):
-        getLogger().warning(f"codebook_plot: {config['model']} has no codebooks, nothing is drawn")
+    with ExitStack() as later:
+        if config["codebook_plot"]:
+            later.callback(draw_codebooks, trainer.history, config["codebook_plot"])
+        later.callback(print, table, flush=True)
+        later.callback(log.note, f"result\n{table}")
+        later.callback(log_equal_codes, trainer.model)
+        if config["result_file"]:
+            write_result(result, config["result_file"])

@@ -26,8 +26,7 @@ from recbole_lisa.serving.export import write_export
 from recbole_lisa.serving.id_map import IdMap
 from recbole_lisa.serving.inputs import History
 from recbole_lisa.serving.recommender import Recommender
-from recbole_lisa.training.checkpoint import load_checkpoint
-from recbole_lisa.training.resume import RUN_KEYS, check_data
+from recbole_lisa.training.checkpoint import RUN_KEYS, check_data, load_checkpoint
 
 Loaded = tuple[Any, torch.nn.Module, Any, Any, Any, Any]
 """Configuration, model, data set, training, validation and test loader."""

@@ -35,7 +35,6 @@ LEVELS: list[set[str]] = [
 ]
 LEVEL_OF = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 STILL_CIRCLES = [
-    {"recbole_lisa.training.trainer", "recbole_lisa.training.resume"},
     {"recbole_lisa.serving.sessions", "recbole_lisa.serving.recommender"},
 ]
 OF_EXTRA_SERVE = [f"recbole_lisa.serving.http.{name}" for name in ("app", "guard", "measures", "server")]

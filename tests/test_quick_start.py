@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -154,9 +155,9 @@ def test_diverged_training_stops_with_the_place() -> None:
         ({"result_file": "old.json"}, "'old.json' exists: add --overwrite to replace it, or name another file"),
         ({"codebook_plot": "old.png"}, "'old.png' exists: add --overwrite to replace it, or name another file"),
         ({"result_file": "/dev/null/r.json"}, r"'/dev/null/r\.json' cannot be written"),
-        ({"checkpoint_dir": ""}, "checkpoint_dir is ''"),
-        ({"checkpoint_dir": "/dev/null"}, "checkpoint_dir .*'/dev/null'.* folder"),
-        ({"checkpoint_dir": "/dev/null/saved"}, "checkpoint_dir .*'/dev/null/saved'.*Not a directory"),
+        ({"checkpoint_dir": ""}, "the path of the output is empty: name a folder"),
+        ({"checkpoint_dir": "old.json"}, "'old.json' is a file: name a folder"),
+        ({"checkpoint_dir": "/dev/null/saved"}, r"'/dev/null/saved' cannot be written \(Not a directory\)"),
         ({"resume": "gone.pth"}, "no checkpoint 'gone.pth'"),
     ],
 )
@@ -204,3 +205,29 @@ def test_an_observer_sees_the_metrics_and_the_checkpoints_of_every_validation(tm
     result = run_configured(tiny_config(tmp_path, epochs=4, eval_step=2), observe=observe)
     assert [(epochs, saved) for epochs, _, saved in seen] == [(2, 1), (4, 3)]
     assert result["valid"] == max((metrics for _, metrics, _ in seen), key=lambda metrics: metrics["ndcg@10"])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("SASRec", {}, None),
+        (
+            "SASRec",
+            {"loss_type": "BPR", "train_neg_sample_args": {"distribution": "uniform"}},
+            "needs one negative a row",
+        ),
+        ("BERT4Rec", {}, r"needs masked items \(mask_itemseq\)"),
+    ],
+)
+def test_a_class_of_recbole_trains_on_last_positions_or_is_refused(
+    tmp_path: Path, name: str, settings: dict[str, Any], message: str | None
+) -> None:
+    model = getattr(import_module(f"recbole.model.sequential_recommender.{name.lower()}"), name)
+    settings = tiny_settings(tmp_path, epochs=1, hidden_size=8, inner_size=8, **settings)
+    if message is None:
+        result = run(model, "tiny", config_dict=settings)
+        assert result["config"]["supervision"] == "last_position"
+        assert "supervision is last_position: SASRec of RecBole trains on one target" in Path(result["log"]).read_text()
+    else:
+        with pytest.raises(UsageError, match=f"{name} {message}"):
+            run(model, "tiny", config_dict=settings)

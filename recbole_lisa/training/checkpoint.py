@@ -1,48 +1,162 @@
-"""Checkpoints: one plain dictionary per file, written atomically, read without running code from the file.
+"""Checkpoints: what a run's files hold, how they are written and read, and which runs may continue from them.
 
-Every file holds tensors and plain Python values only, so `torch.load(path, weights_only=True)` reads it.
-RecBole's keys (`config`, `epoch`, `cur_step`, `best_valid_score`, `state_dict`, `other_parameter`,
-`optimizer`) keep their names. A run writes `<name>.pth`, the best epoch, and `<name>-last.pth`, the newest.
-Both hold all that is needed to go on from there.
+A file is one plain dictionary of tensors and Python values, so `torch.load(path, weights_only=True)` reads it without
+running code. RecBole's keys (`config`, `epoch`, `cur_step`, `best_valid_score`, `state_dict`, `other_parameter`,
+`optimizer`) keep their names. A run writes `<name>.pth`, its best epoch, and `<name>-last.pth`, its newest one; both
+hold all that is needed to continue. The file is a zip archive: the CRC-32 of each record is its checksum.
 """
 
+import contextlib
 import os
 import random
 import re
-from collections.abc import Iterable, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from recbole_lisa.distributed.processes import from_first
+from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, probe_writing
+from recbole_lisa.files import atomic_writer
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such module
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT = "recbole-lisa checkpoint 1"
 LAST_SUFFIX = "-last.pth"
+_PROGRESS = ("cur_step", "best_valid_score", "best_valid_result", "best_epoch", "history", "curve")
+"""Attributes of the trainer that change from epoch to epoch."""
+_WEIGHT_KEYS = ("model", "dataset", "data_fingerprint", "state_dict", "other_parameter")
+RUN_KEYS = (*_WEIGHT_KEYS, *_PROGRESS, "config", "epoch", "best_file", "optimizer", "scaler", "rng")
+_FREE_SETTINGS = {
+    *("epochs", "stopping_step", "test_step", "resume", "result_file", "codebook_plot", "checkpoint_dir", "overwrite"),
+    *("show_progress", "state", "loss_decimal_place", "log_wandb", "wandb_project", "config_files", "data_path"),
+    *("worker", "gpu_id", "use_gpu", "device", "eval_batch_size", "compile"),
+    *("nproc", "world_size", "local_rank", "offset", "ip", "port"),
+    "amp",  # enable_amp and enable_scaler, which older files have too, say the same
+    *("download", "archive", "source", "conversion", "archive_url", "archive_checksum"),
+    *("save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path"),
+}
+"""Settings that a continued run may change: they do not decide what the next epochs learn."""
+_OTHER_DATA = "it was trained on other interactions, or on items in another order, than the data set has now"
 
 
-def check_checkpoint_dir(folder: str | os.PathLike[str] | None) -> None:
-    """Refuse a `checkpoint_dir` that could hold no checkpoint, before hours of training.
+class Checkpoint:
+    """The state of a run after an epoch, as a dictionary that a file holds.
 
-    Raises:
-        UsageError: `folder` is empty, a file, or nothing can be written there.
+    Args:
+        run: A `LISATrainer`, before or after any epoch.
     """
-    if not folder:
-        raise UsageError(f"checkpoint_dir is {folder!r}; name a folder for the checkpoints, such as saved")
-    if Path(folder).exists() and not Path(folder).is_dir():
-        raise UsageError(f"checkpoint_dir '{folder}' is a file; name a folder for the checkpoints, such as saved")
-    try:
-        probe_writing(Path(folder) / "run.pth")
-    except OSError as error:
-        raise UsageError(
-            f"checkpoint_dir '{folder}': nothing can be written there ({error.strerror}); name a folder that can be"
-        ) from error
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+
+    def state_dict(self, epoch: int) -> dict[str, Any]:
+        """All that testing the model and continuing the run needs; `epoch` is the last complete one, -1 for none."""
+        run = self.run
+        return {
+            "format": FORMAT,
+            "model": run.config["model"],
+            "dataset": run.config["dataset"],
+            "data_fingerprint": run.data_fingerprint,
+            "protocol": run.config["protocol"],
+            "config": run.config.plain(),
+            "versions": versions(),
+            "epoch": epoch,
+            "best_file": Path(run.saved_model_file).name,
+            **{name: getattr(run, name) for name in _PROGRESS},
+            "state_dict": run.model.state_dict(),
+            "other_parameter": run.model.other_parameter(),
+            "optimizer": run.optimizer.state_dict(),
+            "scaler": run.step.scaler.state_dict(),
+            "rng": capture_rng(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put a new run where the saved run was after its epoch."""
+        run = self.run
+        run.start_epoch = state["epoch"] + 1
+        run.data_fingerprint = run.data_fingerprint or state["data_fingerprint"]
+        for name in _PROGRESS:
+            setattr(run, name, state[name])
+        run.train_loss_dict = {entry["epoch"] - 1: entry["loss"] for entry in run.history}
+        self._load_model(state)
+        run.optimizer.load_state_dict(state["optimizer"])
+        run.step.scaler.load_state_dict(state["scaler"])
+        restore_rng(state["rng"])
+
+    def resume(self, path: str | os.PathLike[str]) -> None:
+        """Continue the run of a file under its old file names.
+
+        Args:
+            path: `<name>-last.pth`, or `<name>.pth` to go back to the best epoch.
+
+        Raises:
+            UsageError: The file is no checkpoint, damaged or incomplete, belongs to a run with other settings or
+                other data, or its best file is missing.
+        """
+        run, state = self.run, load_checkpoint(path, needed=RUN_KEYS)
+        reasons = differences(state, run.config.plain())
+        if _differ(state["data_fingerprint"], run.data_fingerprint):
+            reasons.append(_OTHER_DATA)
+        best_file = Path(path).with_name(state["best_file"])
+        if not reasons and state["best_epoch"] is not None and not best_file.is_file():
+            reasons.append(f"'{best_file}', its best epoch, is missing")
+        if reasons:
+            raise UsageError(f"cannot resume from '{path}': {'; '.join(reasons)}")
+        run.saved_model_file = str(best_file)
+        self.load_state_dict(state)
+        run.logger.info(f"Resuming {path} after epoch {run.start_epoch}")
+
+    def resume_as_configured(self) -> None:
+        """Follow the setting `resume`: a path, `auto` for the newest run that fits, or None."""
+        config, source = self.run.config, self.run.config["resume"]
+        if source == "auto":
+            folder = config["checkpoint_dir"]
+            source = from_first(find_resumable(config.plain(), folder, self.run.data_fingerprint))
+            if source is None:
+                self.run.logger.info(f"resume=auto: no run in '{folder}' fits these settings and data, starting fresh")
+        if source:
+            self.run.resume_checkpoint(source)
+
+    def load_weights(self, path: str | os.PathLike[str], data_fingerprint: str | None = None) -> None:
+        """Put the parameters of a file into the model, to test it on the data of a fingerprint.
+
+        Raises:
+            UsageError: The file is no checkpoint, damaged or incomplete, or of another model or data set.
+        """
+        state = load_checkpoint(path, needed=_WEIGHT_KEYS)
+        for key in ("model", "dataset"):
+            if state[key] != self.run.config[key]:
+                raise UsageError(f"'{path}' is of the {key} '{state[key]}', not '{self.run.config[key]}'")
+        check_data(state, path, data_fingerprint)
+        self._load_model(state)
+        self.run.logger.info(f"Loading model structure and parameters from {path}")
+
+    def adopt_data(self, train_data: Any) -> None:
+        """Bind the run to the data set that it trains on; a run that began on another one is a UsageError."""
+        fingerprint = fingerprint_of(train_data)
+        if _differ(self.run.data_fingerprint, fingerprint):
+            raise UsageError(f"cannot go on with '{self.run.saved_model_file}': {_OTHER_DATA}")
+        self.run.data_fingerprint = fingerprint or self.run.data_fingerprint
+
+    def _load_model(self, state: Mapping[str, Any]) -> None:
+        try:
+            self.run.model.load_state_dict(state["state_dict"])
+        except RuntimeError as error:
+            raise UsageError(f"the checkpoint does not fit the model: {error}") from error
+        self.run.model.load_other_parameter(state["other_parameter"])
 
 
 def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write `state` to `path`; an interruption leaves the old file intact."""
+    """Write `state` to `path`; an interruption or a full disk (OSError) leaves the old file intact."""
     with atomic_writer(path) as stream:
         torch.save(dict(state), stream)
 
@@ -53,24 +167,28 @@ def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (),
     Args:
         path: The file.
         needed: Keys that the file must hold.
-        lazy: Map the tensors from the file instead of reading them (for a look at the plain values).
+        lazy: Map the tensors from the file instead of reading and checking them, for a look at the plain values.
 
     Returns:
         The dictionary that was saved; its tensors are on the CPU.
 
     Raises:
-        UsageError: the file is missing, damaged, not a checkpoint of this package, or lacks a needed key.
+        UsageError: The file is missing, damaged, no checkpoint of this package, or lacks a needed key.
     """
     if not Path(path).is_file():
         raise UsageError(f"there is no checkpoint '{path}'; give the path of a .pth file of an earlier run")
     try:
         checkpoint = torch.load(str(path), map_location="cpu", weights_only=True, mmap=lazy)
+        with zipfile.ZipFile(path) as archive:
+            damaged = None if lazy else archive.testzip()
     except Exception as error:  # torch raises whatever the broken bytes lead to: many unrelated types
         reason = re.split(r"\n|\. ", str(error).strip())[0]  # torch goes on with advice to run what the file says
         raise UsageError(f"'{path}' is damaged or is no checkpoint of recbole-lisa: {reason}") from error
-    found = checkpoint.get("format") if isinstance(checkpoint, dict) else None
-    if found != FORMAT:
-        raise UsageError(f"'{path}' is no checkpoint of recbole-lisa: format {found!r}, not {FORMAT!r}")
+    if damaged:
+        raise UsageError(f"'{path}' is damaged: the checksum of its record {damaged} is wrong; take another checkpoint")
+    file_format = checkpoint.get("format") if isinstance(checkpoint, dict) else None
+    if file_format != FORMAT:
+        raise UsageError(f"'{path}' is no checkpoint of recbole-lisa: format {file_format!r}, not {FORMAT!r}")
     missing = [key for key in needed if key not in checkpoint]
     if missing:
         raise UsageError(f"'{path}' is incomplete: it lacks {', '.join(missing)}; give a file that a run has written")
@@ -80,6 +198,83 @@ def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (),
 def last_file(best_file: str | os.PathLike[str]) -> Path:
     """The file with the newest state beside the best one: `<name>.pth` -> `<name>-last.pth`."""
     return Path(best_file).with_name(Path(best_file).stem + LAST_SUFFIX)
+
+
+@contextlib.contextmanager
+def locked(best_file: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep other processes from continuing the same run; a killed process frees its lock.
+
+    Raises:
+        UsageError: Another process is training this run.
+    """
+    path = Path(best_file).with_suffix(".lock")
+    with path.open("w") as stream:
+        try:
+            if fcntl is not None:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another process is training the run of '{best_file}': wait for its end, or leave resume out"
+            ) from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def check_resume(source: str | None) -> None:
+    """Refuse a setting `resume` that no run can continue from, before the data is read.
+
+    Raises:
+        UsageError: `source` is empty, or names a file that is missing, damaged, incomplete or no checkpoint.
+    """
+    if source is None or source == "auto":
+        return
+    if not source.strip():
+        raise UsageError("resume is empty; name a checkpoint or auto, or leave the key out")
+    load_checkpoint(source, needed=RUN_KEYS)
+
+
+def check_data(state: Mapping[str, Any], path: str | os.PathLike[str], data_fingerprint: str | None) -> None:
+    """Refuse, as a UsageError, to test a checkpoint on other data than it was trained on; None does not compare."""
+    if _differ(state["data_fingerprint"], data_fingerprint):
+        raise UsageError(f"cannot test '{path}' on '{state['dataset']}': {_OTHER_DATA}")
+
+
+def fingerprint_of(loader: Any) -> str | None:
+    """The `data_fingerprint` of the data set behind a loader; None for loaders of RecBole."""
+    return getattr(getattr(loader, "dataset", None), "data_fingerprint", None)
+
+
+def differences(checkpoint: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    """Why a run with these plain `settings` cannot continue: `learning_rate is 0.001 there and 0.01 here`, ..."""
+    saved = checkpoint["config"]
+    keys = (saved.keys() | settings.keys()) - _FREE_SETTINGS
+    changed = sorted(key for key in keys if _comparable(saved.get(key)) != _comparable(settings.get(key)))
+    return [f"{key} is {saved.get(key)!r} there and {settings.get(key)!r} here" for key in changed]
+
+
+def find_resumable(
+    settings: Mapping[str, Any], directory: str | os.PathLike[str], data_fingerprint: str | None = None
+) -> Path | None:
+    """The newest `-last.pth` in a folder that a run with these plain `settings` and this data can continue, or None.
+
+    Damaged files and those of other data are skipped with a warning.
+    """
+    for path in sorted(Path(directory).glob("*" + LAST_SUFFIX), key=os.path.getmtime, reverse=True):
+        try:
+            checkpoint = load_checkpoint(path, needed=RUN_KEYS, lazy=True)
+            if differences(checkpoint, settings):
+                continue
+            if _differ(checkpoint["data_fingerprint"], data_fingerprint):
+                getLogger().warning("resume=auto skips '%s': %s", path, _OTHER_DATA)
+                continue
+            load_checkpoint(path)
+        except UsageError as error:
+            getLogger().warning("resume=auto skips a file: %s", error)
+            continue
+        return path
+    return None
 
 
 def capture_rng() -> dict[str, Any]:
@@ -95,7 +290,7 @@ def capture_rng() -> dict[str, Any]:
 
 
 def restore_rng(state: Mapping[str, Any]) -> None:
-    """Put all global random number generators back to what `capture_rng` saw."""
+    """Set all global random number generators to the states of `capture_rng`."""
     torch.set_rng_state(state["torch"])
     if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
@@ -103,3 +298,17 @@ def restore_rng(state: Mapping[str, Any]) -> None:
     np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
+
+
+def _differ(left: str | None, right: str | None) -> bool:
+    """Whether two known fingerprints are of different data."""
+    return left is not None and right is not None and left != right
+
+
+def _comparable(value: Any) -> Any:
+    """`value` with tuples as lists, so that a setting equals its copy from a file."""
+    if isinstance(value, Mapping):
+        return {key: _comparable(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_comparable(entry) for entry in value]
+    return value

@@ -1,13 +1,13 @@
 """Ranking metrics: each held-out history is encoded once, RecBole's evaluator computes the metrics.
 
-Full ranking counts, a block of items at a time, which items score higher than the held-out one (`ranking.py`).
-Models that only offer all scores at once hand RecBole's collector an (N, V) matrix, and sampled ranking hands it an
-(N, 1 + K) matrix over the candidates of each history. RecBole's stock sampled evaluation runs the model on 1 + K
-copies of every history instead and spreads the scores over an (N, V) matrix; the metrics are the same.
+Full ranking counts, a block of items at a time, the items with a higher score than the held-out one (`ranking.py`).
+Models that only have `full_sort_predict` give RecBole's collector an (N, V) matrix, and sampled ranking an (N, 1 + K)
+matrix over the candidates of each history. RecBole's own sampled evaluation runs the model on 1 + K copies of every
+history; the metrics are the same.
 
-Equal scores are common here (items with equal codes), and the collector keeps whichever comes first. So no column
-order may tell the held-out item or its popularity: candidates come in a drawn order, and the items of a full
-ranking, numbered by first appearance in the file, are put into one.
+Equal scores are common (items with equal codes), and the collector keeps the first of them. So the order of columns
+must not depend on the held-out item or its popularity: candidates come in a random order, and the items of a full
+ranking, numbered by first appearance in the file, are permuted.
 """
 
 from typing import Any
@@ -19,22 +19,20 @@ from recbole.evaluator import Collector, Evaluator
 from recbole_lisa.data.dataloader import EvalBatch, EvalLoader
 from recbole_lisa.distributed.processes import from_first, gathered, n_processes, rank, several
 from recbole_lisa.errors import TrainingDivergedError, UsageError
-from recbole_lisa.training.progress import progress_bar
 from recbole_lisa.training.ranking import collect, rank_all_items
+from recbole_lisa.training.reporting import progress_bar
 
 _PER_HISTORY = ("rec.topk", "rec.items", "rec.meanrank", "rec.score", "data.label")
 
 
 @torch.no_grad()
-def evaluate(
-    model: torch.nn.Module, loader: EvalLoader, config: Config, *, show_progress: bool = False
-) -> dict[str, float]:
+def evaluate(model: Any, loader: EvalLoader, config: Config, *, show_progress: bool = False) -> dict[str, float]:
     """Rank the held-out item of every history in `loader` and average the metrics of `config`.
 
-    Several processes share the histories; each of them gets the metrics of all.
+    Several processes each rank every P-th batch; all of them return the metrics of all histories.
 
     Args:
-        model: Offers `item_scorer(interaction) -> Scorer` or `full_sort_predict(interaction) -> (N, V)`, and
+        model: Has `item_scorer(interaction) -> Scorer` or `full_sort_predict(interaction) -> (N, V)`, and
             `score_candidates(interaction, candidates (N, 1 + K)) -> (N, 1 + K)`; put into evaluation mode.
         loader: The histories of one phase, each once.
         config: Metrics, topk, device, field names.
@@ -44,15 +42,15 @@ def evaluate(
         Metric name (for example `ndcg@10`) to its mean over all histories.
 
     Raises:
-        UsageError: See `check_ranking`.
-        TrainingDivergedError: The model gave a score that is NaN or infinite.
+        UsageError: max(topk) is larger than the number of ranked items.
+        TrainingDivergedError: A score is NaN or infinite.
     """
     model.eval()
     collector, evaluator = Collector(config), Evaluator(config)
     generator = torch.Generator().manual_seed(config["seed"])
     item_order = torch.randperm(loader.dataset.item_num, generator=generator).to(config["device"])
     numbers = range(rank(), len(loader), n_processes())
-    for batch in progress_bar(loader.batches(numbers), len(numbers), "Evaluate   ", show_progress):
+    for batch in progress_bar(loader.batches(numbers), len(numbers), "Evaluate   ", show_progress, keep=False):
         check_ranking(batch, config, loader.dataset.item_num)
         if batch.candidates is None and hasattr(model, "item_scorer"):
             _rank_in_blocks(model, batch, config, item_order, collector)
@@ -76,9 +74,9 @@ def _merge(collected: Any) -> None:
 
 
 def score_batch(
-    model: torch.nn.Module, batch: EvalBatch, config: Config, item_order: torch.Tensor
+    model: Any, batch: EvalBatch, config: Config, item_order: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Score what is ranked for each history, in the form that RecBole's collector reads.
+    """Score what is ranked for each of N histories, in the form that RecBole's collector reads.
 
     Args:
         model: See `evaluate`.
@@ -109,18 +107,16 @@ def score_batch(
 def _rank_in_blocks(
     model: Any, batch: EvalBatch, config: Config, item_order: torch.Tensor, collector: Collector
 ) -> None:
-    """Rank all items for a batch and collect what the metrics need; the arguments are those of `evaluate`."""
+    """Rank all items for a batch and collect what the metrics need."""
     interaction = batch.interaction.to(config["device"])
     max_k = max(config["topk"])
     n_top = max_k if collector.register.need("rec.items") else 0
-    target = interaction[config["ITEM_ID_FIELD"]]
-    ranks = rank_all_items(model.item_scorer(interaction), target, item_order, n_top)
+    ranks = rank_all_items(model.item_scorer(interaction), interaction[config["ITEM_ID_FIELD"]], item_order, n_top)
     _check_finite(ranks.higher >= 0, config)
     collect(collector, ranks, len(item_order), max_k)
 
 
 def _check_finite(finite: torch.Tensor, config: Config) -> None:
-    """Refuse scores that a sort would put on top and that would look like hits; `finite` (N,) has a row a history."""
     wrong = int((~finite).sum())
     if wrong:
         raise TrainingDivergedError(
@@ -130,12 +126,7 @@ def _check_finite(finite: torch.Tensor, config: Config) -> None:
 
 
 def check_ranking(batch: EvalBatch, config: Config, n_items: int) -> None:
-    """Refuse a `topk` that asks for more items than are ranked.
-
-    Args:
-        batch: Any batch of the loader.
-        config: `topk`.
-        n_items: Number of items, padding included (V).
+    """Refuse a `topk` above the number of ranked items; `n_items` is V, padding included.
 
     Raises:
         UsageError: max(topk) is larger than the number of ranked items.
@@ -149,6 +140,5 @@ def check_ranking(batch: EvalBatch, config: Config, n_items: int) -> None:
 
 def check_loader(loader: EvalLoader, config: Config) -> None:
     """Run `check_ranking` on the first batch: a mistake shows before the training and not after it."""
-    for batch in loader:
+    for batch in loader.batches(range(1)):
         check_ranking(batch, config, loader.dataset.item_num)
-        return

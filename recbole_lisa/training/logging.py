@@ -1,7 +1,7 @@
-"""The log of one run: RecBole's folder and line format, but a file for every run, also within one process.
+"""The log of one run: RecBole's folder and line format, with a file for every run, also within one process.
 
-RecBole's `init_logger` works through `logging.basicConfig`, which does nothing from the second run of a
-process on, and names its files by the second.
+RecBole's `init_logger` calls `logging.basicConfig`, which does nothing from the second run of a process on, and names
+its files by the second.
 """
 
 import contextlib
@@ -9,10 +9,12 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from colorlog import ColoredFormatter
 from recbole.config import Config
 from recbole.utils.logger import log_colors_config
@@ -25,10 +27,21 @@ _LINE = "%(asctime)-15s %(levelname)s  %(message)s"
 
 
 class _PlainFormatter(logging.Formatter):
-    """Drops terminal colours from the finished line; the record stays as it is for other handlers."""
+    """Drops terminal colours from the finished line; the record keeps them for other handlers."""
 
     def format(self, record: logging.LogRecord) -> str:
         return _COLOR_CODE.sub("", super().format(record))
+
+
+class _RunFile(logging.FileHandler):
+    """A log file; when it cannot be written, it says so once on stderr, and the run continues."""
+
+    failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is that of logging
+        if not self.failed:
+            print(f"warning: '{self.baseFilename}' cannot be written: {sys.exc_info()[1]}", file=sys.stderr)
+        self.failed = True
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ class RunLog:
         return Path(getattr(self.file, "baseFilename", os.devnull))
 
     def note(self, text: str) -> None:
-        """Write to the file alone what the terminal shows by other means."""
+        """Write to the file alone."""
         self.file.handle(logging.LogRecord("root", logging.INFO, __file__, 0, text, None, None))
 
 
@@ -57,52 +70,56 @@ class RunLog:
 def run_log(config: Config) -> Iterator[RunLog]:
     """Log to the terminal and to `./log/<model>/<run name>.log` as long as the run lasts.
 
-    Handlers that the surrounding program put on the root logger stay in place. Of several processes the first one
-    logs, and gives the run its name.
+    Other handlers of the root logger stay in place. Of several processes the first one logs, and names the run.
 
     Args:
         config: `model`, `dataset` and the level `state` (INFO when it is no level).
 
     Yields:
         The name and the file of the run.
+
+    Raises:
+        OSError: The file cannot be made; it names the path and the reason.
     """
     name = from_first(unique_run_name(config["model"], config["dataset"]))
-    if not is_first():
-        with _silence() as nowhere:
-            yield RunLog(name, nowhere)
-        return
-    folder = Path("log") / config["model"]
-    folder.mkdir(parents=True, exist_ok=True)
-    file = logging.FileHandler(folder / f"{name}.log", encoding="utf-8")
-    file.setFormatter(_PlainFormatter(_LINE, "%a %d %b %Y %H:%M:%S"))
-    terminal = logging.StreamHandler()
-    terminal.setFormatter(_terminal_formatter())
-    root, log = logging.getLogger(), RunLog(name, file)
-    level = root.level
-    # In front, because RecBole names the TensorBoard folder after the first log file it finds.
-    root.handlers[:0] = [terminal, file]
-    root.setLevel(_level(config["state"]))
+    root = logging.getLogger()
+    if is_first():
+        folder = Path("log") / config["model"]
+        folder.mkdir(parents=True, exist_ok=True)
+        file: logging.Handler = _RunFile(folder / f"{name}.log", encoding="utf-8")
+        file.setFormatter(_PlainFormatter(_LINE, "%a %d %b %Y %H:%M:%S"))
+        terminal = logging.StreamHandler()
+        terminal.setFormatter(_terminal_formatter())
+        handlers = [terminal, file]
+    else:  # without any handler Python would print warnings
+        file = logging.NullHandler()
+        handlers = [file]
+    log, level = RunLog(name, file), root.level
+    # In front, because RecBole names the TensorBoard folder after the first log file in this list.
+    root.handlers[:0] = handlers
+    root.setLevel(_level(config["state"]) if is_first() else level)
     try:
         yield log
     except BaseException as error:
         log.note(f"the run stopped: {type(error).__name__}: {error}")
         raise
     finally:
-        root.removeHandler(terminal)
-        root.removeHandler(file)
+        for handler in handlers:
+            root.removeHandler(handler)
         root.setLevel(level)
         file.close()
 
 
-@contextlib.contextmanager
-def _silence() -> Iterator[logging.Handler]:
-    """Drop what is logged; without any handler Python would print warnings."""
-    root, nowhere = logging.getLogger(), logging.NullHandler()
-    root.addHandler(nowhere)
-    try:
-        yield nowhere
-    finally:
-        root.removeHandler(nowhere)
+def log_settings(config: Any, notes: Iterable[str], log: RunLog) -> None:
+    """Log `notes`, the device and the settings that differ from the defaults; the file gets all settings."""
+    device = config["device"]
+    place = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
+    defaults, given = config.internal_config_dict, config.external_config_dict
+    changed = [f"{key}: {value}" for key, value in given.items() if defaults.get(key) != value]
+    run = f"{config['model']} on {config['dataset']}, protocol {config['protocol']} ({place})"
+    for line in (*notes, run, f"settings other than the defaults: {', '.join(changed) or 'none'}"):
+        logging.getLogger().info(line)
+    log.note(str(config))
 
 
 def _terminal_formatter() -> logging.Formatter:

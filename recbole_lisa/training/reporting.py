@@ -1,13 +1,41 @@
-"""Curves of a run: TensorBoard and wandb get them from the first of several processes alone."""
+"""What a run shows while it trains: bars, the lines of an epoch, and the curves of TensorBoard and wandb."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import recbole.trainer.trainer as stock
+import recbole.trainer.trainer as recbole_trainer
 from recbole.config import Config
+from recbole.utils import set_color
+from tqdm import tqdm
 
 from recbole_lisa.distributed.processes import is_first
+
+
+def progress_bar(batches: Iterable[Any], total: int, description: str, shown: bool, *, keep: bool) -> Iterable[Any]:
+    """The same `total` batches, with a bar on a terminal if `shown`; `keep` leaves the complete bar there."""
+    if not shown or not is_first() or not sys.stderr.isatty():
+        return batches
+    bar: Iterable[Any] = tqdm(batches, total=total, ncols=100, desc=set_color(description, "pink"), leave=keep)
+    return bar
+
+
+def training_line(epoch: int, seconds: float, parts: Sequence[float], names: Sequence[str], decimals: int) -> str:
+    """The log line of a training epoch (from 1): seconds, the mean loss, and its parts where it has several."""
+    line = set_color(f"epoch {epoch} training", "green") + f" [{seconds:.2f} s, loss {sum(parts):.{decimals}f}"
+    if len(parts) > 1:
+        names = names if len(names) == len(parts) else [f"part {number}" for number in range(1, len(parts) + 1)]
+        line += ": " + ", ".join(f"{name} {part:.{decimals}f}" for name, part in zip(names, parts, strict=True))
+    return line + "]"
+
+
+def metric_rows(metrics: Mapping[str, float]) -> str:
+    """A table of two rows: the names of metrics and their values."""
+    cells = [(name, f"{value:.4f}") for name, value in metrics.items()]
+    widths = [max(map(len, cell)) for cell in cells]
+    rows = zip(*cells, strict=True)
+    return "\n".join("  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)) for row in rows)
 
 
 class NoCurves:
@@ -24,19 +52,15 @@ class NoCurves:
 
 
 @contextmanager
-def first_one_reports(config: Config) -> Iterator[None]:
-    """While a trainer of RecBole is made: only the first process gets a TensorBoard folder and a run of wandb.
-
-    Args:
-        config: Of the run; loses `log_wandb` in the other processes.
-    """
+def curves_of_first_process(config: Config) -> Iterator[None]:
+    """While RecBole's trainer is built: only the first process gets a TensorBoard folder and a run of wandb."""
     if is_first():
         yield
         return
     config["log_wandb"] = False
-    original = stock.get_tensorboard
-    stock.get_tensorboard = lambda _logger: NoCurves()
+    original = recbole_trainer.get_tensorboard
+    recbole_trainer.get_tensorboard = lambda _logger: NoCurves()
     try:
         yield
     finally:
-        stock.get_tensorboard = original
+        recbole_trainer.get_tensorboard = original

@@ -20,8 +20,8 @@ def collect_result(
     Args:
         trainer: The run, after `fit`.
         test_metrics: Metrics of the test phase at the best epoch; None when no history has a test target.
-        seconds: Wall time of this call of the program, data and evaluation included.
-        log_file: Where the run logged.
+        seconds: Wall time, data and evaluation included.
+        log_file: The log of the run.
 
     Returns:
         Plain values. `valid` holds the metrics of the best epoch (None without validation), `test` those of the
@@ -85,7 +85,7 @@ def result_table(result: Mapping[str, Any]) -> str:
     head = f"{'metric':<{width}}  {'valid':>8}  {'test':>8}"
     lines = [
         f"{result['model']} on {result['dataset']}, protocol {result['protocol']}, seed {result['seed']}: "
-        f"epoch {result['best_epoch']} of {result['epochs_run']}, {result['seconds']:.1f} s",
+        f"best epoch {result['best_epoch']} of {result['epochs_run']}, {result['seconds']:.1f} s",
         head,
         "-" * len(head),
     ]

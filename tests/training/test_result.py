@@ -85,7 +85,7 @@ def test_table_sets_validation_beside_test() -> None:
         "test": {"hit@5": 0.5, "ndcg@10": 0.0625},
     }
     assert result_table(result).splitlines() == [
-        "LISASoft on ml-100k, protocol full_ranking, seed 1: epoch 2 of 5, 3.1 s",
+        "LISASoft on ml-100k, protocol full_ranking, seed 1: best epoch 2 of 5, 3.1 s",
         "metric      valid      test",
         "---------------------------",
         "hit@5      0.2500    0.5000",

@@ -8,8 +8,16 @@ import pytest
 import torch
 
 from recbole_lisa.errors import UsageError
-from recbole_lisa.training.checkpoint import FORMAT, last_file, load_checkpoint, save_checkpoint
-from recbole_lisa.training.resume import differences, find_resumable, resume_if_asked
+from recbole_lisa.training.checkpoint import (
+    FORMAT,
+    Checkpoint,
+    differences,
+    find_resumable,
+    last_file,
+    load_checkpoint,
+    locked,
+    save_checkpoint,
+)
 from recbole_lisa.training.trainer import LISATrainer
 from tests.tiny import TinyModel, tiny_config, tiny_loaders, tiny_trainer
 
@@ -24,7 +32,7 @@ def finished(folder: Path, protocol: str = "full_ranking", **settings: Any) -> L
     """A run to its end, resuming when the settings say so."""
     trainer, (train, valid, test) = tiny_trainer(tiny_config(folder, protocol, **settings))
     trainer.data_fingerprint = train.dataset.data_fingerprint
-    resume_if_asked(trainer)
+    Checkpoint(trainer).resume_as_configured()
     trainer.fit(train, valid, test_data=test)
     return trainer
 
@@ -133,7 +141,7 @@ def test_auto_takes_the_newest_run_that_fits(tmp_path: Path) -> None:
         os.utime(file, (1000 + age, 1000 + age))
     trainer, _ = tiny_trainer(tiny_config(tmp_path, epochs=4, seed=1, resume="auto"))
     assert find_resumable(trainer.config.plain(), trainer.checkpoint_dir) == files[1]
-    resume_if_asked(trainer)
+    Checkpoint(trainer).resume_as_configured()
     assert (trainer.start_epoch, trainer.saved_model_file) == (2, runs[1].saved_model_file)
 
 
@@ -144,7 +152,7 @@ def test_auto_starts_fresh_when_nothing_fits_and_skips_damaged_files(
     (tmp_path / "saved" / "broken-last.pth").write_bytes(b"not a checkpoint")
     trainer, _ = tiny_trainer(tiny_config(tmp_path, seed=3, resume="auto"))
     with caplog.at_level("INFO"):
-        resume_if_asked(trainer)
+        Checkpoint(trainer).resume_as_configured()
     assert trainer.start_epoch == 0
     assert "skips a file" in caplog.text
     assert "starting fresh" in caplog.text
@@ -174,7 +182,7 @@ def test_other_protocol_is_refused(tmp_path: Path) -> None:
     "free",
     [{"epochs": 9}, {"stopping_step": 5}, {"test_step": 3}, {"result_file": "r.json"}, {"state": "DEBUG"}],
 )
-def test_settings_of_the_surroundings_may_differ(tmp_path: Path, free: dict[str, Any]) -> None:
+def test_settings_that_do_not_decide_what_is_learnt_may_differ(tmp_path: Path, free: dict[str, Any]) -> None:
     settings = tiny_config(tmp_path).plain()
     assert differences({"config": settings}, tiny_config(tmp_path, **free).plain()) == []
 
@@ -254,3 +262,29 @@ def test_every_key_that_is_read_is_needed(tmp_path: Path) -> None:
         save_checkpoint({name: value for name, value in state.items() if name != key}, path)
         with pytest.raises(UsageError, match=f"is incomplete: it lacks {key};"):
             finished(tmp_path, epochs=1, resume=str(path))
+
+
+def test_a_damaged_optimizer_state_is_refused_by_its_checksum_and_skipped_by_auto(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = last_file(finished(tmp_path, epochs=1).saved_model_file)
+    moment = load_checkpoint(path)["optimizer"]["state"][0]["exp_avg_sq"].numpy().tobytes()
+    data = bytearray(path.read_bytes())
+    start = data.index(moment) + 40
+    data[start : start + 3] = bytes(255 - byte for byte in data[start : start + 3])
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=r"-last\.pth' is damaged: the checksum of its record .*data/\d+ is wrong"):
+        finished(tmp_path, epochs=2, resume=str(path))
+    assert len(finished(tmp_path, epochs=2, resume="auto").history) == 2
+    assert "resume=auto skips a file: " in caplog.text
+
+
+def test_a_run_that_another_process_trains_is_refused(tmp_path: Path) -> None:
+    run = finished(tmp_path, epochs=1)
+    with (
+        locked(run.saved_model_file),
+        pytest.raises(UsageError, match="another process is training the run of '.*pth'"),
+    ):
+        finished(tmp_path, epochs=2, resume="auto")
+    assert len(finished(tmp_path, epochs=2, resume="auto").history) == 2
+    assert not list((tmp_path / "saved").glob("*.lock"))

@@ -183,7 +183,7 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
 def test_the_trainer_refuses_a_checkpoint_dir_that_is_a_file(tmp_path: Path) -> None:
     config = tiny_config(tmp_path)
     (tmp_path / "saved").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"checkpoint_dir '.*saved' is a file"):
+    with pytest.raises(UsageError, match=r"saved' is a file: name a folder"):
         tiny_trainer(config)
 
 
