@@ -13,7 +13,7 @@ from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.ops.lisa.attention import (
     lisa_attention_items,
     lisa_attention_last,
-    lisa_attention_real,
+    lisa_attention_non_padding,
     read_histogram,
 )
 from recbole_lisa.ops.lisa.histogram import histogram_step, last_histogram
@@ -150,7 +150,7 @@ class LISAAttention(Attention):
 
     def non_padding(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """As forward, at the M non-padding positions only, row after row: (M, D)."""
-        return self._read(partial(lisa_attention_real, causal=self.is_causal), x, valid, time_gaps)
+        return self._read(partial(lisa_attention_non_padding, causal=self.is_causal), x, valid, time_gaps)
 
     def last(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """As forward, at each row's final item only: (N, D)."""

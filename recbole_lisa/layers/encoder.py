@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
-from recbole_lisa.ops.numba_threads import loops_serve, trains_eagerly
+from recbole_lisa.ops.numba_threads import numba_serves, trains_eagerly
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -78,7 +78,7 @@ class EncoderBlock(nn.Module):
 
     def _fits_the_op(self, stream: Tensor, attended: Tensor) -> bool:
         fits = isinstance(self.feed_forward[1], nn.ReLU) and stream.numel() > 0
-        return fits and trains_eagerly() and loops_serve(stream, attended, self.attention_norm.weight)
+        return fits and trains_eagerly() and numba_serves(stream, attended, self.attention_norm.weight)
 
     def _weights(self) -> BlockWeights:
         first, last = self.feed_forward[0], self.feed_forward[-1]

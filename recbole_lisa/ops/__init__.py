@@ -4,7 +4,7 @@ from recbole_lisa.ops.lisa.attention import (
     lisa_attention,
     lisa_attention_items,
     lisa_attention_last,
-    lisa_attention_real,
+    lisa_attention_non_padding,
 )
 from recbole_lisa.ops.quantize import Quantized, quantize
 
@@ -13,6 +13,6 @@ __all__ = [
     "lisa_attention",
     "lisa_attention_items",
     "lisa_attention_last",
-    "lisa_attention_real",
+    "lisa_attention_non_padding",
     "quantize",
 ]

@@ -1,21 +1,20 @@
 r"""Scores against items that are sums of codewords, without their vectors.
 
-    h^T y_v = sum_b h^T C_b[code_v^b] = sum_b t_b[code_v^b]        t_b = C_b h, worked out once a query
+    h^T y_v = sum_b h^T C_b[code_v^b] = sum_b t_b[code_v^b]        t_b = C_b h, computed once a query
 
-B look-ups and additions an item take the place of D multiplications. For one query the look-ups are single numbers,
-summed by compiled loops. For N queries a look-up is a row of N numbers, in an order that suits the
-processor's lanes. Rebuilding the vectors costs B D additions an item and then N D multiplications, more than B N
-additions at any N as long as B <= D.
+B look-ups and additions an item replace D multiplications. For one query a look-up is a number, summed by a Numba
+kernel. For N queries a look-up is a row of N numbers. Rebuilding the vectors would cost B D additions an item and then
+N D multiplications, more than B N additions at any N as long as B <= D.
 """
 
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.numba_threads import arrays, check_rows, loops_serve, share, targets
+from recbole_lisa.ops.numba_threads import arrays, check_rows, numba_serves, writable
 
 
 def lookup_tables(hidden: Tensor, codewords: Tensor) -> Tensor:
-    """t_b = C_b h for every query.
+    """Compute t_b = C_b h for every query.
 
     Args:
         hidden: (N, D).
@@ -28,10 +27,10 @@ def lookup_tables(hidden: Tensor, codewords: Tensor) -> Tensor:
 
 
 def sum_of_rows(codes: Tensor, tables: Tensor) -> Tensor:
-    """sum_b tables[b, code^b] for many items: their scores for N queries, or their vectors from codewords.
+    """Compute sum_b tables[b, code^b] for many items: their scores for N queries, or their vectors from codewords.
 
     Args:
-        codes: (m, B) integers of any type.
+        codes: (m, B) integers of any type, in 0..W-1.
         tables: (B, W, N) from lookup_tables, or codewords (B, W, D).
 
     Returns:
@@ -43,24 +42,28 @@ def sum_of_rows(codes: Tensor, tables: Tensor) -> Tensor:
 
 
 def scores_of_one(codes: Tensor, tables: Tensor) -> Tensor:
-    """sum_b tables[b, code^b] for one query.
+    """Compute sum_b tables[b, code^b] for one query.
 
     Args:
         codes: (m, B) integers of any type.
         tables: (B, W).
 
     Returns:
-        (m,). Compiled loops do the work on the CPU; elsewhere, or without Numba, sum_of_rows.
+        (m,), by a Numba kernel on the CPU, elsewhere by sum_of_rows.
 
     Raises:
-        IndexError: a code that is not below W.
+        ValueError: the shapes do not fit, or the codes are not integers.
+        IndexError: a code is not in 0..W-1.
     """
-    if not (codes.numel() and loops_serve(tables)):
+    if tables.dim() != 2 or codes.dim() != 2 or codes.shape[1] != len(tables):
+        raise ValueError(
+            f"codes and tables must be (m, B) and (B, W), got {tuple(codes.shape)} and {tuple(tables.shape)}"
+        )
+    check_rows(codes, tables.shape[1], "codes")
+    if not (codes.numel() and numba_serves(tables)):
         return sum_of_rows(codes, tables.unsqueeze(2)).squeeze(1)
-    from recbole_lisa.ops.numba_threads.codewords import look_up, look_up_in_parts
+    from recbole_lisa.ops.codeword_kernels import LookUp, look_up
 
-    if torch.iinfo(codes.dtype).max >= tables.shape[1]:
-        check_rows(codes, tables.shape[1])
     scores = tables.new_zeros(len(codes))
-    share(look_up, look_up_in_parts, len(codes), *arrays(codes, tables), *targets(scores))
+    look_up(len(codes), LookUp(**arrays(codes=codes, tables=tables), **writable(scores=scores)))
     return scores

@@ -57,7 +57,7 @@ def draw_seeds(n: int, threshold: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
 def mask_of(
     seed: np.ndarray[Any, np.dtype[np.uint32]], n_rows: int, width: int, threshold: int
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """What the compiled loops keep, (n_rows, width): the twin of row_loops.dropout.fill_mask."""
+    """What the compiled loops keep, (n_rows, width): the reference of encoder_kernels.fill_mask."""
     half = -(-width // 2)
     row, column = np.arange(n_rows, dtype=np.uint64)[:, None], np.arange(half, dtype=np.uint64)
     x = (row * np.uint64(half) + column).astype(np.uint32) ^ seed[0]

@@ -1,8 +1,9 @@
-"""The encoder block after the attention as one autograd function of compiled loops and products, on the CPU.
+"""The encoder block after the attention as one autograd function of Numba kernels and products, on the CPU.
 
     h = LayerNorm_1(x + dropout(a)),    out = LayerNorm_2(h + dropout(W2 dropout(relu(W1 h + b1)) + b2))
 
-A block of rows stays in cache; kept for the backward pass are the inputs of both LayerNorms and what enters W2.
+The work runs over blocks of rows that stay in cache. Kept for the backward pass are the inputs of both LayerNorms and
+what enters W2; h and the dropout masks are computed again.
 """
 
 from typing import Any, NamedTuple
@@ -12,12 +13,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.dropout_bits import draw_seeds, scale_of, threshold_of
-from recbole_lisa.ops.numba_threads import array, arrays, cut_rows, share, targets
+from recbole_lisa.ops.numba_threads import array, arrays, cut_rows, numba_serves, writable
 
 BLOCK_ELEMENTS = 2**18
 """Entries of a block's (rows, D) tensors: 1 MB in float32, to stay near the cores."""
 PART_ROWS = 128
-"""Rows that are summed in one go; the sums are added in order, so that they are the same for any number of threads."""
+"""Rows that are summed in one go; the sums are added in order, so they are the same for any number of threads."""
 
 
 class BlockWeights(NamedTuple):
@@ -47,17 +48,41 @@ def encoder_block(stream: Tensor, attended: Tensor, weights: BlockWeights, *, dr
         (..., D); differentiable once in stream, attended and weights.
 
     Raises:
-        ValueError: the shapes of stream and attended differ.
+        ValueError: shapes, types or devices do not fit, or Numba is not installed.
     """
-    if stream.shape != attended.shape:
-        raise ValueError(f"attended must be {tuple(stream.shape)} as stream is, got {tuple(attended.shape)}")
+    _check(stream, attended, weights)
     rows = [x.reshape(-1, x.shape[-1]).contiguous() for x in (stream, attended)]
     out: Tensor = _EncoderBlock.apply(*rows, threshold_of(dropout), eps, *weights)  # type: ignore[no-untyped-call]  # torch's Function carries no types
     return out.view(stream.shape)
 
 
-def _numbers(like: Tensor, threshold: int, eps: float) -> Any:
-    return array(torch.tensor([0.0, scale_of(threshold), eps], dtype=like.dtype))
+def _check(stream: Tensor, attended: Tensor, weights: BlockWeights) -> None:
+    if stream.shape != attended.shape:
+        raise ValueError(f"attended must be {tuple(stream.shape)} as stream is, got {tuple(attended.shape)}")
+    if not stream.dim() or not stream.shape[-1]:
+        raise ValueError(f"stream must be (..., D) with D at least 1, got {tuple(stream.shape)}")
+    width, inner = stream.shape[-1], weights.w1.shape[0] if weights.w1.dim() else 0
+    shapes = BlockWeights((inner, width), (inner,), (width, inner), *[(width,)] * 5)  # type: ignore[arg-type]  # shapes in the places of the tensors
+    for name, x, shape in zip(BlockWeights._fields, weights, shapes, strict=True):
+        if tuple(x.shape) != tuple(shape):
+            raise ValueError(f"{name} must be {tuple(shape)}, got {tuple(x.shape)}")
+    if not numba_serves(stream, attended, *weights):
+        types = sorted({f"{x.dtype} on {x.device}" for x in (stream, attended, *weights)})
+        raise ValueError(
+            f"all operands must be float32, or all float64, on the CPU, with Numba; got {', '.join(types)}"
+        )
+
+
+class _Masks(NamedTuple):
+    """What makes the three dropout masks: seeds (3, 2), threshold."""
+
+    seeds: Any
+    threshold: int
+
+    def of(self, number: int, first_row: int, like: Tensor) -> dict[str, Any]:
+        """The kernels' operands for one mask."""
+        scale = array(like.new_full((), scale_of(self.threshold)))[()]
+        return {"seed": self.seeds[number], "threshold": self.threshold, "scale": scale, "first_row": first_row}
 
 
 class _EncoderBlock(torch.autograd.Function):
@@ -66,75 +91,69 @@ class _EncoderBlock(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stream: Tensor, attended: Tensor, threshold: int, eps: float, *weights: Tensor) -> Tensor:
         """Block by block; what backward needs is written where it is kept."""
-        from recbole_lisa.ops.numba_threads.encoder import (
-            activate,
-            activate_in_parts,
-            add_and_norm,
-            add_and_norm_in_parts,
-        )
+        from recbole_lisa.ops.encoder_kernels import Activate, AddAndNorm, activate, add_and_norm
 
-        w, seeds, numbers = BlockWeights(*weights), draw_seeds(3, threshold), _numbers(stream, threshold, eps)
+        w, masks = BlockWeights(*weights), _Masks(draw_seeds(3, threshold), threshold)
         out, first, second = (torch.empty_like(stream) for _ in range(3))
         inner, moments = stream.new_empty(len(stream), len(w.w1)), stream.new_empty(2, 2, len(stream))
+        epsilon = array(stream.new_full((), eps))[()]
+
+        def add(number: int, rows: slice, x: Tensor, branch: Tensor, total: Tensor, result: Tensor) -> None:
+            gain, shift = (w.gain1, w.shift1) if number == 0 else (w.gain2, w.shift2)
+            stats, mask = stream.new_empty(2, len(x)), masks.of(2 * number, rows.start, stream)
+            written = writable(total=total[rows], moments=stats, out=result)
+            read = arrays(x=x, branch=branch, gain=gain, shift=shift)
+            add_and_norm(len(x), AddAndNorm(**read, **written, eps=epsilon, **mask))
+            moments[number][:, rows] = stats
+
         for rows in cut_rows(len(stream), stream.shape[1], BLOCK_ELEMENTS):
-            size = rows.stop - rows.start
-            drop = [(seed, rows.start, threshold, numbers) for seed in seeds]
-            h, stats = torch.empty_like(stream[rows]), stream.new_empty(2, 2, size)
-            norm, written = arrays(w.gain1, w.shift1), targets(first[rows], stats[0], h)
-            both = arrays(stream[rows], attended[rows])
-            share(add_and_norm, add_and_norm_in_parts, size, *both, *drop[0], *norm, *written)
+            h = torch.empty_like(stream[rows])
+            add(0, rows, stream[rows], attended[rows], first, h)
             u = torch.addmm(w.b1, h, w.w1.t())  # (rows, F)
-            share(activate, activate_in_parts, size, array(u), *drop[1], *targets(inner[rows]))
+            mask = masks.of(1, rows.start, stream)
+            activate(len(u), Activate(**arrays(x=u), **writable(out=inner[rows]), **mask))
             fed = torch.addmm(w.b2, inner[rows], w.w2.t())  # (rows, D)
-            norm, written = arrays(w.gain2, w.shift2), targets(second[rows], stats[1], out[rows])
-            share(add_and_norm, add_and_norm_in_parts, size, *arrays(h, fed), *drop[2], *norm, *written)
-            moments[:, :, rows] = stats
+            add(1, rows, h, fed, second, out[rows])
         ctx.save_for_backward(first, inner, second, moments, *weights)
-        ctx.seeds, ctx.threshold, ctx.eps = seeds, threshold, eps
+        ctx.masks = masks
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by stream, attended and the weights."""
-        from recbole_lisa.ops.numba_threads.encoder import (
-            norm_again,
-            norm_again_in_parts,
-            undo_activate,
-            undo_activate_in_parts,
-            undo_add_and_norm,
-            undo_add_and_norm_in_parts,
-        )
+        from recbole_lisa.ops import encoder_kernels as kernels
 
         first, inner, second, moments, *weights = ctx.saved_tensors
-        w, numbers = BlockWeights(*weights), _numbers(first, ctx.threshold, ctx.eps)
+        w, masks = BlockWeights(*weights), ctx.masks
         sums = BlockWeights(*(torch.zeros_like(x) for x in w))
         d_stream, d_attended = torch.empty_like(first), torch.empty_like(first)
 
-        def undo(grad: Tensor, site: int, rows: slice, total: Tensor, d_x: Tensor, d_branch: Tensor) -> None:
-            gain, d_gain, d_shift = (w.gain1, sums.gain1, sums.shift1) if site == 0 else (w.gain2, *sums[6:])
-            drop = (ctx.seeds[2 * site], rows.start, ctx.threshold, numbers)
+        def undo(number: int, rows: slice, grad: Tensor, total: Tensor, d_x: Tensor, d_branch: Tensor) -> None:
+            gain, *d_gain_shift = (w.gain1, sums.gain1, sums.shift1) if number == 0 else (w.gain2, *sums[6:])
             d_norm = gain.new_zeros(-(-len(grad) // PART_ROWS), 2, len(gain))
-            read, written = arrays(gain, total[rows], moments[site][:, rows]), targets(d_x, d_branch, d_norm)
-            loops = undo_add_and_norm, undo_add_and_norm_in_parts
-            share(*loops, len(d_norm), PART_ROWS, array(grad), *drop, *read, *written)
-            by_gain, by_shift = d_norm.sum(dim=0)
-            d_gain.add_(by_gain)
-            d_shift.add_(by_shift)
+            read = arrays(grad=grad, gain=gain, total=total[rows], moments=moments[number][:, rows])
+            written = writable(d_x=d_x, d_branch=d_branch, d_norm=d_norm)
+            mask = masks.of(2 * number, rows.start, first)
+            op = kernels.UndoAddAndNorm(**read, **written, part_rows=PART_ROWS, **mask)
+            kernels.undo_add_and_norm(len(d_norm), op)
+            for target, by in zip(d_gain_shift, d_norm.sum(dim=0), strict=True):
+                target.add_(by)
 
         with torch.autocast("cpu", enabled=False):
             for rows in cut_rows(len(first), first.shape[1], BLOCK_ELEMENTS):
-                size = rows.stop - rows.start
                 d_h, d_fed, h = (torch.empty_like(first[rows]) for _ in range(3))
-                undo(grad[rows], 1, rows, second, d_h, d_fed)
+                undo(1, rows, grad[rows], second, d_h, d_fed)
                 sums.w2.addmm_(d_fed.t(), inner[rows])
                 sums.b2.add_(d_fed.sum(dim=0))
                 d_inner = d_fed @ w.w2  # (rows, F)
-                share(undo_activate, undo_activate_in_parts, size, array(inner[rows]), numbers, *targets(d_inner))
-                read = arrays(first[rows], moments[0][:, rows], w.gain1, w.shift1)
-                share(norm_again, norm_again_in_parts, size, *read, *targets(h))
+                scale = masks.of(1, rows.start, first)["scale"]
+                op = kernels.UndoActivate(**arrays(out=inner[rows]), **writable(grad=d_inner), scale=scale)
+                kernels.undo_activate(len(h), op)
+                read = arrays(total=first[rows], moments=moments[0][:, rows], gain=w.gain1, shift=w.shift1)
+                kernels.norm_again(len(h), kernels.Norm(**read, **writable(out=h)))
                 sums.w1.addmm_(d_inner.t(), h)
                 sums.b1.add_(d_inner.sum(dim=0))
                 d_h.addmm_(d_inner, w.w1)
-                undo(d_h, 0, rows, first, d_stream[rows], d_attended[rows])
+                undo(0, rows, d_h, first, d_stream[rows], d_attended[rows])
         return d_stream, d_attended, None, None, *sums

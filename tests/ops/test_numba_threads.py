@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 
-from recbole_lisa.ops.numba_threads import cut_rows, loops_serve, targets
+from recbole_lisa.ops.numba_threads import cut_rows, numba_serves, writable
 
 pytest.importorskip("numba")
 
@@ -49,9 +49,9 @@ def test_shared_work_leaves_torchs_threads_alone_and_a_forked_process_works_by_i
     assert done.returncode == 0, done.stderr
 
 
-def test_what_is_not_contiguous_cannot_be_written_to() -> None:
-    with pytest.raises(ValueError, match=r"contiguous tensors only, got strides \(1, 3\)"):
-        targets(torch.zeros(4, 3).t())
+def test_a_kernel_writes_to_contiguous_tensors_only() -> None:
+    with pytest.raises(ValueError, match=r"contiguous tensors only, got x with strides \(1, 3\)"):
+        writable(x=torch.zeros(4, 3).t())
 
 
 @pytest.mark.parametrize(("n", "width", "most"), [(10, 3, 9), (1, 5, 2), (0, 4, 8), (7, 1, 7)])
@@ -61,9 +61,9 @@ def test_blocks_hold_every_row_once(n: int, width: int, most: int) -> None:
     assert all(block.stop - block.start <= max(most // width, 1) for block in blocks)
 
 
-def test_loops_serve_operands_of_one_type_only() -> None:
+def test_numba_serves_operands_of_one_type_only() -> None:
     wide, narrow = torch.zeros(2, dtype=torch.float64), torch.zeros(2)
-    assert loops_serve(wide, wide)
-    assert not loops_serve(wide, narrow)
-    assert not loops_serve(narrow.half())
-    assert not loops_serve(narrow.to("meta"))
+    assert numba_serves(wide, wide)
+    assert not numba_serves(wide, narrow)
+    assert not numba_serves(narrow.half())
+    assert not numba_serves(narrow.to("meta"))

@@ -4,9 +4,10 @@ r"""LISA, linear-time self attention over codeword histograms (Algorithm 1 of th
     A_i[b, w] = F_i[b, w] exp(T[b, q_i^b, w]) / Z_i^b      attention over codewords         (Eq. 11)
     out_i = sum_b A_i[b] V_b                               V = projected codebooks
 
-Deviation from the paper: the decay (0 there). The work runs in blocks that stay in cache; the backward pass keeps
-only one histogram a block and recomputes the rest, so no (N, L, B, W) tensor exists when the keys come as a table
-of distinct items. On a GPU Triton kernels do the same (lisa_triton), without Triton the torch code does.
+Deviation from the paper: the decay (0 there). This module checks the operands and picks the implementation: Numba
+kernels on the CPU (numba_loops), Triton kernels on a GPU (triton_op), else PyTorch (torch_blocks). All of them work on
+blocks of positions, keep a histogram a block for the backward pass and compute the rest again, so no (N, L, B, W)
+tensor exists when the keys are a table of distinct items.
 """
 
 import logging
@@ -15,15 +16,15 @@ from functools import cache, wraps
 from typing import ParamSpec
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from recbole_lisa.ops.lisa.histogram import last_histogram
-from recbole_lisa.ops.lisa.numba_loops import LoopedLISA
-from recbole_lisa.ops.lisa.operands import check_operands, check_sequences, steps_of, working_dtype
+from recbole_lisa.ops.lisa.numba_loops import NumbaLISA
+from recbole_lisa.ops.lisa.operands import check_operands, check_sequences, decay_of_steps, flat_codes, working_dtype
 from recbole_lisa.ops.lisa.readout import SAFE_SPAN, row_span
 from recbole_lisa.ops.lisa.torch_blocks import BlockedLISA
-from recbole_lisa.ops.lisa.triton_op import TritonLISA, triton_is_there
-from recbole_lisa.ops.numba_threads import loops_serve
+from recbole_lisa.ops.lisa.triton_op import TritonLISA, triton_is_installed
+from recbole_lisa.ops.numba_threads import numba_serves
 
 logger = logging.getLogger(__name__)
 Arguments = ParamSpec("Arguments")
@@ -40,21 +41,6 @@ def _uncompiled(function: Callable[Arguments, Tensor]) -> Callable[Arguments, Te
         return function(*args, **kwargs)
 
     return call
-
-
-@cache
-def _log_fallback() -> None:
-    logger.warning("Triton is not installed: LISA runs on the GPU as plain PyTorch, several times slower")
-
-
-def _kernels_serve(device: torch.device, dtype: torch.dtype, *, causal: bool) -> bool:
-    """Whether the Triton kernels do the work: on a GPU, for causal attention in float32 or narrower."""
-    if device.type != "cuda" or dtype == torch.float64 or not causal:
-        return False
-    if not triton_is_there():
-        _log_fallback()
-        return False
-    return True
 
 
 @_uncompiled
@@ -75,16 +61,16 @@ def lisa_attention(
         table: (B, W, W) raw scaled inner products, T[b, i, j] = (P^Q c_i)^T (P^K c_j) / sqrt(D).
         values: (B, W, D) projected codebooks.
         assignment: (N, L, B, W) soft or straight-through keys.
-        decay: a float, a 0-d tensor, or (N, L) per-step decays, all at least 0; the first step's has no effect.
-        valid: (N, L) bool, True = real item. Other positions never count as keys and their output is 0.
+        decay: a float, a 0-d tensor, or (N, L) decays of each step, all at least 0; the first step's has no effect.
+        valid: (N, L) bool, True = non-padding. Padding is never a key and its output is 0.
         causal: False sums the histogram over all valid positions (decay must then be 0).
 
     Returns:
         (N, L, D) in the dtype of values; differentiable in assignment, table, values and decay.
 
     Raises:
-        ValueError: on shapes that do not fit, codes outside 0..W-1, a negative decay (both looked at on CPU only), or a
-            decay in bidirectional mode.
+        ValueError: on types or shapes that do not fit, codes outside 0..W-1, a decay below 0 or NaN (both checked on
+            the CPU only), or a decay without causal.
 
     Scores that span more than 50 within a row are worked on in float64: with such scores a codeword that was last seen
     long ago can outweigh recent ones. What has faded below float64 (decay times age above 700) is forgotten.
@@ -113,7 +99,7 @@ def lisa_attention_items(
     """LISA over sequences of distinct items: rows are gathered block by block, never for all positions at once.
 
     Args:
-        items: (N, L) index into the U rows of codes and assignment.
+        items: (N, L) integer rows of codes and assignment.
         codes: (U, B) query codes of the distinct items.
         table: (B, W, W).
         values: (B, W, D).
@@ -127,38 +113,38 @@ def lisa_attention_items(
 
     Raises:
         ValueError: as lisa_attention.
+        IndexError: on the CPU, an item outside 0..U-1.
     """
     check_operands(codes, table, values, assignment, decay, n_dims=2)
-    steps = steps_of(decay, table.device)
-    check_sequences(items, steps, valid)
+    steps = decay_of_steps(decay, table.device)
+    check_sequences(items, len(codes), steps, valid)
     if not causal and (isinstance(decay, Tensor) or decay != 0):
         raise ValueError(f"bidirectional attention has no decay: pass decay=0.0, got {decay}")
     if not items.numel():
         return values.new_zeros(*items.shape, values.shape[-1])
     span = row_span(table)
     dtype = working_dtype(table, values, span)
-    if _kernels_serve(table.device, dtype, causal=causal):
-        rows = None if assignment is None else assignment.flatten(1)
-        kernels: Tensor = TritonLISA.apply(items, codes, rows, table, values, steps, valid)  # type: ignore[no-untyped-call]  # torch's Function carries no types
-        return kernels
-    if _loops_attend(table, dtype, span, causal=causal):
+    if _triton_serves(table.device, dtype, causal=causal):
+        keys = None if assignment is None else assignment.flatten(1)
+        out: Tensor = TritonLISA.apply(items, codes, keys, table, values, steps, valid)  # type: ignore[no-untyped-call]  # torch's Function carries no types
+        return out
+    if _numba_serves(table, dtype, span, causal=causal):
         starts = torch.arange(items.numel()) % items.shape[1] == 0
-        flat = None if valid is None else valid.flatten()
         per_step = steps.flatten() if steps.dim() else steps
-        looped = _attend_in_loops(
-            items.flatten(), starts, codes, table, values, assignment=assignment, decay=per_step, valid=flat, span=span
+        flat_valid = None if valid is None else valid.flatten()
+        rows = _attend_to_rows(
+            items.flatten(), starts, codes, table, values, assignment, decay=per_step, valid=flat_valid, span=span
         )
-        return looped.view(*items.shape, -1)
+        return rows.view(*items.shape, -1)
     with torch.autocast(items.device.type, enabled=False):
-        soft = None if assignment is None else nn.functional.pad(assignment.flatten(1).to(dtype), (0, 0, 0, 1))
-        out: Tensor = BlockedLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
-            items, _flat(codes, table), soft, table.to(dtype), values.to(dtype), steps, valid, causal, span
-        )
+        keys = None if assignment is None else assignment.flatten(1).to(dtype)
+        query = flat_codes(codes, table.shape[1])
+        out = BlockedLISA.apply(items, query, keys, table.to(dtype), values.to(dtype), steps, valid, causal)  # type: ignore[no-untyped-call]  # torch's Function carries no types
     return out.to(values.dtype)
 
 
 @_uncompiled
-def lisa_attention_real(
+def lisa_attention_non_padding(
     items: Tensor,
     codes: Tensor,
     table: Tensor,
@@ -169,80 +155,38 @@ def lisa_attention_real(
     valid: Tensor,
     causal: bool = True,
 ) -> Tensor:
-    """lisa_attention_items at the M real positions only, one row after the other.
+    """lisa_attention_items at the M valid positions only, one sequence after the other.
 
-    Where compiled loops do the work nothing is done for padding; elsewhere the real positions are chosen at the end.
-    Arguments as in lisa_attention_items, with padding on the right.
+    The Numba kernels skip padding on the right; otherwise the valid positions are selected at the end. Arguments as in
+    lisa_attention_items.
 
     Returns:
         (M, D) in the dtype of values.
 
     Raises:
         ValueError: as lisa_attention.
+        IndexError: as lisa_attention_items.
     """
+    check_operands(codes, table, values, assignment, decay, n_dims=2)
+    steps = decay_of_steps(decay, table.device)
+    check_sequences(items, len(codes), steps, valid)
     if not _skips_padding(table, values, valid, causal=causal):
         out = lisa_attention_items(
             items, codes, table, values, assignment=assignment, decay=decay, valid=valid, causal=causal
         )
         return out[valid]
-    check_operands(codes, table, values, assignment, decay, n_dims=2)
-    steps = steps_of(decay, table.device)
-    check_sequences(items, steps, valid)
-    real = valid.flatten().nonzero().squeeze(1)  # (M,)
-    return _attend_in_loops(
-        items.flatten().index_select(0, real),
-        real % max(items.shape[1], 1) == 0,
+    kept = valid.flatten().nonzero().squeeze(1)  # (M,)
+    return _attend_to_rows(
+        items.flatten().index_select(0, kept),
+        kept % max(items.shape[1], 1) == 0,
         codes,
         table,
         values,
-        assignment=assignment,
-        decay=steps.flatten().index_select(0, real) if steps.dim() else steps,
+        assignment,
+        decay=steps.flatten().index_select(0, kept) if steps.dim() else steps,
         valid=None,
         span=row_span(table),
     )
-
-
-def _skips_padding(table: Tensor, values: Tensor, valid: Tensor, *, causal: bool) -> bool:
-    """Whether the compiled loops do the work and all padding is on the right; a GPU is not asked, it would wait."""
-    if table.device.type != "cpu":
-        return False
-    span = row_span(table)
-    loops = _loops_attend(table, working_dtype(table, values, span), span, causal=causal)
-    return loops and bool((valid[:, 1:] <= valid[:, :-1]).all())
-
-
-def _loops_attend(table: Tensor, dtype: torch.dtype, span: float, *, causal: bool) -> bool:
-    """Whether the compiled loops do the work: on the CPU, for causal attention with scores that need no logarithms."""
-    return causal and span <= SAFE_SPAN[dtype] and loops_serve(table.to(dtype))
-
-
-def _flat(codes: Tensor, table: Tensor) -> Tensor:
-    """Codes of all codebooks in one numbering, b * W + q: (U, B) int64."""
-    return codes + torch.arange(codes.shape[1], device=codes.device) * table.shape[1]
-
-
-def _attend_in_loops(
-    items: Tensor,
-    starts: Tensor,
-    codes: Tensor,
-    table: Tensor,
-    values: Tensor,
-    *,
-    assignment: Tensor | None,
-    decay: Tensor,
-    valid: Tensor | None,
-    span: float,
-) -> Tensor:
-    """Sequences one after the other, items (R,), starts (R,) true where each begins -> (R, D)."""
-    if not len(items):
-        return values.new_zeros(0, values.shape[-1])
-    dtype = working_dtype(table, values, span)
-    with torch.autocast("cpu", enabled=False):
-        keys = None if assignment is None else assignment.flatten(1).to(dtype)
-        out: Tensor = LoopedLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
-            items, starts, _flat(codes, table), keys, table.to(dtype), values.to(dtype), decay, valid, span
-        )
-    return out.to(values.dtype)
 
 
 @_uncompiled
@@ -265,16 +209,18 @@ def lisa_attention_last(
 
     Raises:
         ValueError: as lisa_attention.
+        IndexError: as lisa_attention_items.
     """
     check_operands(codes, table, values, assignment, decay, n_dims=2)
-    n_codewords = table.shape[1]
-    steps = steps_of(decay, table.device)
-    check_sequences(items, steps, valid)
+    steps = decay_of_steps(decay, table.device)
+    check_sequences(items, len(codes), steps, valid)
+    if not items.numel():
+        return values.new_zeros(len(items), values.shape[-1])
     codes = codes.long()
     if assignment is not None:
         assignment = assignment.to(working_dtype(table, values, row_span(table)))
     with torch.autocast(items.device.type, enabled=False):
-        histogram = last_histogram(items, codes, n_codewords, assignment=assignment, decay=steps, valid=valid)
+        histogram = last_histogram(items, codes, table.shape[1], assignment=assignment, decay=steps, valid=valid)
         final = (valid.sum(dim=1) - 1).clamp_min(0)  # (N,)
         query = codes.index_select(0, items.gather(1, final.unsqueeze(1)).squeeze(1))  # (N, B)
         return read_histogram(histogram, query, table, values)
@@ -298,3 +244,57 @@ def read_histogram(histogram: Tensor, query: Tensor, table: Tensor, values: Tens
     logits = histogram.where(present, torch.ones_like(histogram)).log() + scores
     weights = logits.masked_fill(~present, float("-inf")).softmax(dim=-1).nan_to_num(0.0)
     return (weights.flatten(1).to(values.dtype) @ values.flatten(0, 1)).to(values.dtype)
+
+
+@cache
+def _log_fallback() -> None:
+    logger.warning("Triton is not installed: LISA runs on the GPU as plain PyTorch, several times slower")
+
+
+def _triton_serves(device: torch.device, dtype: torch.dtype, *, causal: bool) -> bool:
+    """Whether the Triton kernels do the work: on a GPU, for causal attention in float32 or narrower."""
+    if device.type != "cuda" or dtype == torch.float64 or not causal:
+        return False
+    if not triton_is_installed():
+        _log_fallback()
+        return False
+    return True
+
+
+def _numba_serves(table: Tensor, dtype: torch.dtype, span: float, *, causal: bool) -> bool:
+    """Whether the Numba kernels do the work: on the CPU, for causal attention with scores that need no logarithms."""
+    return causal and span <= SAFE_SPAN[dtype] and numba_serves(table.to(dtype))
+
+
+def _skips_padding(table: Tensor, values: Tensor, valid: Tensor, *, causal: bool) -> bool:
+    """Whether the Numba kernels do the work and all padding is on the right."""
+    if table.device.type != "cpu":
+        return False  # to look at the mask would wait for the GPU
+    span = row_span(table)
+    serves = _numba_serves(table, working_dtype(table, values, span), span, causal=causal)
+    return serves and bool((valid[:, 1:] <= valid[:, :-1]).all())
+
+
+def _attend_to_rows(
+    items: Tensor,
+    starts: Tensor,
+    codes: Tensor,
+    table: Tensor,
+    values: Tensor,
+    assignment: Tensor | None,
+    *,
+    decay: Tensor,
+    valid: Tensor | None,
+    span: float,
+) -> Tensor:
+    """NumbaLISA over sequences one after the other: items (R,), starts (R,) true at each first row -> (R, D)."""
+    if not len(items):
+        return values.new_zeros(0, values.shape[-1])
+    dtype = working_dtype(table, values, span)
+    with torch.autocast("cpu", enabled=False):
+        keys = None if assignment is None else assignment.flatten(1).to(dtype)
+        query = flat_codes(codes, table.shape[1])
+        out: Tensor = NumbaLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
+            items, starts, query, keys, table.to(dtype), values.to(dtype), decay, valid, span
+        )
+    return out.to(values.dtype)

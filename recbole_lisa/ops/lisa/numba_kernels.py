@@ -1,211 +1,210 @@
-"""The loops of lisa_loops: from keys to attention weights, and back."""
+"""Numba kernels of LISA: from keys to histograms to attention weights, and the gradients back.
 
-from typing import Any
+A row is one position of one sequence; the sequences lie one after the other, R rows in all. Rows are worked on in
+blocks whose buffers stay in cache, and a block is cut into parts of `part_rows` rows. Calls, by numba_loops:
 
-from numba import prange
+    1. sum_rows, over all parts but the last    what the rows of each part add to the histogram
+    2. chain                                    the histogram before each part, from the first part to the last
+    3. weigh_rows, over the parts of a block    histograms and attention weights of the block's rows
+    4. unweigh_rows, over codebooks             backward only: gradients of the block, from its last row to its first
 
-from recbole_lisa.ops.numba_threads.threads import compiled, in_parts
+1 and 2 make the parts independent of each other, so threads share the parts of a block in 3. In 4 the gradient of the
+histogram runs from each row to the one before it, codebook by codebook, so threads share the codebooks.
+
+Constants such as `zero` take the type of the arrays: a plain 0.0 would turn float32 sums into float64.
+"""
+
+from typing import Any, NamedTuple
+
+from recbole_lisa.ops.numba_threads import compiled, over_range
+
+
+class Rows(NamedTuple):
+    """Operands of every kernel. An array that a call does not use has no rows.
+
+    Of all R rows:
+        items (R,) int64: distinct item of each row, below U.
+        valid (R,) bool: whether the row is a key and has an output.
+        starts (R,) bool: true at the first row of each sequence.
+        fade (R,), or (1,) for all rows: exp(-decay) of the step to the row.
+    Of the U distinct items:
+        query (U, B) int64: codes in one numbering of all codebooks, b * W + code.
+        keys (U, B * W): soft keys E; no rows for hard keys, which are the codes.
+    Of the codebooks:
+        scores (B * W, W): exp(T - row maximum).
+    Numbers:
+        part_rows: rows of a part. first_row: the first row of the block, among all rows.
+        tiny: smallest normaliser. forgotten: a histogram entry below this becomes 0, as denormal numbers are slow.
+    Of each part (the parts of the block in weigh_rows and unweigh_rows):
+        histograms (parts, B * W): the histogram before the part. factors (parts,): see sum_rows.
+    Of each row of the block:
+        weights (rows, B * W): attention A. inverse (B, rows): 1 / Z.
+        histogram (rows, B * W): F, kept for unweigh_rows.
+        d_weights (rows, B * W): gradient of A.
+    Gradients:
+        later (B * W,): gradient of the histogram that the next row passes back.
+        d_keys (U, B * W), d_scores (B * W, W) of T, d_fade (B, R).
+    """
+
+    items: Any
+    valid: Any
+    starts: Any
+    fade: Any
+    query: Any
+    keys: Any
+    scores: Any
+    part_rows: int
+    first_row: int
+    tiny: Any
+    forgotten: Any
+    histograms: Any
+    factors: Any
+    weights: Any
+    inverse: Any
+    histogram: Any
+    d_weights: Any
+    later: Any
+    d_keys: Any
+    d_scores: Any
+    d_fade: Any
 
 
 @compiled
-def add_keys(f: Any, item: int, here: bool, left: Any, query: Any, keys: Any, numbers: Any) -> None:
-    """f = left f + E, all codebooks (B * W,); operands as in weigh_rows."""
-    zero, one, forgotten = numbers[0], numbers[1], numbers[3]
-    if here and keys.shape[0] > 0:
+def add_keys(f: Any, item: int, is_key: bool, left: Any, query: Any, keys: Any, forgotten: Any) -> None:
+    """f = left * f + E of one item, for all codebooks at once; f (B * W,) is overwritten."""
+    zero, one = f.dtype.type(0), f.dtype.type(1)
+    if is_key and keys.shape[0] > 0:  # a soft key: fade and add in one pass
         key = keys[item]
         for i in range(f.shape[0]):
             kept = f[i] * left + key[i]
             f[i] = zero if abs(kept) < forgotten else kept
         return
-    if left != one:
+    if left != one:  # a hard key adds to B entries only, so without a decay the pass over all is not needed
         for i in range(f.shape[0]):
             kept = f[i] * left
             f[i] = zero if abs(kept) < forgotten else kept
-    if here:
+    if is_key:
         for book in range(query.shape[1]):
             f[query[item, book]] += one
 
 
-@compiled
-def sum_rows(
-    first_part: int,
-    end_part: int,
-    part_rows: int,
-    items: Any,
-    query: Any,
-    keys: Any,
-    valid: Any,
-    fade: Any,
-    starts: Any,
-    numbers: Any,
-    histograms: Any,
-    factors: Any,
-) -> None:
-    """The histogram of a part's own rows, and the factor by which what was before it has faded at its end.
+@over_range
+def sum_rows(first_part: int, end_part: int, op: Rows) -> None:
+    """Write what parts first_part..end_part-1 add to the histogram, each for the part after it.
 
-    They are written for the part that follows, one further on: histograms (parts, B * W), factors (parts,).
+    histograms[part + 1] becomes the sum of the part's own keys, faded to the part's end; factors[part + 1] is what is
+    left at its end of the histogram before it, 0 when a sequence starts in the part.
     """
-    zero, one = numbers[0], numbers[1]
+    zero, one = op.histograms.dtype.type(0), op.histograms.dtype.type(1)
     for part in range(first_part, end_part):
-        begin, end = part * part_rows, (part + 1) * part_rows
+        begin, end = part * op.part_rows, (part + 1) * op.part_rows
+        # Back to where the sequence starts that goes on in the next part: earlier rows do not reach that part.
         at = end
-        while at > begin and not starts[at]:  # back to where the sequence begins that goes on in the next part
+        while at > begin and not op.starts[at]:
             at -= 1
-        factor = zero if starts[at] else one
-        f = histograms[part + 1]
+        factor = zero if op.starts[at] else one
+        f = op.histograms[part + 1]
         f[:] = zero
         for row in range(at, end):
-            left = fade[row if fade.shape[0] > 1 else 0]
+            left = op.fade[row if op.fade.shape[0] > 1 else 0]
             factor *= left
-            add_keys(f, items[row], valid[row], left, query, keys, numbers)
-        factors[part + 1] = factor
-
-
-@in_parts
-def sum_rows_in_parts(n: int, workers: int, args: Any) -> None:
-    """sum_rows over 0 .. n, cut in as many ranges as there are workers."""
-    for i in prange(workers):
-        sum_rows(n * i // workers, n * (i + 1) // workers, *args)
+            add_keys(f, op.items[row], op.valid[row], left, op.query, op.keys, op.forgotten)
+        op.factors[part + 1] = factor
 
 
 @compiled
-def chain(factors: Any, numbers: Any, histograms: Any) -> None:
-    """From the histograms of each part's own rows to those before each part; the first is given."""
-    zero, forgotten = numbers[0], numbers[3]
-    for part in range(1, histograms.shape[0]):
-        earlier, f, factor = histograms[part - 1], histograms[part], factors[part]
+def chain(op: Rows) -> None:
+    """Turn the sums of the parts into the histogram before each part, in order; histograms[0] is given."""
+    zero = op.histograms.dtype.type(0)
+    for part in range(1, op.histograms.shape[0]):
+        earlier, f, factor = op.histograms[part - 1], op.histograms[part], op.factors[part]
         for i in range(f.shape[0]):
             kept = f[i] + factor * earlier[i]
-            f[i] = zero if abs(kept) < forgotten else kept
+            f[i] = zero if abs(kept) < op.forgotten else kept
 
 
-@compiled
-def weigh_rows(
-    first_part: int,
-    end_part: int,
-    part_rows: int,
-    items: Any,
-    query: Any,
-    keys: Any,
-    valid: Any,
-    fade: Any,
-    starts: Any,
-    numbers: Any,
-    first_row: int,
-    scores: Any,
-    histograms: Any,
-    weights: Any,
-    inverse: Any,
-    histogram: Any,
-) -> None:
-    """E -> F -> A of some parts of a block: fill weights (rows, B * W), inverse = 1 / Z (B, rows) and histogram.
+@over_range
+def weigh_rows(first_part: int, end_part: int, op: Rows) -> None:
+    """Fill weights, inverse and, where it has rows, histogram for some parts of a block.
 
-    items (R,), query (U, B) flat codes, keys (U, B * W), without rows for hard ones, valid (R,), fade (R,) or (1,)
-    exp(-decay), starts (R,) true where a sequence begins, numbers of their dtype, because plain ones would turn sums
-    into float64, scores (B * W, W) exp(T); histograms (parts, B * W) are those before each part; histogram
-    (rows, B * W) may have no rows.
+    Each row takes one step of the recurrence while F (B * W numbers) stays in the first cache, then reads F once.
     """
-    zero, one, tiny = numbers[0], numbers[1], numbers[2]
-    n_words = scores.shape[1]
+    zero, one = op.scores.dtype.type(0), op.scores.dtype.type(1)
+    n_words = op.scores.shape[1]
     for part in range(first_part, end_part):
-        f = histograms[part].copy()
-        for row in range(part * part_rows, min((part + 1) * part_rows, weights.shape[0])):
-            at = first_row + row
-            item, here = items[at], valid[at]
-            if starts[at]:
+        f = op.histograms[part].copy()
+        for row in range(part * op.part_rows, min((part + 1) * op.part_rows, op.weights.shape[0])):
+            at = op.first_row + row
+            item, is_key = op.items[at], op.valid[at]
+            # F = exp(-decay) F + E.
+            if op.starts[at]:
                 f[:] = zero
-            add_keys(f, item, here, fade[at if fade.shape[0] > 1 else 0], query, keys, numbers)
-            if histogram.shape[0] > 0:
-                copy = histogram[row]
+            left = op.fade[at if op.fade.shape[0] > 1 else 0]
+            add_keys(f, item, is_key, left, op.query, op.keys, op.forgotten)
+            if op.histogram.shape[0] > 0:
+                copy = op.histogram[row]
                 for i in range(f.shape[0]):
                     copy[i] = f[i]
-            for book in range(inverse.shape[0]):
+            for book in range(op.inverse.shape[0]):
                 words = slice(book * n_words, (book + 1) * n_words)
-                counts, a, score = f[words], weights[row, words], scores[query[item, book]]
+                counts, a, score = f[words], op.weights[row, words], op.scores[op.query[item, book]]
+                # First pass: F exp(T), and its sum Z.
                 total = zero
                 for w in range(n_words):
                     a[w] = counts[w] * score[w]
                     total += a[w]
-                scale = one / max(total, tiny) if here else zero
-                inverse[book, row] = scale
+                # Second pass: A = F exp(T) / Z; 0 at padding, so its output is 0.
+                scale = one / max(total, op.tiny) if is_key else zero
+                op.inverse[book, row] = scale
                 for w in range(n_words):
                     a[w] *= scale
 
 
-@in_parts
-def weigh_rows_in_parts(n: int, workers: int, args: Any) -> None:
-    """weigh_rows over 0 .. n, cut in as many ranges as there are workers."""
-    for i in prange(workers):
-        weigh_rows(n * i // workers, n * (i + 1) // workers, *args)
+@over_range
+def unweigh_rows(first_book: int, end_book: int, op: Rows) -> None:  # noqa: C901  # three passes over one row
+    """Add the gradients of a block for codebooks first_book..end_book-1, from the block's last row to its first.
 
-
-@compiled
-def unweigh_rows(  # noqa: C901  # one pass over a row does it all
-    first_book: int,
-    end_book: int,
-    items: Any,
-    query: Any,
-    valid: Any,
-    scores: Any,
-    fade: Any,
-    starts: Any,
-    first_row: int,
-    numbers: Any,
-    weights: Any,
-    inverse: Any,
-    histogram: Any,
-    before: Any,
-    d_weights: Any,
-    later: Any,
-    d_keys: Any,
-    d_scores: Any,
-    d_fade: Any,
-) -> None:
-    """The same rows from last to first: add to d_keys (U, B * W), d_scores (B * W, W) by T, and d_fade (B, R).
-
-    later (B * W,) is exp(-decay) H of the row after the block, then that of the block's first; before (B * W,) is the
-    histogram before the block; d_keys and d_fade may have no rows, the others are as in weigh_rows.
+    Reads weights, inverse, histogram and histograms[0], the histogram before the block. Adds to d_keys and d_scores,
+    writes d_fade, and leaves in later what the block's first row passes back to the block before.
     """
-    zero, one = numbers[0], numbers[1]
-    n_words = scores.shape[1]
+    zero, one = op.scores.dtype.type(0), op.scores.dtype.type(1)
+    n_words = op.scores.shape[1]
     columns = slice(first_book * n_words, end_book * n_words)
-    h = later[columns]
-    for row in range(weights.shape[0] - 1, -1, -1):
-        at = first_row + row
-        item = items[at]
-        left = fade[at if fade.shape[0] > 1 else 0]
+    h = op.later[columns]  # exp(-decay) H of the row after; below it becomes H of the row itself
+    for row in range(op.weights.shape[0] - 1, -1, -1):
+        at = op.first_row + row
+        item = op.items[at]
+        left = op.fade[at if op.fade.shape[0] > 1 else 0]
         for book in range(first_book, end_book):
             words = slice(book * n_words, (book + 1) * n_words)
-            f, a, d_a, d_e = histogram[row, words], weights[row, words], d_weights[row, words], later[words]
-            code = query[item, book]
-            score, d_score = scores[code], d_scores[code]
-            scale = inverse[book, row]
+            f, a, d_a, d_e = op.histogram[row, words], op.weights[row, words], op.d_weights[row, words], op.later[words]
+            code = op.query[item, book]
+            score, d_score = op.scores[code], op.d_scores[code]
+            scale = op.inverse[book, row]
+            # First pass: <A, d A>.
             mean = zero
             for w in range(n_words):
                 mean += a[w] * d_a[w]
+            # Second pass: d F = (d A - <A, d A>) exp(T) / Z goes to H, and F d F to the gradient of T.
             for w in range(n_words):
                 slope = (d_a[w] - mean) * score[w] * scale
                 d_score[w] += f[w] * slope
                 d_e[w] += slope
-            if d_fade.shape[0] > 0:
-                earlier = histogram[row - 1, words] if row > 0 else before[words]
+            # Third pass: the gradient of exp(-decay) is <H, F of the row before>; none at the start of a sequence.
+            if op.d_fade.shape[0] > 0:
+                earlier = op.histogram[row - 1, words] if row > 0 else op.histograms[0, words]
                 total = zero
                 for w in range(n_words):
                     total += d_e[w] * earlier[w]
-                d_fade[book, at] = zero if starts[at] else total
-        if d_keys.shape[0] > 0 and valid[at]:
-            d_key = d_keys[item, columns]
+                op.d_fade[book, at] = zero if op.starts[at] else total
+        # The gradient of E is H.
+        if op.d_keys.shape[0] > 0 and op.valid[at]:
+            d_key = op.d_keys[item, columns]
             for i in range(h.shape[0]):
                 d_key[i] += h[i]
-        if starts[at]:
+        # What the row before receives: exp(-decay) H, nothing from another sequence.
+        if op.starts[at]:
             h[:] = zero
         elif left != one:
             for i in range(h.shape[0]):
                 h[i] *= left
-
-
-@in_parts
-def unweigh_rows_in_parts(n: int, workers: int, args: Any) -> None:
-    """unweigh_rows over 0 .. n, cut in as many ranges as there are workers."""
-    for i in prange(workers):
-        unweigh_rows(n * i // workers, n * (i + 1) // workers, *args)

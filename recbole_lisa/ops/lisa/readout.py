@@ -14,8 +14,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 SAFE_SPAN = {torch.float32: 50.0, torch.float64: 500.0}
 """Largest spread of a row of T for which exp(T - row maximum) * F keeps full precision."""
-MAX_SLOPE_EXPONENT = {torch.float32: 80.0, torch.float64: 700.0}
-"""d A / d F = exp(T) / Z of an absent codeword can exceed the dtype; its exponent is cut here to stay finite."""
 
 
 class ScoreTable(NamedTuple):
@@ -72,34 +70,3 @@ def read_scored(histogram: Tensor, query: Tensor, scores: ScoreTable, values: Te
     weights = scores.rows.index_select(0, query.flatten()).view(histogram.shape) * histogram
     weights /= weights.sum(dim=-1, keepdim=True).clamp_min_(torch.finfo(weights.dtype).tiny)
     return weights.flatten(1).to(values.dtype) @ values
-
-
-def attention_weights(
-    histogram: Tensor, query: Tensor, scores: ScoreTable, *, weights: Tensor, gathered: Tensor
-) -> Tensor:
-    """Normalised attention over codewords, and what its slope d A / d F = exp(T[q]) / Z is made of.
-
-    Args:
-        histogram: (M * B, W) codeword histograms F.
-        query: (M * B,) flat query codes b * W + q.
-        scores: prepared table.
-        weights: (M * B, W), overwritten with A; rows of zeros where the histogram is empty.
-        gathered: (M * B, W), overwritten; times the returned scale it is the slope, up to the normaliser's own term.
-
-    Returns:
-        (M * B, 1) scale.
-    """
-    torch.index_select(scores.rows, 0, query, out=gathered)
-    if not scores.log_domain:
-        torch.mul(gathered, histogram, out=weights)
-        # A product with ones: torch's sum over a short last dimension takes twice as long.
-        total = (weights @ weights.new_ones(weights.shape[1])).unsqueeze(1)
-        scale = total.clamp_min_(torch.finfo(weights.dtype).tiny).reciprocal_()
-        weights.mul_(scale)
-        return scale
-    torch.log(histogram, out=weights).add_(gathered)
-    total = weights.logsumexp(dim=-1, keepdim=True)
-    total = torch.where(torch.isfinite(total), total, torch.zeros_like(total))
-    weights.sub_(total).exp_()
-    gathered.sub_(total).clamp_max_(MAX_SLOPE_EXPONENT[gathered.dtype]).exp_()
-    return torch.ones_like(total)

@@ -26,7 +26,7 @@ SCAN_GROUP, SCAN_COLUMNS = 64, 16
 
 
 @cache
-def triton_is_there() -> bool:
+def triton_is_installed() -> bool:
     """Whether Triton can be imported; it is not, yet."""
     return find_spec("triton") is not None
 

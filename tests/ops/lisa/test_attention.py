@@ -1,5 +1,6 @@
 import importlib
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,10 +10,10 @@ from recbole_lisa.ops import (
     lisa_attention,
     lisa_attention_items,
     lisa_attention_last,
-    lisa_attention_real,
+    lisa_attention_non_padding,
+    numba_threads,
 )
 from recbole_lisa.ops.lisa import naive, numba_loops, torch_blocks
-from recbole_lisa.ops.numba_threads import threads as sharing
 from tests.helpers import assert_close
 
 # The package exports a function of the same name.
@@ -23,13 +24,13 @@ IDS = [f"N{n}-L{length}-B{b}-W{w}" for n, length, b, w in SHAPES]
 D = 6
 
 
-@pytest.fixture(params=["loops", "tensors"])
+@pytest.fixture(params=["numba", "torch"])
 def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Compiled loops, or what runs without Numba."""
-    if request.param == "loops":
+    """The Numba kernels, or what runs without Numba."""
+    if request.param == "numba":
         pytest.importorskip("numba")
     else:
-        monkeypatch.setattr(sharing, "numba_is_there", lambda: False)
+        monkeypatch.setattr(numba_threads, "numba_is_installed", lambda: False)
     return str(request.param)
 
 
@@ -66,7 +67,7 @@ def make_decay(kind: str, n: int, length: int) -> float | Tensor:
 @pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
 @pytest.mark.parametrize("kind", ["hard", "soft", "straight_through"])
 @pytest.mark.parametrize(("n", "length", "b", "w"), SHAPES, ids=IDS)
-def test_outputs_and_all_gradients_equal_the_quadratic_twin(
+def test_outputs_and_all_gradients_equal_the_quadratic_reference(
     n: int, length: int, b: int, w: int, kind: str, decay_kind: str, code: str
 ) -> None:
     codes, table, values, valid = operands(n, length, b, w)
@@ -85,7 +86,7 @@ def test_outputs_and_all_gradients_equal_the_quadratic_twin(
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", ["hard", "soft", "straight_through"])
-def test_bidirectional_equals_the_quadratic_twin(kind: str) -> None:
+def test_bidirectional_equals_the_quadratic_reference(kind: str) -> None:
     codes, table, values, valid = operands(3, 41, 3, 5)
     assignment, leaf = make_keys(kind, codes, 5)
     leaves = [t for t in (leaf, table, values) if t is not None]
@@ -149,7 +150,7 @@ def test_one_codebook_is_exact_softmax_attention_over_quantised_items(decay: flo
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1e2, 1e3])
 @pytest.mark.parametrize("kind", ["hard", "soft"])
-def test_large_logits_stay_finite_and_equal_the_float64_twin(dtype: torch.dtype, scale: float, kind: str) -> None:
+def test_large_logits_stay_finite_and_equal_the_float64_reference(dtype: torch.dtype, scale: float, kind: str) -> None:
     codes, table, values, valid = operands(3, 83, 3, 9, scale=scale)
     assignment, _ = make_keys(kind, codes, 9)
     slow = naive.lisa_attention(codes, table, values, assignment=assignment, decay=0.1, valid=valid)
@@ -343,28 +344,28 @@ def test_a_compiled_caller_gets_the_same_outputs_and_gradients(kind: str) -> Non
 def test_the_gpu_runs_torch_code_with_one_log_line_where_triton_is_missing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "triton_is_there", lambda: False)
+    monkeypatch.setattr(module, "triton_is_installed", lambda: False)
     module._log_fallback.cache_clear()
     gpu = torch.device("cuda")
-    assert [module._kernels_serve(gpu, torch.float32, causal=True) for _ in range(3)] == [False] * 3
+    assert [module._triton_serves(gpu, torch.float32, causal=True) for _ in range(3)] == [False] * 3
     assert [record.message for record in caplog.records] == [
         "Triton is not installed: LISA runs on the GPU as plain PyTorch, several times slower"
     ]
 
 
-def test_kernels_serve_causal_float32_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "triton_is_there", lambda: True)
+def test_triton_serves_causal_float32_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "triton_is_installed", lambda: True)
     gpu = torch.device("cuda")
-    assert module._kernels_serve(gpu, torch.float32, causal=True)
-    assert not module._kernels_serve(gpu, torch.float64, causal=True)
-    assert not module._kernels_serve(gpu, torch.float32, causal=False)
-    assert not module._kernels_serve(torch.device("cpu"), torch.float32, causal=True)
+    assert module._triton_serves(gpu, torch.float32, causal=True)
+    assert not module._triton_serves(gpu, torch.float64, causal=True)
+    assert not module._triton_serves(gpu, torch.float32, causal=False)
+    assert not module._triton_serves(torch.device("cpu"), torch.float32, causal=True)
 
 
 @pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 @pytest.mark.parametrize(("n", "length"), [(1, 700), (3, 333), (70, 35)])
-def test_blocks_of_any_shape_equal_the_twin(
+def test_blocks_of_any_shape_equal_the_reference(
     n: int, length: int, kind: str, decay_kind: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 16 lanes of 16 steps: one sequence in chunks, a few sequences in chunks, more sequences than lanes.
@@ -384,10 +385,24 @@ def test_blocks_of_any_shape_equal_the_twin(
         assert_close(fast, slow)
 
 
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_huge_decays_forget_without_losing_later_small_ones(kind: str, code: str) -> None:
+    codes, table, values, valid = operands(2, 150, 2, 4)
+    assignment, _ = make_keys(kind, codes, 4)
+    decay = torch.rand(2, 150, dtype=torch.float64)
+    decay[:, ::7] = 1e9
+    decay[:, ::50] = torch.inf
+    leaves = [x for x in (assignment, table, values, decay.requires_grad_()) if x is not None]
+    expected = reference_scan(codes, table, values, assignment=assignment, decay=decay, valid=valid)
+    out = lisa_attention(codes, table, values, assignment=assignment, decay=decay, valid=valid)
+    assert_close(out, expected)
+    assert all(torch.isfinite(grad).all() for grad in torch.autograd.grad(out.sin().sum(), leaves))
+
+
 @pytest.mark.parametrize("decay_kind", ["0", "scalar", "per_step"])
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 @pytest.mark.parametrize("holes", [False, True], ids=["padded", "holes"])
-def test_the_real_positions_alone_equal_those_of_all(holes: bool, kind: str, decay_kind: str, code: str) -> None:
+def test_non_padding_positions_equal_those_of_all(holes: bool, kind: str, decay_kind: str, code: str) -> None:
     n, length, b, w = 4, 31, 3, 5
     codes, table, values, valid = operands(n, length, b, w)
     valid[1] = False
@@ -398,18 +413,18 @@ def test_the_real_positions_alone_equal_those_of_all(holes: bool, kind: str, dec
     keys, _ = make_keys(kind, flat, w)
     leaves = [x for x in (keys, table, values, decay) if isinstance(x, Tensor)]
     results = []
-    for op in (lisa_attention_real, lisa_attention_items):
+    for op in (lisa_attention_non_padding, lisa_attention_items):
         out = op(items, flat, table, values, assignment=keys, decay=decay, valid=valid)
-        out = out if op is lisa_attention_real else out[valid]
+        out = out if op is lisa_attention_non_padding else out[valid]
         results.append([out, *torch.autograd.grad(out.sin().sum(), leaves)])
-    for real, chosen in zip(*results, strict=True):
-        assert_close(real, chosen)
+    for kept, chosen in zip(*results, strict=True):
+        assert_close(kept, chosen)
 
 
-def test_the_real_positions_of_padding_only_are_none(code: str) -> None:
+def test_padding_only_has_no_non_padding_position(code: str) -> None:
     codes, table, values, valid = operands(2, 7, 2, 3)
     items = torch.arange(14).view(2, 7)
-    out = lisa_attention_real(items, codes.flatten(0, 1), table, values, valid=valid & False)
+    out = lisa_attention_non_padding(items, codes.flatten(0, 1), table, values, valid=valid & False)
     assert out.shape == (0, D)
 
 
@@ -438,7 +453,7 @@ def test_an_item_that_is_not_there_is_refused(kind: str, code: str) -> None:
 def reference_scan(
     codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor | None, decay: float | Tensor, valid: Tensor
 ) -> Tensor:
-    """The step-by-step histogram and Algorithm 1, linear in the length, unlike the quadratic twin."""
+    """The step-by-step histogram and Algorithm 1, linear in the length, unlike the quadratic reference."""
     n, length, n_codebooks = codes.shape
     keys = torch.nn.functional.one_hot(codes, table.shape[1]).double() if assignment is None else assignment
     steps = torch.as_tensor(decay, dtype=torch.float64).expand(n, length)
@@ -481,6 +496,10 @@ def test_arguments_are_not_edited() -> None:
         ({"decay": torch.tensor(-0.25)}, "at least 0, got -0.25"),
         ({"valid": torch.ones(2, 4, dtype=torch.bool)}, r"valid must be bool \(N, L\) = \(2, 5\)"),
         ({"valid": torch.ones(2, 5, dtype=torch.long)}, "valid must be bool .* got torch.int64"),
+        ({"decay": float("nan")}, "at least 0, got nan"),
+        ({"decay": torch.tensor(float("nan"))}, "at least 0, got nan"),
+        ({"values": torch.ones(2, 3, 6, dtype=torch.long)}, "values must be floating-point numbers, got torch.int64"),
+        ({"table": torch.ones(2, 0, 0), "values": torch.ones(2, 0, 6)}, "at least one codebook and one codeword"),
         ({"decay": torch.ones(2, 4)}, r"decay must be a number or \(N, L\) = \(2, 5\), got \(2, 4\)"),
     ],
 )
@@ -493,3 +512,26 @@ def test_wrong_operands_are_named(change: dict[str, object], message: str) -> No
     settings = {**good, **change}
     with pytest.raises(ValueError, match=message):
         lisa_attention(settings.pop("codes"), settings.pop("table"), settings.pop("values"), **settings)
+
+
+@pytest.mark.parametrize("op", [lisa_attention_items, lisa_attention_non_padding, lisa_attention_last])
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        (torch.zeros(1, 2, 4, dtype=torch.long), r"items must be \(N, L\), got \(1, 2, 4\)"),
+        (torch.zeros(2, 4), "items must be integers, got torch.float32"),
+        (torch.zeros(2, 4, dtype=torch.bool), "items must be integers, got torch.bool"),
+    ],
+)
+def test_wrong_items_are_named(op: Callable[..., Tensor], items: Tensor, message: str) -> None:
+    codes, table, values, _ = operands(1, 9, 2, 3)
+    with pytest.raises(ValueError, match=message):
+        op(items, codes[0], table, values, valid=torch.ones(items.shape, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(("n", "length"), [(0, 5), (2, 0)])
+def test_the_last_position_of_nothing_is_zero(n: int, length: int) -> None:
+    items, valid = torch.zeros(n, length, dtype=torch.long), torch.ones(n, length, dtype=torch.bool)
+    codes, table, values, _ = operands(1, 9, 2, 3)
+    assert torch.equal(lisa_attention_last(items, codes[0], table, values, valid=valid), values.new_zeros(n, D))
+    assert lisa_attention_non_padding(items, codes[0], table, values, valid=valid).shape == (0, D)

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops import lisa_attention_items
-from recbole_lisa.ops.lisa import attention as lisa_attention
+from recbole_lisa.ops import lisa_attention, lisa_attention_items
 from recbole_lisa.ops.lisa import naive
 from recbole_lisa.ops.lisa import triton_op as lisa_triton
 from recbole_lisa.ops.lisa.triton_op import TritonLISA
@@ -73,8 +72,8 @@ def run_torch(operands: dict[str, Any]) -> Tensor:
     return lisa_attention_items(**{name: x for name, x in operands.items() if name != "soft"})
 
 
-def run_twin(operands: dict[str, Any]) -> Tensor:
-    """The quadratic twin, in float64."""
+def run_reference(operands: dict[str, Any]) -> Tensor:
+    """The quadratic reference, in float64."""
     o = moved(operands, to=torch.float64)
     items, keys = o["items"], o["assignment"]
     return naive.lisa_attention(
@@ -115,12 +114,14 @@ CASES = [
 @pytest.mark.parametrize(
     ("shape", "kind", "decay_kind"), CASES, ids=[f"{IDS[SHAPES.index(s)]}-{kind}-{decay}" for s, kind, decay in CASES]
 )
-def test_outputs_and_all_gradients_equal_the_twin_and_the_torch_code(
+def test_outputs_and_all_gradients_equal_the_reference_and_the_torch_code(
     shape: tuple[int, int, int, int, int], kind: str, decay_kind: str
 ) -> None:
     operands = make_operands(*shape, kind=kind, decay_kind=decay_kind)
-    kernels, blocked, twin = (outputs_and_gradients(run, operands) for run in (run_kernels, run_torch, run_twin))
-    for actual, torch_code, slow in zip(kernels, blocked, twin, strict=True):
+    kernels, blocked, reference = (
+        outputs_and_gradients(run, operands) for run in (run_kernels, run_torch, run_reference)
+    )
+    for actual, torch_code, slow in zip(kernels, blocked, reference, strict=True):
         assert actual.dtype == torch_code.dtype
         assert_same(actual, slow)
         assert_same(actual, torch_code)
