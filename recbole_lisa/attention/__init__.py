@@ -1,6 +1,5 @@
 """Attention mechanisms as plain nn.Modules behind one contract; usable without RecBole."""
 
-import difflib
 import inspect
 from typing import Any
 
@@ -14,6 +13,7 @@ from recbole_lisa.attention.lisa import LISAAttention
 from recbole_lisa.attention.reformer import ReformerAttention
 from recbole_lisa.attention.routing import RoutingAttention
 from recbole_lisa.attention.sinkhorn import SinkhornAttention
+from recbole_lisa.errors import did_you_mean
 
 MECHANISMS: dict[str, type[Attention]] = {
     "clustered": ClusteredAttention,
@@ -27,7 +27,9 @@ MECHANISMS: dict[str, type[Attention]] = {
 }
 
 OPTIONAL_MECHANISMS: dict[str, type[Attention]] = {"gla": GatedLinearAttention}
-"""What needs an extra and a CUDA device; elsewhere its constructor refuses."""
+"""Mechanisms that need an extra and a CUDA device; elsewhere their constructors raise ValueError."""
+
+_ALL = {**MECHANISMS, **OPTIONAL_MECHANISMS}
 
 __all__ = [
     "MECHANISMS",
@@ -48,7 +50,7 @@ __all__ = [
 
 
 def build_attention(name: str, *, hidden_size: int, max_length: int, **settings: Any) -> Attention:
-    """Any mechanism by name.
+    """Build any mechanism by name.
 
     Args:
         name: a key of MECHANISMS or OPTIONAL_MECHANISMS.
@@ -60,43 +62,32 @@ def build_attention(name: str, *, hidden_size: int, max_length: int, **settings:
         A module with forward(x (N, L, D), valid (N, L) bool) -> (N, L, D).
 
     Raises:
-        ValueError: on an unknown name or setting, with the nearest known one; on a hidden_size or max_length below 1,
-            for every mechanism; on what its constructor refuses.
+        ValueError: an unknown name or setting, a size below 1, or what the constructor refuses.
     """
     check_sizes(hidden_size=hidden_size, max_length=max_length)
-    mechanisms = {**MECHANISMS, **OPTIONAL_MECHANISMS}
-    if name not in mechanisms:
-        raise ValueError(f"unknown attention {name!r}: {_known(name, list(mechanisms))}")
-    mechanism = mechanisms[name]
-    parameters = inspect.signature(mechanism).parameters
-    for setting in settings:
-        if setting not in parameters:
-            raise ValueError(f"attention {name!r} has no setting {setting!r}: {_known(setting, list(parameters))}")
+    if name not in _ALL:
+        raise ValueError(f"unknown attention {name!r}: known are {', '.join(_ALL)}.{did_you_mean(name, _ALL)}")
+    parameters = inspect.signature(_ALL[name]).parameters
+    for setting in settings.keys() - parameters.keys():
+        near = did_you_mean(setting, parameters)
+        raise ValueError(f"attention {name!r} has no setting {setting!r}: known are {', '.join(parameters)}.{near}")
     if "max_length" in parameters:
         settings["max_length"] = max_length
-    return mechanism(hidden_size=hidden_size, **settings)
+    return _ALL[name](hidden_size=hidden_size, **settings)
 
 
 def describe_attention(attention: Attention) -> tuple[str, dict[str, Any]]:
-    """The name and the settings that build a module of the same shape: the inverse of build_attention.
-
-    Args:
-        attention: any mechanism of MECHANISMS or OPTIONAL_MECHANISMS.
+    """The inverse of build_attention: the name and the settings that build a module of the same shape.
 
     Returns:
-        The key there, and the keywords of its constructor as plain values, hidden_size among them.
+        The key of MECHANISMS or OPTIONAL_MECHANISMS, and the constructor's keywords, hidden_size included, as plain
+        values.
 
     Raises:
-        ValueError: its class is not one of them.
+        ValueError: the class is not one of them.
     """
-    mechanisms = {**MECHANISMS, **OPTIONAL_MECHANISMS}
-    for name, mechanism in mechanisms.items():
+    for name, mechanism in _ALL.items():
         if type(attention) is mechanism:
             return name, attention.settings()
-    known = ", ".join(mechanism.__name__ for mechanism in mechanisms.values())
-    raise ValueError(f"{type(attention).__name__} is no attention of MECHANISMS: name it there beside {known}")
-
-
-def _known(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
+    known = ", ".join(mechanism.__name__ for mechanism in _ALL.values())
+    raise ValueError(f"{type(attention).__name__} is no attention of MECHANISMS: add it to {known} there")

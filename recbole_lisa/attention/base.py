@@ -54,28 +54,10 @@ def project_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def check_sizes(**sizes: int) -> None:
-    """Refuse sizes below 1.
-
-    Args:
-        **sizes: by the names of the constructor's arguments.
-
-    Raises:
-        ValueError: one of them is below 1.
-    """
+    """Raise ValueError for a size below 1; the keywords are the names of the constructor's arguments."""
     for name, size in sizes.items():
         if not size >= 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
-
-
-def sees_the_future(causality: str) -> bool:
-    """Whether a form of causality is the published one.
-
-    Raises:
-        ValueError: it is neither strict nor published.
-    """
-    if causality not in ("strict", "published"):
-        raise ValueError(f"causality must be 'strict' or 'published', got {causality!r}")
-    return causality == "published"
 
 
 def identity(x: Tensor) -> Tensor:
@@ -87,20 +69,17 @@ class Attention(nn.Module):
     """Self attention over right-padded sequences.
 
     A mechanism is a module whose constructor takes plain keywords. It implements everywhere() and, if there is a
-    shorter way, at_last(). Both get at least one row and one position, and 0 at padding. forward() and last() check the
-    input, zero the padding of x and of the result, and answer an empty input. Then:
+    shorter way, at_last(). forward() and last() check the input, and zero the padding of x and of the result. Then:
 
     - x (N, L, D) and valid (N, L) bool in, (N, L, D) out, for any N and L from 0 up; the output at padding is 0;
     - x has the dtype of the parameters, or autocast is on;
-    - the content of padding (NaN too) changes no other position, no gradient and no buffer of the module; neither does
-      another row of the batch;
+    - neither the content of padding (NaN too) nor another row changes a position, a gradient or a buffer;
     - if is_causal, position i attends to positions up to i only; unless sees_future, it depends on them only;
     - in eval mode the same input gives the same output.
 
-    What the encoder reads of a mechanism:
-
     Attributes:
         hidden_size: D.
+        longest: the longest sequence; None without a limit.
         is_causal: position i attends to positions up to i only.
         sees_future: a published form whose choice among the earlier positions depends on later ones.
         remedy: what to do against sees_future.
@@ -108,10 +87,11 @@ class Attention(nn.Module):
         has_state: init_state, state_of and step keep a history of any length at constant size.
         needs_time_gaps: forward needs the time between items.
         quantizer: the codebooks that turn vectors into codes; then forward takes codes as well. None: vectors only.
-        sum_over_processes: replaces a tensor by its sum over all training processes; the training code sets it. A
-            mechanism that averages over a training batch sums through it, as often in each process.
+        sum_over_processes: returns the sum of a tensor over all training processes; the training code sets it. Each
+            process calls it equally often in a batch.
     """
 
+    longest: int | None = None
     is_causal: bool = True
     sees_future: bool = False
     remedy: str = "causality 'strict' chooses from the past only"
@@ -119,6 +99,7 @@ class Attention(nn.Module):
     has_state: bool = False
     needs_time_gaps: bool = False
     sum_over_processes: Callable[[Tensor], Tensor] = staticmethod(identity)
+    output: nn.Linear
     _keywords: dict[str, Any]
 
     def __new__(cls, *_: Any, **keywords: Any) -> "Attention":
@@ -176,11 +157,11 @@ class Attention(nn.Module):
         return self.at_last(zero_padding(vectors, valid), valid).masked_fill(~valid.any(dim=1, keepdim=True), 0.0)
 
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
-        """As forward: x is 0 at padding, N and L are at least 1, and the result at padding does not matter."""
+        """As forward; x is 0 at padding, N and L are at least 1, and the result at padding is ignored."""
         raise NotImplementedError
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """As last: x is 0 at padding, N and L are at least 1, and the result of a row of padding does not matter."""
+        """As last; x is 0 at padding, N and L are at least 1, and the result of a row of padding is ignored."""
         return take_positions(self.everywhere(x, valid), final_positions(valid))
 
     def init_state(self, n: int) -> Any:
@@ -192,7 +173,7 @@ class Attention(nn.Module):
         raise NotImplementedError
 
     def step(self, state: Any, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, Any]:
-        """Append one item a user, at any position and at a cost that does not depend on it.
+        """Append one item a user, at the same cost at any position.
 
         Args:
             state: of N users.
@@ -204,28 +185,35 @@ class Attention(nn.Module):
         """
         raise NotImplementedError
 
-    def checked_vectors(self, x: Input, valid: Tensor) -> Tensor:
-        """Check an input of vectors and return it.
+    def project(self, attended: Tensor) -> Tensor:
+        """The output projection, where there is one."""
+        return apply_layer(self.output, attended)
 
-        Raises:
-            ValueError: as check_input, or x holds codes.
-        """
+    @staticmethod
+    def is_published(causality: str) -> bool:
+        """Whether causality is 'published'; raises ValueError if it is not 'strict' either."""
+        if causality not in ("strict", "published"):
+            raise ValueError(f"causality must be 'strict' or 'published', got {causality!r}")
+        return causality == "published"
+
+    def checked_vectors(self, x: Input, valid: Tensor) -> Tensor:
+        """x after check_input; raises ValueError for codes, too."""
         if not isinstance(x, Tensor):
             raise ValueError(f"{type(self).__name__} attends to vectors (N, L, {self.hidden_size}), got codes")
         self.check_input(x, valid)
         return x
 
     def check_input(self, x: Input, valid: Tensor) -> None:
-        """Refuse an input of another shape or dtype.
-
-        Raises:
-            ValueError: the message names the shapes.
-        """
+        """Raise ValueError for an input of another shape or dtype."""
         shape = x.shape if isinstance(x, Tensor) else (*x.rows.shape, self.hidden_size)
         if len(shape) != 3 or shape[2] != self.hidden_size:
             raise ValueError(f"x must be (N, L, {self.hidden_size}), got {tuple(shape)}")
         if valid.dtype != torch.bool or valid.shape != shape[:2]:
             raise ValueError(f"valid must be bool {tuple(shape[:2])}, got {valid.dtype} {tuple(valid.shape)}")
+        if self.longest is not None and shape[1] > self.longest:
+            raise ValueError(
+                f"{type(self).__name__} was built for {self.longest} positions, got a sequence of {shape[1]}"
+            )
         dtype = next((parameter.dtype for parameter in self.parameters()), None)
         if isinstance(x, Tensor) and x.dtype != (dtype or x.dtype) and not torch.is_autocast_enabled(x.device.type):
             raise ValueError(f"x is {x.dtype}, but the parameters are {dtype}: convert one of them, or use autocast")

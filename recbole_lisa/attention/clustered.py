@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, apply_layer, check_sizes, final_positions, project_exactly
+from recbole_lisa.attention.base import Attention, check_sizes, final_positions, project_exactly
 from recbole_lisa.ops.clustered_attention import (
     Groups,
     bidirectional_clustered_attention,
@@ -28,10 +28,9 @@ class ClusteredAttention(Attention):
     the whole sequence. At the final item, where nothing is later, this does not matter. The bidirectional
     form is that of the method's paper: the keys outside top_c enter with the weights of m_c.
 
-    Deviations from the public implementation, which draws planes in each call: planes are drawn once from a seed and
-    saved; k-means starts at positions spread evenly over the items and an empty cluster keeps its centroid, so
-    that the same input gives the same output; a row of l items has min(C, l) clusters and min(K, l) top keys, whatever
-    its neighbours in the batch.
+    Deviations from the public implementation, so that the same row gives the same output in any batch: planes are drawn
+    once from a seed and saved, not in each call; k-means starts at positions spread evenly over the items; an empty
+    cluster keeps its centroid; a row of l items has min(C, l) clusters and min(K, l) top keys.
 
     Args:
         hidden_size: D.
@@ -63,12 +62,8 @@ class ClusteredAttention(Attention):
         bidirectional: bool = False,
     ) -> None:
         super().__init__(hidden_size)
-        check_sizes(
-            n_clusters=n_clusters,
-            n_top_keys=n_top_keys,
-            n_hash_planes=n_hash_planes,
-            n_kmeans_iterations=n_kmeans_iterations,
-        )
+        check_sizes(n_clusters=n_clusters, n_top_keys=n_top_keys)
+        check_sizes(n_hash_planes=n_hash_planes, n_kmeans_iterations=n_kmeans_iterations)
         if causality != "published":
             raise ValueError(f"causality is {causality!r}, but {NO_STRICT_FORM}: leave it 'published'")
         self.is_causal = self.sees_future = not bidirectional
@@ -78,10 +73,8 @@ class ClusteredAttention(Attention):
         self._attention = bidirectional_clustered_attention if bidirectional else causal_clustered_attention
         self.query, self.key, self.value, self.output = (nn.Linear(hidden_size, hidden_size) for _ in range(4))
         generator = torch.Generator().manual_seed(hash_seed)
-        self.planes: Tensor
-        self.offsets: Tensor
-        self.register_buffer("planes", torch.randn(hidden_size, n_hash_planes, generator=generator))
-        self.register_buffer("offsets", torch.randn(n_hash_planes, generator=generator))
+        self.planes = nn.Buffer(torch.randn(hidden_size, n_hash_planes, generator=generator))
+        self.offsets = nn.Buffer(torch.randn(n_hash_planes, generator=generator))
 
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
@@ -109,4 +102,4 @@ class ClusteredAttention(Attention):
     def _attend(self, x: Tensor, valid: Tensor, query: Tensor, centroid: Tensor, groups: Groups) -> Tensor:
         key = project_exactly(self.key, x)
         attended = self._attention(query, key, self.value(x), centroid, valid, groups, n_top=self.n_top_keys)
-        return apply_layer(self.output, attended)
+        return self.project(attended)

@@ -20,7 +20,7 @@ class Codebook(nn.Module):
         similarity: bilinear (x^T M c, one M for all codebooks), dot or euclidean.
         encoding: residual (each codebook encodes what the earlier ones left over) or parallel (the paper's equation).
         temperature: of the softmax over codewords.
-        hard: one codeword a codebook, straight-through gradient; False: the softmax itself (LISA-Soft).
+        hard: one codeword a codebook with a straight-through gradient; False: the softmax itself (LISA-Soft).
 
     Raises:
         ValueError: on a size below 1, a temperature not above 0, or an unknown similarity or encoding.
@@ -38,11 +38,9 @@ class Codebook(nn.Module):
         hard: bool = True,
     ) -> None:
         super().__init__()
-        if min(hidden_size, n_codebooks, n_codewords) < 1:
-            raise ValueError(
-                "hidden_size, n_codebooks and n_codewords must be at least 1, got "
-                f"{hidden_size}, {n_codebooks}, {n_codewords}"
-            )
+        sizes = (hidden_size, n_codebooks, n_codewords)
+        if min(sizes) < 1:
+            raise ValueError(f"hidden_size, n_codebooks and n_codewords must be at least 1, got {sizes}")
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0, got {temperature}")
         if similarity not in SIMILARITIES:
@@ -55,14 +53,8 @@ class Codebook(nn.Module):
         self.hard = hard
         self.codewords = nn.Parameter(torch.empty(n_codebooks, n_codewords, hidden_size))
         self.bilinear = nn.Parameter(torch.empty(hidden_size, hidden_size)) if similarity == "bilinear" else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Xavier-normal codebooks, each as one (W, D) matrix, and bilinear weight."""
-        for book in self.codewords:
-            nn.init.xavier_normal_(book)
-        if self.bilinear is not None:
-            nn.init.xavier_normal_(self.bilinear)
+        for matrix in (*self.codewords, *([] if self.bilinear is None else [self.bilinear])):
+            nn.init.xavier_normal_(matrix)
 
     @property
     def n_codebooks(self) -> int:
@@ -106,8 +98,3 @@ class Codebook(nn.Module):
                 residual=self.residual,
                 hard=self.hard,
             )
-
-    def extra_repr(self) -> str:
-        """Sizes and settings for print(model)."""
-        b, w, d = self.codewords.shape
-        return f"n_codebooks={b}, n_codewords={w}, hidden_size={d}, similarity={self.similarity}, hard={self.hard}"

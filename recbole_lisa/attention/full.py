@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from recbole_lisa.attention.base import Attention, apply_layer, final_positions, take_positions
+from recbole_lisa.attention.base import Attention, final_positions, take_positions
 
 
 class FullAttention(Attention):
@@ -53,7 +53,7 @@ class FullAttention(Attention):
             is_causal=is_causal,
             dropout_p=self.dropout if self.training else 0.0,
         )  # (N, H, L, D / H)
-        return apply_layer(self.output, attended.transpose(1, 2).flatten(2))
+        return self.project(attended.transpose(1, 2).flatten(2))
 
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, silu
 
-from recbole_lisa.attention.base import Attention, apply_layer
+from recbole_lisa.attention.base import Attention
 
 GATE_NORMALIZER = 16.0
 """The logarithm of a gate is divided by this, so that the gate starts near 1; the published value."""
@@ -26,11 +26,7 @@ def missing_requirement() -> str | None:
 
 
 def load_recurrence() -> Recurrence:
-    """The kernel: queries, keys and log gates (N, L, H, K), values (N, L, H, V) -> outputs (N, L, H, V), and no state.
-
-    Raises:
-        ValueError: it cannot run here.
-    """
+    """The kernel: queries, keys and log gates (N, L, H, K), values (N, L, H, V) -> outputs (N, L, H, V), None."""
     missing = missing_requirement()
     if missing is not None:
         raise ValueError(f"gated linear attention cannot run: {missing}")
@@ -73,7 +69,7 @@ class GatedLinearAttention(Attention):
         gate = logsigmoid(self.forget_gate(x)) / GATE_NORMALIZER
         attended, _ = self._recurrence(*(self._heads(y) for y in (self.query(x), self.key(x), self.value(x), gate)))
         normed = self.norm(attended.to(self.norm.weight.dtype)).flatten(2)  # (N, L, D)
-        return apply_layer(self.output, silu(self.output_gate(x)) * normed)
+        return self.project(silu(self.output_gate(x)) * normed)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], self.n_heads, -1)  # (N, L, H, K or V)

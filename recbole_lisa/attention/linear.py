@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, Input, apply_layer, final_positions, take_positions, zero_padding
+from recbole_lisa.attention.base import Attention, Input, final_positions, take_positions, zero_padding
 from recbole_lisa.ops.linear_attention import linear_attention
 from recbole_lisa.ops.quantize import Quantized
 
@@ -29,9 +29,6 @@ class LinearAttention(Attention):
 
     Args:
         hidden_size: D.
-
-    Raises:
-        ValueError: hidden_size below 1.
     """
 
     has_state = True
@@ -49,7 +46,7 @@ class LinearAttention(Attention):
         key = positive_features(self.key(x)) * valid.unsqueeze(-1)
         with torch.autocast(x.device.type, enabled=False):
             attended = linear_attention(query, key, self.value(x).to(query.dtype))
-        return apply_layer(self.output, attended.to(x.dtype))
+        return self.project(attended.to(x.dtype))
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at the final item only, O(L D): x (N, L, D), valid (N, L) -> (N, D)."""
@@ -58,7 +55,7 @@ class LinearAttention(Attention):
         weights = (key @ query.unsqueeze(-1)).squeeze(-1)  # (N, L)
         total = weights.sum(dim=1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
         attended = ((weights / total).unsqueeze(1) @ self.value(x).to(weights.dtype)).squeeze(1)
-        return apply_layer(self.output, attended.to(x.dtype))
+        return self.project(attended.to(x.dtype))
 
     def init_state(self, n: int) -> LinearState:
         """The empty history of n users."""
@@ -75,7 +72,7 @@ class LinearAttention(Attention):
         state = LinearState(products, state.mass + key)
         query = query.to(products.dtype)
         attended = (query.unsqueeze(1) @ products).squeeze(1) / (query * state.mass).sum(dim=-1, keepdim=True)
-        return apply_layer(self.output, attended.to(x.dtype)), state
+        return self.project(attended.to(x.dtype)), state
 
     def state_of(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> LinearState:
         """The state after whole sequences; see Attention."""

@@ -5,14 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import (
-    Attention,
-    apply_layer,
-    check_sizes,
-    final_positions,
-    take_positions,
-    zero_padding,
-)
+from recbole_lisa.attention.base import Attention, check_sizes, final_positions, take_positions, zero_padding
 
 
 class Linformer(Attention):
@@ -36,6 +29,7 @@ class Linformer(Attention):
     def __init__(self, *, hidden_size: int, max_length: int, n_projected: int = 128) -> None:
         super().__init__(hidden_size)
         check_sizes(max_length=max_length, n_projected=n_projected)
+        self.longest = max_length
         self.query, self.key, self.value = (nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(3))
         self.output = nn.Linear(hidden_size, hidden_size)
         bound = 1 / math.sqrt(n_projected)
@@ -53,10 +47,8 @@ class Linformer(Attention):
         return self._attend(query, x, valid).squeeze(1)
 
     def _attend(self, query: Tensor, x: Tensor, valid: Tensor) -> Tensor:
-        length, longest = x.shape[1], self.key_projection.shape[0]
-        if length > longest:
-            raise ValueError(f"Linformer was built for {longest} positions, got a sequence of {length}")
+        length = x.shape[1]
         key = self.key_projection[:length].t() @ zero_padding(self.key(x), valid)  # (N, k, D)
         value = self.value_projection[:length].t() @ zero_padding(self.value(x), valid)  # (N, k, D)
         weights = torch.softmax(query @ key.transpose(1, 2) / math.sqrt(x.shape[-1]), dim=-1)  # (N, L, k)
-        return apply_layer(self.output, weights @ value)
+        return self.project(weights @ value)

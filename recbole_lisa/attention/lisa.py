@@ -144,8 +144,6 @@ class LISAAttention(Attention):
 
     def forward(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """Attend at every position; see Attention. Vectors are quantised first."""
-        if not valid.numel():
-            return self._nothing(x, valid, *valid.shape)
         return self._read(partial(lisa_attention_items, causal=self.is_causal), x, valid, time_gaps)  # (N, L, D)
 
     def non_padding(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
@@ -155,7 +153,8 @@ class LISAAttention(Attention):
     def last(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """As forward, at each row's final item only: (N, D)."""
         if not valid.numel():
-            return self._nothing(x, valid, len(valid))
+            self.check_input(x, valid)
+            return self.codebook.codewords.new_zeros(len(valid), self.hidden_size)
         return self._read(lisa_attention_last, x, valid, time_gaps)
 
     def _read(self, read: Callable[..., Tensor], x: Input, valid: Tensor, time_gaps: Tensor | None) -> Tensor:
@@ -164,10 +163,6 @@ class LISAAttention(Attention):
         table, values = self.table_and_values()  # (B, W, W), (B, W, D)
         keys, decay = self._soft(distinct), self.step_decay(time_gaps)
         return read(rows, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid)
-
-    def _nothing(self, x: Input, valid: Tensor, *sizes: int) -> Tensor:
-        self.check_input(x, valid)
-        return self.codebook.codewords.new_zeros(*sizes, self.hidden_size)
 
     def coded(self, x: Input, valid: Tensor) -> CodedSequences:
         """The codes of x: as they are, or every position of vectors (N, L, D) quantised on its own.
@@ -241,14 +236,8 @@ class FrozenLISA(LISAAttention):
         self.is_causal = attention.is_causal
         table, values = (x.detach().contiguous() for x in attention.table_and_values())
         rows, self.log_domain = score_table(table, row_span(table))
-        self.table: Tensor
-        self.values: Tensor
-        self.rows: Tensor
-        self.first_rows: Tensor
-        self.register_buffer("table", table)
-        self.register_buffer("values", values)
-        self.register_buffer("rows", rows)
-        self.register_buffer("first_rows", torch.arange(table.shape[0]) * table.shape[1])
+        self.table, self.values, self.rows = nn.Buffer(table), nn.Buffer(values), nn.Buffer(rows)
+        self.first_rows = nn.Buffer(torch.arange(table.shape[0]) * table.shape[1])
 
     def table_and_values(self) -> tuple[Tensor, Tensor]:
         """Inner-product table T (B, W, W) and projected codebooks (B, W, D)."""

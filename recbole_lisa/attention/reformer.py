@@ -6,15 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from recbole_lisa.attention.base import (
-    Attention,
-    apply_layer,
-    check_sizes,
-    final_positions,
-    project_exactly,
-    sees_the_future,
-    take_positions,
-)
+from recbole_lisa.attention.base import Attention, check_sizes, final_positions, project_exactly, take_positions
 from recbole_lisa.ops.rotation_hashing import rotation_buckets
 from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last, chunked_round_attention
 
@@ -58,14 +50,13 @@ class ReformerAttention(Attention):
     ) -> None:
         super().__init__(hidden_size)
         check_sizes(max_length=max_length, bucket_size=bucket_size, n_hashes=n_hashes)
-        self.sees_future = sees_the_future(causality)
+        self.sees_future = self.is_published(causality)
         self.bucket_size = bucket_size
         self.query_key, self.value = (nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(2))
         self.output = nn.Linear(hidden_size, hidden_size)
         n_pairs = math.ceil(max_length / (2 * bucket_size))
         generator = torch.Generator().manual_seed(hash_seed)
-        self.rotations: Tensor
-        self.register_buffer("rotations", torch.randn(n_hashes, hidden_size, n_pairs, generator=generator))
+        self.rotations = nn.Buffer(torch.randn(n_hashes, hidden_size, n_pairs, generator=generator))
 
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
@@ -76,7 +67,7 @@ class ReformerAttention(Attention):
             attended = chunked_round_attention(query, key, value, bucket, lengths, window=self.bucket_size)
         else:
             attended = bucket_attention(query, key, value, bucket, window=self.bucket_size)
-        return apply_layer(self.output, attended)
+        return self.project(attended)
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at the final item only: x (N, L, D), valid (N, L) -> (N, D); O(L D) and hashing if strict."""
@@ -91,7 +82,7 @@ class ReformerAttention(Attention):
             final,
             window=self.bucket_size,
         )
-        return apply_layer(self.output, attended)
+        return self.project(attended)
 
     def _buckets(self, query: Tensor, valid: Tensor) -> Tensor:
         """(N, R, L) bucket numbers; padding has the number after the last bucket's."""

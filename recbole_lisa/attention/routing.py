@@ -8,11 +8,9 @@ from torch.nn.functional import normalize
 
 from recbole_lisa.attention.base import (
     Attention,
-    apply_layer,
     check_sizes,
     final_positions,
     project_exactly,
-    sees_the_future,
     take_positions,
     zero_padding,
 )
@@ -51,8 +49,7 @@ class RoutingAttention(Attention):
         centroid_seed: seed of the first centroids.
 
     Raises:
-        ValueError: hidden_size, max_length or window_size below 1, centroid_decay outside [0, 1], or an unknown
-            causality.
+        ValueError: a size below 1, centroid_decay outside [0, 1], or an unknown causality.
     """
 
     compiles = False
@@ -71,17 +68,15 @@ class RoutingAttention(Attention):
         check_sizes(max_length=max_length, window_size=window_size)
         if not 0 <= centroid_decay <= 1:
             raise ValueError(f"centroid_decay must be in [0, 1], got {centroid_decay}")
-        self.sees_future = sees_the_future(causality)
+        self.sees_future = self.is_published(causality)
         self.window_size = window_size
         self.centroid_decay = centroid_decay
         self.query_key, self.value = (nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(2))
         self.output = nn.Linear(hidden_size, hidden_size)
         generator = torch.Generator().manual_seed(centroid_seed)
         centroids = torch.randn(math.ceil(max_length / window_size), hidden_size, generator=generator)
-        self.centroids: Tensor
-        self.centroids_are_set: Tensor
-        self.register_buffer("centroids", normalize(centroids, dim=1))
-        self.register_buffer("centroids_are_set", torch.tensor(False))
+        self.centroids = nn.Buffer(normalize(centroids, dim=1))
+        self.centroids_are_set = nn.Buffer(torch.tensor(False))
 
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
@@ -93,7 +88,7 @@ class RoutingAttention(Attention):
         else:
             attended = bucket_attention(query, key, value, cluster.unsqueeze(1), window=self.window_size)
         self._learn_centroids(key, cluster)
-        return apply_layer(self.output, attended)
+        return self.project(attended)
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at the final item only: x (N, L, D), valid (N, L) -> (N, D); O(L C D) when strict."""
@@ -105,7 +100,7 @@ class RoutingAttention(Attention):
             take_positions(query, final), key, self.value(x), cluster.unsqueeze(1), final, window=self.window_size
         )
         self._learn_centroids(key, cluster)
-        return apply_layer(self.output, attended)
+        return self.project(attended)
 
     def commitment(self, x: Tensor, valid: Tensor) -> Tensor:
         """Mean squared distance of the unit keys k to their centroids mu, the auxiliary loss that trains the routing.
@@ -132,7 +127,7 @@ class RoutingAttention(Attention):
 
     @torch.no_grad()
     def _learn_centroids(self, key: Tensor, cluster: Tensor) -> None:
-        """In training, move the centroids towards the means of this batch, which they have routed already."""
+        """In training, move the centroids towards the means of this batch, after they have routed it."""
         if not self.training:
             return
         key, cluster = key.flatten(0, -2).to(self.centroids.dtype), cluster.flatten()  # (N L, D), (N L,)

@@ -5,14 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import (
-    Attention,
-    apply_layer,
-    check_sizes,
-    final_positions,
-    project_exactly,
-    take_positions,
-)
+from recbole_lisa.attention.base import Attention, check_sizes, final_positions, project_exactly, take_positions
 from recbole_lisa.ops.bucket_sorting import choose_buckets, sorted_bucket_attention
 from recbole_lisa.ops.prefix_sum import sums_before
 from recbole_lisa.ops.sorted_window import take_rows
@@ -41,8 +34,7 @@ class SinkhornAttention(Attention):
         temperature: of the softmax over buckets.
 
     Raises:
-        ValueError: hidden_size, max_length, bucket_size or n_top_buckets below 1, or a temperature that is not a finite
-            number above 0.
+        ValueError: a size below 1, or a temperature that is not a finite number above 0.
     """
 
     def __init__(
@@ -58,7 +50,7 @@ class SinkhornAttention(Attention):
         check_sizes(max_length=max_length, bucket_size=bucket_size, n_top_buckets=n_top_buckets)
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature must be a finite number above 0, got {temperature}")
-        self.max_length = max_length
+        self.longest = max_length
         self.bucket_size = bucket_size
         self.n_top_buckets = n_top_buckets
         self.temperature = temperature
@@ -71,11 +63,10 @@ class SinkhornAttention(Attention):
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
         length, size = x.shape[1], min(self.bucket_size, x.shape[1])
-        self._check_length(length)
         buckets = nn.functional.pad(x, (0, 0, 0, -length % size))
         buckets = buckets.view(x.shape[0], -1, size, x.shape[-1])  # (N, U, b, D)
         own = torch.arange(buckets.shape[1], device=x.device)
-        column, share = self._choose(buckets[:, :, 0], self._means_at_first(buckets), own)
+        column, probability = self._choose(buckets[:, :, 0], self._means_at_first(buckets), own)
         key, value = self.key(buckets), self.value(buckets)
         past_key, past_value = (
             self._past(every, null, column) for every, null in ((key, self.null_key), (value, self.null_value))
@@ -86,15 +77,14 @@ class SinkhornAttention(Attention):
             value,
             past_key,
             past_value,
-            share,
+            probability,
             visible=torch.ones(size, size, dtype=torch.bool, device=x.device).tril(),
             copies=1 if len(own) > 1 else self.bucket_size,
         )  # (N, U, b, D)
-        return apply_layer(self.output, attended.flatten(1, 2)[:, :length])
+        return self.project(attended.flatten(1, 2)[:, :length])
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at the final item only: x (N, L, D), valid (N, L) -> (N, D); O(L D + T b D^2)."""
-        self._check_length(x.shape[1])
         if x.shape[1] <= self.bucket_size:
             return super().at_last(x, valid)
         final = final_positions(valid)
@@ -103,7 +93,7 @@ class SinkhornAttention(Attention):
         inside = torch.arange(self.bucket_size, device=x.device)  # (b,)
         seen = torch.arange(x.shape[1], device=x.device) <= first  # (N, L)
         mean = (seen.to(self.sort_weight.dtype).unsqueeze(1) @ x.to(self.sort_weight.dtype)) / (first.unsqueeze(-1) + 1)
-        column, share = self._choose(take_rows(x, first), mean, own)  # (N, 1, T)
+        column, probability = self._choose(take_rows(x, first), mean, own)  # (N, 1, T)
         bucket = torch.cat([(column.squeeze(1) - self.n_top_buckets).clamp_min(0), own], dim=1)  # (N, T + 1)
         position = bucket.unsqueeze(-1) * self.bucket_size + inside  # (N, T + 1, b)
         rows = take_rows(x, position.flatten(1).clamp_max(x.shape[1] - 1))
@@ -116,26 +106,18 @@ class SinkhornAttention(Attention):
         query = self.query(take_positions(x, final)) / math.sqrt(x.shape[-1])  # (N, D)
         visible = (first + inside <= final.unsqueeze(1))[:, None, None]  # (N, 1, 1, b)
         attended = sorted_bucket_attention(
-            query[:, None, None], key, value, past_key, past_value, share, visible
+            query[:, None, None], key, value, past_key, past_value, probability, visible
         )  # (N, 1, 1, D)
-        return apply_layer(self.output, attended.flatten(1))
-
-    def _check_length(self, length: int) -> None:
-        if length > self.max_length:
-            raise ValueError(
-                f"Sinkhorn attention was built for {self.max_length} positions, got a sequence of {length}"
-            )
+        return self.project(attended.flatten(1))
 
     def _means_at_first(self, buckets: Tensor) -> Tensor:
         """Mean of x up to and with the first position of each bucket: (N, U, b, D) -> (N, U, D)."""
-        n_buckets = buckets.shape[1]
         exact = buckets.to(self.sort_weight.dtype)
-        sums = exact.sum(dim=2)  # (N, U, D)
-        count = torch.arange(n_buckets, device=buckets.device) * self.bucket_size + 1
-        return (sums_before(sums) + exact[:, :, 0]) / count.unsqueeze(-1)
+        count = torch.arange(buckets.shape[1], device=buckets.device) * self.bucket_size + 1  # (U,)
+        return (sums_before(exact.sum(dim=2)) + exact[:, :, 0]) / count.unsqueeze(-1)
 
     def _choose(self, first: Tensor, mean: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-        """The sort net: x at first positions and mean up to there, (N, U, D) each -> column and share (N, U, T)."""
+        """The sort net: x at first positions, mean up to there, (N, U, D) each -> columns, probabilities (N, U, T)."""
         keys = torch.cat([project_exactly(self.key, mean), project_exactly(self.key, first)], dim=-1)  # (N, U, 2 D)
         with torch.autocast(first.device.type, enabled=False):
             scores = nn.functional.leaky_relu(keys @ self.sort_weight)

@@ -1,4 +1,4 @@
-"""Dropout whose mask costs little on CPU; elsewhere torch's own kernel serves."""
+"""Dropout with a cheap mask on the CPU; elsewhere it is torch's."""
 
 from typing import Any
 
@@ -49,11 +49,7 @@ class Dropout(nn.Module):
         """Drop elements of x (...) in training mode."""
         if not self.active:
             return x
-        if x.device.type != "cpu" or torch.compiler.is_compiling():  # what is compiled draws in the same pass
+        if x.device.type != "cpu" or torch.compiler.is_compiling():  # compiled code draws in the same pass
             return nn.functional.dropout(x, self.p)
         dropped: Tensor = _Mask.apply(x, threshold_of(self.p))  # type: ignore[no-untyped-call]  # torch's Function
         return dropped
-
-    def extra_repr(self) -> str:
-        """The probability, for print(model)."""
-        return f"p={self.p}"

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from recbole_lisa.attention.base import apply_layer
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
 from recbole_lisa.ops.numba_threads import numba_serves, trains_eagerly
@@ -15,19 +16,8 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def activation(name: str) -> nn.Module:
-    """The activation module of that name.
-
-    Raises:
-        ValueError: on an unknown name.
-    """
-    if name not in ACTIVATIONS:
-        raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
-    return ACTIVATIONS[name]()
-
-
 class EncoderBlock(nn.Module):
-    """What follows the attention in one layer.
+    """One layer after its attention.
 
         h = LayerNorm(h + dropout(attended))
         h = LayerNorm(h + dropout(W2 dropout(act(W1 h))))
@@ -44,10 +34,12 @@ class EncoderBlock(nn.Module):
         self, *, hidden_size: int, inner_size: int, dropout: float, hidden_act: str, layer_norm_eps: float
     ) -> None:
         super().__init__()
+        if hidden_act not in ACTIVATIONS:
+            raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, got {hidden_act!r}")
         self.attention_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
         self.feed_forward = nn.Sequential(
             nn.Linear(hidden_size, inner_size),
-            activation(hidden_act),
+            ACTIVATIONS[hidden_act](),
             Dropout(dropout),
             nn.Linear(inner_size, hidden_size),
         )
@@ -55,15 +47,7 @@ class EncoderBlock(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, stream: Tensor, attended: Tensor) -> Tensor:
-        """One layer of the encoder.
-
-        Args:
-            stream: (..., D) residual stream.
-            attended: (..., D) output of the attention.
-
-        Returns:
-            (..., D).
-        """
+        """The residual stream (..., D) and the output of the attention (..., D) -> (..., D)."""
         if self._fits_the_op(stream, attended):
             return encoder_block(
                 stream, attended, self._weights(), dropout=self.dropout.active, eps=self.attention_norm.eps
@@ -71,20 +55,14 @@ class EncoderBlock(nn.Module):
         return self.steps(stream, attended)
 
     def steps(self, stream: Tensor, attended: Tensor) -> Tensor:
-        """forward, one module after the other: without gradients, on a GPU, under autocast and the like."""
+        """forward in torch's modules: without gradients, on a GPU or under autocast."""
         h = self.attention_norm(stream + self.dropout(attended))
-        out: Tensor = self.feed_forward_norm(h + self.dropout(self.feed_forward(h)))
-        return out
+        return apply_layer(self.feed_forward_norm, h + self.dropout(self.feed_forward(h)))
 
     def _fits_the_op(self, stream: Tensor, attended: Tensor) -> bool:
         fits = isinstance(self.feed_forward[1], nn.ReLU) and stream.numel() > 0
         return fits and trains_eagerly() and numba_serves(stream, attended, self.attention_norm.weight)
 
     def _weights(self) -> BlockWeights:
-        first, last = self.feed_forward[0], self.feed_forward[-1]
-        assert isinstance(first, nn.Linear)
-        assert isinstance(last, nn.Linear)
-        norms = self.attention_norm, self.feed_forward_norm
-        return BlockWeights(
-            first.weight, first.bias, last.weight, last.bias, *(x for norm in norms for x in (norm.weight, norm.bias))
-        )
+        modules = self.feed_forward[0], self.feed_forward[-1], self.attention_norm, self.feed_forward_norm
+        return BlockWeights(*(parameter for module in modules for parameter in module.parameters()))

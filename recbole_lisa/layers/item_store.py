@@ -1,4 +1,4 @@
-"""All items at inference, as vectors or as codes, and their scores against hidden states."""
+"""All items at inference, as vectors or as codes, and their scores with hidden states."""
 
 from collections.abc import Sequence
 
@@ -19,19 +19,18 @@ class DenseTargets(nn.Module):
 
     def __init__(self, vectors: Tensor) -> None:
         super().__init__()
-        self.vectors: Tensor
-        self.register_buffer("vectors", vectors)
+        self.vectors = nn.Buffer(vectors)
 
     def __len__(self) -> int:
         """V."""
         return len(self.vectors)
 
     def take(self, ids: Tensor) -> "DenseTargets":
-        """Some of the items, (C,) ids, as a catalogue of their own."""
+        """The items with ids (C,) as a smaller catalogue."""
         return DenseTargets(self.vectors[ids])
 
     def query(self, hidden: Tensor) -> Tensor:
-        """What scores needs of hidden states (N, D)."""
+        """The operand of scores for hidden states (N, D)."""
         return hidden
 
     def scores(self, query: Tensor, start: int, stop: int) -> Tensor:
@@ -44,9 +43,7 @@ class DenseTargets(nn.Module):
 
 
 class CodedTargets(nn.Module):
-    """Items that are scored by their codewords: look-ups, never their vectors.
-
-    Kept is a byte a code, two or four where W > 256.
+    """Items that are scored by their codewords: look-ups, never their vectors; one byte a code, more for W > 256.
 
     Args:
         codes: (V, B) in the type of `ops.packing.code_dtype`.
@@ -55,21 +52,18 @@ class CodedTargets(nn.Module):
 
     def __init__(self, codes: Tensor, codewords: Tensor) -> None:
         super().__init__()
-        self.codes: Tensor
-        self.codewords: Tensor
-        self.register_buffer("codes", codes)
-        self.register_buffer("codewords", codewords)
+        self.codes, self.codewords = nn.Buffer(codes), nn.Buffer(codewords)
 
     def __len__(self) -> int:
         """V."""
         return len(self.codes)
 
     def take(self, ids: Tensor) -> "CodedTargets":
-        """Some of the items, (C,) ids, as a catalogue of their own."""
+        """The items with ids (C,) as a smaller catalogue."""
         return CodedTargets(self.codes[ids], self.codewords)
 
     def query(self, hidden: Tensor) -> Tensor:
-        """What scores needs of hidden states (N, D): (B, W, N)."""
+        """The operand of scores for hidden states (N, D): look-up tables (B, W, N)."""
         return lookup_tables(hidden, self.codewords)
 
     def scores(self, query: Tensor, start: int, stop: int) -> Tensor:
@@ -87,7 +81,7 @@ Targets = DenseTargets | CodedTargets
 
 
 class DenseItems(nn.Module):
-    """Items whose history needs their own vectors; LISA-Soft quantises them when they are looked up.
+    """Items that the encoder needs the vectors of; LISA-Soft quantises them when they are looked up.
 
     Args:
         vectors: (V, D) scaled embeddings.
@@ -109,20 +103,17 @@ class DenseItems(nn.Module):
 
 
 class CodedItems(nn.Module):
-    """Items that are nothing but codes: LISA-Base and LISA-Mini.
+    """Items of codes only: LISA-Base and LISA-Mini.
 
     Args:
         codes: (V, B).
         codewords: (B, W, D) of layer 0's codebook.
-        targets: codes and codewords that items are scored with; None takes those of the history (LISA-Base).
+        targets: codes and codewords that items are scored with; None: those of the history (LISA-Base).
     """
 
     def __init__(self, codes: Tensor, codewords: Tensor, targets: CodedTargets | None = None) -> None:
         super().__init__()
-        self.codes: Tensor
-        self.codewords: Tensor
-        self.register_buffer("codes", codes)
-        self.register_buffer("codewords", codewords)
+        self.codes, self.codewords = nn.Buffer(codes), nn.Buffer(codewords)
         self.has_own_targets = targets is not None
         self.targets = targets or CodedTargets(codes, codewords)
 
@@ -134,9 +125,9 @@ class CodedItems(nn.Module):
         return ItemView(y, target, Quantized(codes.long(), y[:, :0], y[:, :0]))
 
     def tables(self) -> Sequence[tuple[Tensor, Tensor]]:
-        """Codes (V, B) and codewords (B, W, D): of the history, and of the targets where these have their own."""
-        own = [(self.targets.codes, self.targets.codewords)] if self.has_own_targets else []
-        return [(self.codes, self.codewords), *own]
+        """Codes (V, B) and codewords (B, W, D): of the history, and of the targets if they are others."""
+        sets = (self, self.targets) if self.has_own_targets else (self,)
+        return [(store.codes, store.codewords) for store in sets]
 
 
 ItemStore = DenseItems | CodedItems

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention import Attention, describe_attention
-from recbole_lisa.attention.base import CodedSequences, Input, final_positions, take_non_padding, take_positions
+from recbole_lisa.attention.base import CodedSequences, Input, apply_layer, final_positions
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.layers.encoder import EncoderBlock
 from recbole_lisa.ops.quantize import Quantized
@@ -26,10 +26,9 @@ class ItemView(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """N right-padded histories.
+    """N right-padded histories of rows of an ItemView.
 
-    rows (N, L) index an ItemView; valid (N, L) bool; gaps (N, L) time since the previous item in the data set's time
-    unit, or None.
+    rows (N, L); valid (N, L) bool; gaps (N, L) time since the previous item in the data set's time unit, or None.
     """
 
     rows: Tensor
@@ -81,10 +80,7 @@ class SequenceEncoder(nn.Module):
         )
 
     def settings(self) -> dict[str, Any]:
-        """The keywords of the constructor but dropout, as plain values, with `layers` in place of the first two.
-
-        Returns:
-            The keywords; `layers` holds [mechanism, settings] of each attention for build_attention.
+        """The constructor's keywords without dropout, as plain values; `layers` has what build_attention needs.
 
         Raises:
             ValueError: an attention is none of MECHANISMS.
@@ -113,17 +109,8 @@ class SequenceEncoder(nn.Module):
     def encode_non_padding(self, history: Sequences, view: ItemView) -> Encoded:
         """Hidden states at the M non-padding positions only, row after row, (M, D)."""
         self._check_length(history)
-        inputs: list[Tensor] = []
-        if self.reads_codes_only(view):
-            positions = history.valid.flatten().nonzero().squeeze(1)  # (M,)
-            rows = history.rows.flatten().index_select(0, positions)
-            h = self._stream(rows, positions % history.rows.shape[1], view)  # (M, D)
-        else:
-            inputs = self.layer_inputs(history, view)
-            h = take_non_padding(inputs[-1], history.valid)  # (M, D)
-        top = self.layers()[-1]
-        attended = top.non_padding(self._input_of(-1, history, view, inputs), history.valid, history.gaps)  # (M, D)
-        return Encoded(self.blocks[-1](h, attended), inputs)
+        positions = history.valid.flatten().nonzero().squeeze(1)  # (M,) of N L
+        return self._encode_at(positions, self.layers()[-1].non_padding, history, view)
 
     def encode_last(self, history: Sequences, view: ItemView) -> Encoded:
         """Hidden states at each row's final item only, (N, D)."""
@@ -132,16 +119,23 @@ class SequenceEncoder(nn.Module):
 
     def encode_last_of_any_length(self, history: Sequences, view: ItemView) -> Encoded:
         """As encode_last; items after the last position have that position."""
-        final = final_positions(history.valid)  # (N,)
-        inputs: list[Tensor] = []
-        if self.reads_codes_only(view):
-            rows = history.rows.gather(1, final.unsqueeze(1)).squeeze(1)  # (N,)
-            h = self._stream(rows, final, view)  # (N, D)
+        n, length = history.rows.shape
+        positions = final_positions(history.valid) + torch.arange(n, device=history.rows.device) * length  # (N,) of N L
+        return self._encode_at(positions, self.layers()[-1].last, history, view)
+
+    def _encode_at(
+        self, positions: Tensor, attend: Callable[..., Tensor], history: Sequences, view: ItemView
+    ) -> Encoded:
+        """Hidden states at M of the N L positions; attend gives what the last attention computes there."""
+        length = history.rows.shape[1]
+        if len(self.attentions) == 1 and self.reads_codes(view):  # no layer needs the whole (N, L, D) stream
+            inputs = []
+            h = self._stream(history.rows.flatten().index_select(0, positions), positions % length, view)  # (M, D)
         else:
             inputs = self.layer_inputs(history, view)
-            h = take_positions(inputs[-1], final)  # (N, D)
-        top = self.layers()[-1]
-        attended = top.last(self._input_of(-1, history, view, inputs), history.valid, history.gaps)  # (N, D)
+            stream = inputs[-1].flatten(0, 1)  # (N L, D)
+            h = stream if len(positions) == len(stream) else stream.index_select(0, positions)  # (M, D)
+        attended = attend(self._input_of(-1, history, view, inputs), history.valid, history.gaps)  # (M, D)
         return Encoded(self.blocks[-1](h, attended), inputs)
 
     def layer_inputs(self, history: Sequences, view: ItemView) -> list[Tensor]:
@@ -157,13 +151,9 @@ class SequenceEncoder(nn.Module):
         """Whether the first layer attends with the codes of the items instead of their vectors."""
         return view.quantized is not None and self.layers()[0].quantizer is not None
 
-    def reads_codes_only(self, view: ItemView) -> bool:
-        """Whether no layer needs the (N, L, D) stream: the only one reads codes."""
-        return len(self.attentions) == 1 and self.reads_codes(view)
-
     def _input_of(self, layer: int, history: Sequences, view: ItemView, inputs: list[Tensor]) -> Input:
-        """What a layer attends over: the codes of the items or the stream before it."""
-        is_first = layer % len(self.attentions) == 0
+        """What a layer attends over: the codes of the items, or the stream before it."""
+        is_first = layer in (0, -len(self.attentions))
         if is_first and view.quantized is not None and self.reads_codes(view):
             return CodedSequences(history.rows, view.quantized)
         return inputs[layer]
@@ -171,8 +161,8 @@ class SequenceEncoder(nn.Module):
     def _stream(self, rows: Tensor, positions: Tensor, view: ItemView) -> Tensor:
         """Rows (..., L) of the view at positions (L,) -> (..., L, D); those after the last position have that one."""
         where = positions.clamp_max(self.position_embedding.num_embeddings - 1)
-        out: Tensor = self.dropout(nn.functional.embedding(rows, view.stream).add_(self.position_embedding(where)))
-        return out
+        x = nn.functional.embedding(rows, view.stream).add_(self.position_embedding(where))
+        return apply_layer(self.dropout, x)
 
     def _check_length(self, history: Sequences) -> None:
         length, longest = history.rows.shape[1], self.position_embedding.num_embeddings

@@ -12,8 +12,7 @@ from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequ
 class EncoderState(NamedTuple):
     """N histories of any length at constant size.
 
-    layers holds each attention's state; hidden (N, D) is the hidden state at the newest item; length (N,) int64 counts
-    the items.
+    layers holds each attention's state; hidden (N, D) is that of the newest item; length (N,) int64 counts the items.
     """
 
     layers: tuple[Any, ...]
@@ -24,17 +23,13 @@ class EncoderState(NamedTuple):
 class SessionEncoder(SequenceEncoder):
     """SequenceEncoder for histories without a longest length.
 
-    A state holds a whole history, where a sequence holds at most max_length items. Item i of a history has position
-    min(i, max_length - 1): the newest item of a long history has the position of the newest item of a full window. With
-    one layer of LISA, whose keys carry no position, the two differ only by the items that have left the window.
+    Item i of a history has position min(i, max_length - 1): the newest item of a long history has the position of the
+    newest item of a full window. With one layer of LISA, whose keys carry no position, a state and a window differ only
+    by the items that have left the window.
     """
 
     def stateful_layers(self) -> list[Attention]:
-        """The attention of every layer, each of which keeps a history at constant size.
-
-        Raises:
-            ValueError: one of them cannot; the message says which and why.
-        """
+        """The attention of every layer; raises ValueError for one that keeps no history at constant size."""
         layers = self.layers()
         for number, attention in enumerate(layers, start=1):
             name = type(attention).__name__
@@ -46,11 +41,7 @@ class SessionEncoder(SequenceEncoder):
         return layers
 
     def init_state(self, n: int) -> EncoderState:
-        """The empty history of n users. Sums are kept in float64: they have any number of terms.
-
-        Raises:
-            ValueError: as stateful_layers.
-        """
+        """The empty history of n users, with sums in float64; raises as stateful_layers."""
         weight = self.position_embedding.weight
         states = [attention.init_state(n) for attention in self.stateful_layers()]
         layers = tuple(type(state)(*(x.double() for x in state)) for state in states)
@@ -65,10 +56,7 @@ class SessionEncoder(SequenceEncoder):
             view: the distinct items.
 
         Returns:
-            The same as from that many steps.
-
-        Raises:
-            ValueError: as stateful_layers.
+            The same as from that many steps; raises as stateful_layers.
         """
         hidden, inputs = self.encode_last_of_any_length(history, view)
         layers = tuple(
@@ -86,10 +74,7 @@ class SessionEncoder(SequenceEncoder):
             time_gaps: (N,) time since the previous item in the data set's time unit, where the attention needs it.
 
         Returns:
-            The new state.
-
-        Raises:
-            ValueError: as stateful_layers.
+            The new state; raises as stateful_layers.
         """
         positions = state.length.clamp_max(self.position_embedding.num_embeddings - 1)
         h = self.dropout(items.stream + self.position_embedding(positions))  # (N, D)

@@ -30,20 +30,17 @@ BLOCK_ITEMS = 2**13
 MAX_WATCHED = 2**16
 """Items whose codes measure how codebooks are used; larger catalogues are sampled evenly."""
 
-PARTS_OF_ENCODER = ("position_embedding.", "attentions.", "blocks.")
-
 
 class TrainingBatch(NamedTuple):
-    """A batch whose items are rows of its U distinct items.
+    """A batch as rows of its U distinct items.
 
-    items (U,) ids; history; target (M,) ids of the M supervised positions; negative (M, R) ids, or None for CE; pairs
-    (M, 1 + R) rows of targets and negatives, or None for CE.
+    items (U,) ids; history; target (M,) ids of the M supervised positions; pairs (M, 1 + R) rows of targets and
+    negatives, or None for CE.
     """
 
     items: Tensor
     history: Sequences
     target: Tensor
-    negative: Tensor | None
     pairs: Tensor | None
 
 
@@ -108,14 +105,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
-        """Refuse, before data is read, what this model cannot do.
-
-        Args:
-            settings: all settings of the run by key.
-
-        Raises:
-            UsageError: the message says what to write instead.
-        """
+        """Raise UsageError, before data is read, for settings (all of the run, by key) that this model cannot serve."""
 
     def build_layer(self, config: Any, index: int) -> Attention:
         """The attention of layer index."""
@@ -150,7 +140,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         everywhere = self.fields.target_list in interaction
         encode = self.encoder.encode_non_padding if everywhere else self.encoder.encode_last
         hidden, inputs = encode(batch.history, view)  # attend, feed forward, (M, D)
-        if batch.negative is None or batch.pairs is None:
+        if batch.pairs is None:
             loss = losses.full_cross_entropy(hidden, self.all_targets(), batch.target)  # score, loss
         else:
             scores = pair_scores(hidden, view.target, batch.pairs)  # score, (M, 1 + R)
@@ -159,7 +149,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
                 scores.to(torch.promote_types(scores.dtype, torch.float32)),
                 n_items=self.n_items - 1,
                 gbce_t=self.gbce_t,
-                log_q=None if self.log_q is None else (self.log_q[batch.target], self.log_q[batch.negative]),
+                log_q=None if self.log_q is None else self.log_q[batch.items[batch.pairs]],
             )
         extra = self.regulariser(x, view, inputs, batch.history.valid)
         return loss if extra is None else (loss, extra)
@@ -275,12 +265,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         gaps = interaction[f.time_gap_list] / self.time_unit if f.time_gap_list in interaction else None
         return Sequences(items, valid, gaps)
 
-    def supervision(self, interaction: Interaction, valid: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Targets (M,) and negatives (M, R) of the M supervised positions; no negatives for CE.
-
-        Raises:
-            ValueError: the loss needs negatives and the batch has none.
-        """
+    def _supervision(self, interaction: Interaction, valid: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Targets (M,) and negatives (M, R) of the M supervised positions; no negatives for CE."""
         f = self.fields
         everywhere = f.target_list in interaction
         target = interaction[f.target_list][valid] if everywhere else interaction[f.item]
@@ -295,12 +281,12 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def _read(self, interaction: Interaction) -> TrainingBatch:
         history = self.history(interaction)
-        target, negative = self.supervision(interaction, history.valid)
+        target, negative = self._supervision(interaction, history.valid)
         ids = [history.rows] if negative is None else [history.rows, target.unsqueeze(1), negative]
         items, inverse = torch.unique(torch.cat([x.flatten() for x in ids]), return_inverse=True)
         rows = [part.view_as(x) for part, x in zip(inverse.split([x.numel() for x in ids]), ids, strict=True)]
         pairs = None if negative is None else torch.cat(rows[1:], dim=1)
-        return TrainingBatch(items, history._replace(rows=rows[0]), target, negative, pairs)
+        return TrainingBatch(items, history._replace(rows=rows[0]), target, pairs)
 
     @torch.no_grad()
     def item_store(self) -> ItemStore:
@@ -346,7 +332,7 @@ def current_names(weights: Mapping[str, Tensor], prefix: str = "") -> dict[str, 
         weights: state dict of an AttentiveRecommender, of this version or 0.1.0.
         prefix: of the model's names.
     """
-    old = tuple(prefix + part for part in PARTS_OF_ENCODER)
+    old = tuple(prefix + part for part in ("position_embedding.", "attentions.", "blocks."))
     return {
         f"{prefix}encoder.{name[len(prefix) :]}" if name.startswith(old) else name: value
         for name, value in weights.items()

@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
@@ -50,24 +49,18 @@ def generalised_bce(positive: Tensor, negative: Tensor, *, n_items: int, t: floa
     return total.mean() / (1 + negative.shape[1])
 
 
-def sampled_softmax(
-    positive: Tensor, negative: Tensor, *, positive_log_q: Tensor | None, negative_log_q: Tensor | None
-) -> Tensor:
+def sampled_softmax(scores: Tensor, log_q: Tensor | None) -> Tensor:
     """Cross entropy of the target against its negatives, scores corrected by log q of the sampling distribution.
 
     Args:
-        positive: (M,).
-        negative: (M, R).
-        positive_log_q: (M,) log sampling probability of the targets; None for uniform sampling, where it cancels.
-        negative_log_q: (M, R) of the negatives, or None.
+        scores: (M, 1 + R) of the targets, in column 0, and of the negatives.
+        log_q: (M, 1 + R) log sampling probabilities; None for uniform sampling, where they cancel.
 
     Returns:
         Scalar.
     """
-    if positive_log_q is not None and negative_log_q is not None:
-        positive, negative = positive - positive_log_q, negative - negative_log_q
-    logits = torch.cat([positive.unsqueeze(1), negative], dim=1)  # (M, 1 + R)
-    return (logits.logsumexp(dim=1) - positive).mean()
+    logits = scores if log_q is None else scores - log_q
+    return (logits.logsumexp(dim=1) - logits[:, 0]).mean()
 
 
 def sampled_loss(
@@ -76,7 +69,7 @@ def sampled_loss(
     *,
     n_items: int,
     gbce_t: float,
-    log_q: tuple[Tensor, Tensor] | None,
+    log_q: Tensor | None,
 ) -> Tensor:
     """One of SAMPLED_LOSSES by name.
 
@@ -85,7 +78,7 @@ def sampled_loss(
         scores: (M, 1 + R) of the targets, in column 0, and of the negatives.
         n_items: number of items without padding, for gBCE.
         gbce_t: calibration of gBCE.
-        log_q: log sampling probability of the targets (M,) and of the negatives (M, R), for SSM; None when uniform.
+        log_q: (M, 1 + R) log sampling probabilities, for SSM; None for uniform sampling.
 
     Returns:
         Scalar.
@@ -97,8 +90,7 @@ def sampled_loss(
         return bpr(positive, negative)
     if name == "gBCE":
         return generalised_bce(positive, negative, n_items=n_items, t=gbce_t)
-    positive_log_q, negative_log_q = log_q or (None, None)
-    return sampled_softmax(positive, negative, positive_log_q=positive_log_q, negative_log_q=negative_log_q)
+    return sampled_softmax(scores, log_q)
 
 
 def full_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:

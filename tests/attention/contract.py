@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from typing import Any, ClassVar
 
 import pytest
@@ -99,11 +100,31 @@ class AttentionContract:
             changed[:, t + 1 :] = torch.randn(2, 99 - t, D) * scale
             assert_close(self.call(attention, changed, valid)[:, : t + 1], before[:, : t + 1])
 
-    def test_no_items_give_no_outputs(self, attention: Attention) -> None:
-        x, valid = torch.randn(3, 0, D, requires_grad=True), torch.ones(3, 0, dtype=torch.bool)
+    @pytest.mark.parametrize("shape", [(3, 0), (0, 7), (0, 0)], ids=["L0", "N0", "N0-L0"])
+    def test_no_items_or_no_rows_give_no_outputs(self, attention: Attention, shape: tuple[int, int]) -> None:
+        x, valid = torch.randn(*shape, D, requires_grad=True), torch.ones(*shape, dtype=torch.bool)
         for module in (attention.eval(), attention.train()):
-            assert self.call(module, x, valid).shape == (3, 0, D)
-            assert torch.equal(module.last(x, valid), torch.zeros(3, D))
+            assert self.call(module, x, valid).shape == (*shape, D)
+            assert torch.equal(module.last(x, valid), torch.zeros(shape[0], D))
+            assert module.non_padding(x, valid).shape == (0, D)
+
+    def test_inputs_of_another_shape_or_type_are_named(self, attention: Attention) -> None:
+        x, valid = torch.randn(2, 5, D), torch.ones(2, 5, dtype=torch.bool)
+        for call in (attention.forward, attention.last, attention.non_padding):
+            for wrong_x, wrong_valid, message in (
+                (x[0], valid[0], "x must be (N, L, 16), got (5, 16)"),
+                (x[..., 1:], valid, "x must be (N, L, 16), got (2, 5, 15)"),
+                (x, valid.long(), "valid must be bool (2, 5), got torch.int64 (2, 5)"),
+                (x, valid[:, 1:], "valid must be bool (2, 5), got torch.bool (2, 4)"),
+                (x, valid[0], "valid must be bool (2, 5), got torch.bool (5,)"),
+                (x.double(), valid, "x is torch.float64, but the parameters are torch.float32"),
+            ):
+                with pytest.raises(ValueError, match=re.escape(message)):
+                    call(wrong_x, wrong_valid)
+
+    def test_non_padding_are_those_positions_of_forward(self, attention: Attention) -> None:
+        x, valid = torch.randn(4, 33, D), ragged(4, 33)
+        assert_close(attention.non_padding(x, valid), self.call(attention, x, valid)[valid])
 
     @pytest.mark.parametrize("length", [7, 33])
     def test_prefixes_are_consistent(self, attention: Attention, length: int, request: pytest.FixtureRequest) -> None:
@@ -130,7 +151,7 @@ class AttentionContract:
         out.sum().backward()
         assert torch.isfinite(x.grad).all()
 
-    def test_last_equals_forward_at_the_final_real_position(self, attention: Attention) -> None:
+    def test_last_equals_forward_at_the_final_item(self, attention: Attention) -> None:
         x, valid = torch.randn(6, 33, D), ragged(6, 33)
         final = (valid.sum(1) - 1).clamp_min(0)
         assert_close(attention.last(x, valid), self.call(attention, x, valid)[torch.arange(6), final])

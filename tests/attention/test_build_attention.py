@@ -16,9 +16,9 @@ def test_every_mechanism_is_built_by_name_and_used_outside_recbole(name: str) ->
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("lissa", {}, "unknown attention 'lissa': did you mean 'lisa'"),
-        ("xyz", {}, "unknown attention 'xyz': choose from .*lisa"),
-        ("lisa", {"n_codeword": 4}, "'lisa' has no setting 'n_codeword': did you mean 'n_codewords'"),
+        ("lissa", {}, "unknown attention 'lissa': known are .* Did you mean 'lisa'"),
+        ("xyz", {}, "unknown attention 'xyz': known are .*lisa"),
+        ("lisa", {"n_codeword": 4}, "'lisa' has no setting 'n_codeword': .* Did you mean 'n_codewords'"),
         ("full", {"n_codebooks": 4}, "'full' has no setting 'n_codebooks'"),
         *(
             (name, settings, message)

@@ -152,7 +152,7 @@ def test_a_frozen_attention_keeps_no_projection_and_computes_its_table_once() ->
         ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
         ({"encoding": "product"}, "residual, parallel, got 'product'"),
         ({"similarity": "cosine"}, "bilinear, dot, euclidean, got 'cosine'"),
-        ({"n_codewords": 0}, "at least 1, got 16, 3, 0"),
+        ({"n_codewords": 0}, r"at least 1, got \(16, 3, 0\)"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:

@@ -47,12 +47,13 @@ def test_sampled_softmax_by_hand_with_and_without_correction() -> None:
         rows = [-math.log(math.exp(s) / (math.exp(s) + sum(map(math.exp, ns)))) for s, ns in zip(p, n, strict=True)]
         return sum(rows) / 2
 
-    plain = losses.sampled_softmax(POSITIVE, NEGATIVE, positive_log_q=None, negative_log_q=None)
+    scores = torch.cat([POSITIVE.unsqueeze(1), NEGATIVE], dim=1)
+    plain = losses.sampled_softmax(scores, None)
     assert plain.item() == pytest.approx(expected(POSITIVE.tolist(), NEGATIVE.tolist()), rel=1e-6)
     q_p, q_n = torch.tensor([0.5, 0.1]), torch.tensor([[0.25, 0.5], [0.1, 0.3]])
-    corrected = losses.sampled_softmax(POSITIVE, NEGATIVE, positive_log_q=q_p.log(), negative_log_q=q_n.log())
-    wanted = expected((POSITIVE - q_p.log()).tolist(), (NEGATIVE - q_n.log()).tolist())
-    assert corrected.item() == pytest.approx(wanted, rel=1e-6)
+    corrected = losses.sampled_softmax(scores, torch.cat([q_p.unsqueeze(1), q_n], dim=1).log())
+    by_hand = expected((POSITIVE - q_p.log()).tolist(), (NEGATIVE - q_n.log()).tolist())
+    assert corrected.item() == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_sampling_probability_is_the_powered_share() -> None:

@@ -209,6 +209,17 @@ def test_hard_models_keep_small_integer_codes_only(name: str) -> None:
     assert view.quantized.assignment.numel() == 0
 
 
+@pytest.mark.parametrize(("name", "codebook"), [("LISABase", "codebook"), ("LISAMini", "target_codebook")])
+def test_items_with_equal_codes_are_counted(name: str, codebook: str) -> None:
+    model = build_model(name, n_items=8, n_codebooks=1, n_codewords=30, n_target_codewords=30)
+    with torch.no_grad():  # seven items on the axes; items 2, 3 and 5 are the same, and so are 6 and 7
+        model.item_embedding.weight.copy_(torch.eye(16)[torch.tensor([0, 1, 2, 2, 3, 2, 4, 4])])
+    same = getattr(model, codebook)(model.embed(torch.arange(1, 8))).codes.flatten().tolist()
+    assert model.items_with_equal_codes() == sum(same.count(code) > 1 for code in same) >= 5
+    assert build_model("LISASoft").items_with_equal_codes() == 0
+    assert build_model("Transformer").items_with_equal_codes() == 0
+
+
 def test_what_each_model_scores_against() -> None:
     ids = torch.arange(30)
     for name in MODEL_NAMES:
