@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from logging import getLogger
@@ -34,7 +33,7 @@ def create_loaders(config: Config, dataset: WindowDataset) -> tuple[TrainLoader,
         The training, validation and test loader; None for a phase without targets.
 
     Raises:
-        UsageError: something in the configuration or in the data is wrong.
+        UsageError: Something in the configuration or in the data is wrong.
     """
     train, valid, test = dataset.build()
     return (
@@ -93,11 +92,11 @@ class TrainLoader(_Loader):
     configuration (`fields.py`); ids are int64, gaps float32; padding is 0, on the right.
 
     Args:
-        config: the run's configuration.
-        dataset: the training view of a data set.
+        config: The run's configuration.
+        dataset: The training view of a data set.
 
     Raises:
-        UsageError: unknown supervision, sampling that is not supported, or no history with two training items.
+        UsageError: The supervision is unknown, or no history has two training items.
     """
 
     def __init__(self, config: Config, dataset: WindowDataset) -> None:
@@ -179,8 +178,6 @@ def _training_negatives(config: Config, dataset: WindowDataset) -> TrainingNegat
     settings = config["train_neg_sample_args"]
     if settings["distribution"] == "none":
         return None
-    if settings.get("dynamic"):
-        raise UsageError("train_neg_sample_args.dynamic is not supported; set it to False")
     weights = item_weights(dataset.item_counts, settings["distribution"], settings["alpha"])
     return TrainingNegatives(weights, settings["sample_num"])
 
@@ -207,12 +204,12 @@ class EvalLoader(_Loader):
     equal scores favour neither side. Candidates depend on the seed, the phase and the data only.
 
     Args:
-        config: the run's configuration.
-        dataset: the validation or test view of a data set.
+        config: The run's configuration.
+        dataset: The validation or test view of a data set.
         phase: `valid` or `test`, a key of `eval_args.mode`.
 
     Raises:
-        UsageError: unknown mode, or a user without enough items for the negatives.
+        UsageError: A user has too few items that can be negatives.
     """
 
     def __init__(self, config: Config, dataset: WindowDataset, phase: str) -> None:
@@ -257,12 +254,7 @@ def _eval_mode(mode: str | dict[str, Any], phase: str) -> tuple[str, int]:
     name = str(mode[phase] if isinstance(mode, dict) else mode)
     if name == "full":
         return "uniform", 0
-    match = re.fullmatch(r"(uni|pop)([1-9]\d*)", name)
-    if match is None:
-        raise UsageError(
-            f"eval_args.mode of {phase} must be full, uniN or popN (N negatives, as in uni100), got {name!r}"
-        )
-    return {"uni": "uniform", "pop": "popularity"}[match[1]], int(match[2])
+    return {"uni": "uniform", "pop": "popularity"}[name[:3]], int(name[3:])
 
 
 def _place(negatives: npt.NDArray[np.int32], targets: npt.NDArray[np.int32], column: Index) -> npt.NDArray[np.int32]:

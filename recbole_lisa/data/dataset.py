@@ -97,8 +97,6 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         """
         dataset = cls.__new__(cls)
         dataset.config, dataset.dataset_name, dataset.logger = config, config["dataset"], getLogger()
-        dataset.max_item_list_len = config["MAX_ITEM_LIST_LENGTH"]
-        dataset.item_list_length_field = config["ITEM_LIST_LENGTH_FIELD"]
         dataset._get_preset()
         dataset._get_field_from_config()
         restore_dataset(dataset, state)

@@ -45,16 +45,7 @@ class Histories:
             users: (rows,) user ids.
             items: (rows,) item ids.
             times: (rows,) seconds, finite.
-
-        Raises:
-            ValueError: the arrays differ in length, or a time is not finite.
         """
-        if not len(users) == len(items) == len(times):
-            raise ValueError(
-                f"users, items and times must have one length, got {len(users)}, {len(items)} and {len(times)}"
-            )
-        if not np.isfinite(times).all():
-            raise ValueError(f"times must be finite, got {int((~np.isfinite(times)).sum())} that are not")
         order = np.lexsort((times, users))
         users, times = users[order], times[order]
         first = np.ones(len(users), dtype=bool)
@@ -75,7 +66,3 @@ class Histories:
     def lengths(self) -> Index:
         """(users,) interactions per history."""
         return np.diff(self.offsets)
-
-    def row_users(self) -> Index:
-        """(rows,) the user id of every row."""
-        return np.repeat(self.users, self.lengths)

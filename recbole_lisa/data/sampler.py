@@ -10,7 +10,6 @@ import numpy.typing as npt
 from recbole_lisa.data.histories import Histories, Index
 from recbole_lisa.errors import UsageError
 
-DISTRIBUTIONS = ("uniform", "popularity")
 _SCALE = 2.0**40
 _DENSE_CELLS = 2**25
 _ROUNDS = 24
@@ -26,19 +25,13 @@ def item_weights(counts: Index, distribution: str, alpha: float = 1.0) -> Index:
 
     Returns:
         (V,) weights, 0 for padding and for items that are never drawn, at least 1 for all others.
-
-    Raises:
-        UsageError: unknown distribution.
     """
     if distribution == "uniform":
         weights = np.ones(len(counts), dtype=np.int64)
-    elif distribution == "popularity":
+    else:
         seen = counts > 0
         share = np.where(seen, counts, 1).astype(np.float64) ** alpha * seen
         weights = np.ceil(share / max(share.max(initial=0.0), 1e-300) * _SCALE).astype(np.int64)
-    else:
-        known = " or ".join(DISTRIBUTIONS)
-        raise UsageError(f"the sampling distribution must be {known}, got {distribution!r}")
     weights[0] = 0
     return weights
 
@@ -53,15 +46,13 @@ class TrainingNegatives:
         sample_num: R, negatives per position, at least 1.
 
     Raises:
-        UsageError: fewer than two items can be drawn, or `sample_num` is less than 1.
+        UsageError: Fewer than two items can be drawn.
     """
 
     def __init__(self, weights: Index, sample_num: int) -> None:
         drawable = int(np.count_nonzero(weights))
         if drawable < 2:
             raise UsageError(f"negative sampling needs at least 2 items to draw from, the data has {drawable}")
-        if sample_num < 1:
-            raise UsageError(f"train_neg_sample_args.sample_num must be at least 1, got {sample_num}")
         self._sample_num = sample_num
         self._weights = weights
         self._cumulative = np.cumsum(weights)

@@ -52,7 +52,7 @@ def cut_windows(starts: Index, lengths: Index, max_length: int) -> Windows:
     """Cut each training history, from its end, into windows with a target at every position.
 
     A history h_1..h_T has inputs h_1..h_{T-1} and targets h_2..h_T. The last window takes the last `max_length`
-    inputs, the one before it the `max_length` before those, and the first window what is left over. So every
+    inputs, the one before it the `max_length` before those, and the first window the rest. So every
     target is in exactly one window. Histories with T < 2 give no window.
 
     Args:
@@ -62,11 +62,7 @@ def cut_windows(starts: Index, lengths: Index, max_length: int) -> Windows:
 
     Returns:
         The windows, history by history, oldest first.
-
-    Raises:
-        ValueError: `max_length` is less than 1.
     """
-    _check_max_length(max_length)
     inputs = np.maximum(lengths - 1, 0)
     counts = -(-inputs // max_length)
     history = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -82,13 +78,7 @@ def cut_windows(starts: Index, lengths: Index, max_length: int) -> Windows:
 def prefixes(starts: Index, lengths: Index, max_length: int) -> Windows:
     """One window per training target: up to `max_length` items before it (RecBole's augmentation).
 
-    Args:
-        starts: (users,) flat row of each history's first item.
-        lengths: (users,) items of each history that belong to the training part.
-        max_length: most inputs per window, at least 1.
-
-    Returns:
-        The windows, history by history, shortest prefix first.
+    Arguments as in `cut_windows`; the windows come history by history, shortest prefix first.
     """
     counts = np.maximum(lengths - 1, 0)
     history = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -103,12 +93,8 @@ def preceding(starts: Index, history: npt.NDArray[np.int32], targets: Index, max
         starts: (users,) flat row of each history's first item.
         history: (targets,) history of each target.
         targets: (targets,) flat row of each target; never the first row of its history.
-        max_length: most inputs per window, at least 1.
-
-    Raises:
-        ValueError: `max_length` is less than 1.
+        max_length: Most inputs per window.
     """
-    _check_max_length(max_length)
     available = targets - starts[history]
     return Windows(history=history, end=targets, length=np.minimum(available, max_length).astype(np.int32))
 
@@ -117,8 +103,3 @@ def _countdown(counts: Index) -> Index:
     """For counts (2, 3): 1 0, 2 1 0."""
     ends = np.cumsum(counts)
     return np.repeat(ends, counts) - 1 - np.arange(int(counts.sum()))
-
-
-def _check_max_length(max_length: int) -> None:
-    if max_length < 1:
-        raise ValueError(f"max_length must be at least 1, got {max_length}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from recbole_lisa.config.config import LISAConfig
-from recbole_lisa.data.split import wanted_parts
+from recbole_lisa.data.split import held_out_parts
 from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run_configured
@@ -104,7 +104,7 @@ def check_validation(config: LISAConfig) -> None:
         UsageError: The split has no validation part.
     """
     split = config["eval_args"]["split"]
-    if not wanted_parts(split)["validation"]:
+    if not held_out_parts(split)["validation"]:
         raise UsageError(
             f"protocol '{config['protocol']}' has no validation items (split {split}), and a search must not choose by "
             "the test items: write --protocol=full_ranking, or keep the protocol with a validation item by "

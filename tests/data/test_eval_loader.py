@@ -126,14 +126,6 @@ def test_batches_group_similar_lengths(make_config: MakeConfig) -> None:
     assert lengths == sorted(lengths)
 
 
-@pytest.mark.parametrize("mode", ["labeled", "uni0", "uni", "pop-5"])
-def test_unknown_mode_is_refused(make_config: MakeConfig, mode: str) -> None:
-    config = make_config(many_users())
-    config["eval_args"]["mode"] = {"valid": "full", "test": mode}
-    with pytest.raises(UsageError, match=f"mode of test must be full, uniN or popN .* got '{mode}'"):
-        held_out_loader(config)
-
-
 def test_too_many_negatives_are_refused_with_the_numbers(make_config: MakeConfig) -> None:
     config = make_config(many_users(), eval_args={"mode": {"valid": "full", "test": "uni49"}})
     with pytest.raises(UsageError, match="49 evaluation negatives .* only 21 items of 50 "):

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 
 from recbole_lisa.data.histories import Histories
 
@@ -44,13 +43,3 @@ def test_arrays_take_twelve_bytes_or_less_per_interaction() -> None:
     assert store.items.dtype == np.int32
     assert store.gaps.dtype == np.float32
     assert store.items.nbytes + store.gaps.nbytes == 8 * 1000
-
-
-def test_time_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="times must be finite, got 1 that are not"):
-        build([(1, 1, 0), (1, 2, float("nan"))])
-
-
-def test_columns_of_different_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="one length, got 2, 1 and 2"):
-        Histories.from_interactions(np.zeros(2, int), np.zeros(1, int), np.zeros(2))

@@ -10,8 +10,8 @@ from recbole_lisa.errors import UsageError
 LENGTHS = np.array([1, 2, 3, 4, 10])
 
 
-def counts(split: Any, lengths: np.ndarray = LENGTHS, **changed: Any) -> list[list[int]]:
-    parts = split_targets({"split": split, "order": "TO", "group_by": "user", **changed}, lengths)
+def counts(split: Any, lengths: np.ndarray = LENGTHS) -> list[list[int]]:
+    parts = split_targets({"split": split, "order": "TO", "group_by": "user"}, lengths)
     return [part.count.tolist() for part in parts]
 
 
@@ -46,23 +46,6 @@ def test_targets_are_flat_rows() -> None:
     history, rows = Part(first=np.array([1, 2, 1]), count=np.array([2, 0, 1])).targets(np.array([0, 5, 7, 9]))
     assert history.tolist() == [0, 0, 2]
     assert rows.tolist() == [1, 2, 8]
-
-
-@pytest.mark.parametrize(
-    ("split", "changed", "message"),
-    [
-        ({"TS": [8, 1, 1]}, {}, "TS .*not supported"),
-        ({"LS": "both"}, {}, "valid_and_test, valid_only, test_only, got 'both'"),
-        ({"RS": [0, 1, 1]}, {}, r"train > 0, got \[0, 1, 1\]"),
-        ({"RS": [8, 2]}, {}, r"got \[8, 2\]"),
-        ({"RS": [8, 1, 1]}, {"group_by": "none"}, "group_by must be user.* got 'none'"),
-        ({"LS": "test_only"}, {"order": "RO"}, "order must be TO.* got 'RO'"),
-        (None, {}, "got None"),
-    ],
-)
-def test_what_histories_do_not_have_is_refused(split: Any, changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        counts(split, **changed)
 
 
 def checked(split: Any, longest: int, eval_step: int = 1) -> None:

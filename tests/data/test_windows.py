@@ -75,9 +75,3 @@ def test_no_histories_give_no_windows() -> None:
     nothing = np.array([], dtype=np.int64)
     assert len(cut_windows(nothing, nothing, 3)) == 0
     assert len(prefixes(nothing, nothing, 3)) == 0
-
-
-@pytest.mark.parametrize("cut", [cut_windows, prefixes])
-def test_length_below_one_is_refused(cut) -> None:  # noqa: ANN001
-    with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
-        cut(STARTS, LENGTHS, 0)

@@ -27,7 +27,7 @@ HEAD = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("pooch.core.time.sleep", lambda _: None)
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
@@ -64,94 +64,55 @@ def test_a_file_comes_whole_and_checked(tmp_path: Path, checksum: str | None) ->
         download(publisher.url, tmp_path / "new" / "a.zip", checksum)
     assert (tmp_path / "new" / "a.zip").read_bytes() == CONTENT
     assert names(tmp_path / "new") == ["a.zip"]
-    assert publisher.asked == [None]
 
 
-@pytest.mark.parametrize("checksum", [md5(CONTENT), None])
-def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(tmp_path: Path, checksum: str | None) -> None:
-    with Publisher(CONTENT, break_after=[1_000_000, 700_000]) as publisher:
-        download(publisher.url, tmp_path / "a.zip", checksum)
-    assert (tmp_path / "a.zip").read_bytes() == CONTENT
-    assert publisher.asked == [None, "bytes=1000000-", "bytes=1700000-"]
-
-
-def test_a_server_without_ranges_starts_over(tmp_path: Path) -> None:
-    with Publisher(CONTENT, break_after=[1_000_000], ranges=False) as publisher:
-        download(publisher.url, tmp_path / "a.zip", md5(CONTENT))
-    assert (tmp_path / "a.zip").read_bytes() == CONTENT
-    assert len(publisher.asked) == 2
-
-
-def test_a_file_that_changes_between_two_parts_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    newer = CONTENT[::-1]
-    with Publisher(CONTENT, break_after=[1_000_000]) as publisher:
-
-        def change(_: float) -> None:
-            publisher.content, publisher.tag = newer, '"2"'
-
-        monkeypatch.setattr(module.time, "sleep", change)
-        download(publisher.url, tmp_path / "a.zip", None)
-    assert (tmp_path / "a.zip").read_bytes() == newer
-
-
-def test_an_attempt_that_keeps_breaking_off_keeps_its_part_for_the_next_call(tmp_path: Path) -> None:
-    with Publisher(CONTENT, break_after=[1000, *[0] * 9]) as publisher:
-        with pytest.raises(DownloadError, match="it broke off after 1,000 of 3,000,000 bytes; the 1,000 bytes .* in"):
-            download(publisher.url, tmp_path / "a.zip", md5(CONTENT))
-        assert len(publisher.asked) == 6
-        assert names(tmp_path) == ["a.zip.part"]
-        publisher.break_after.clear()
-        download(publisher.url, tmp_path / "a.zip", md5(CONTENT))
-    assert publisher.asked[-1] == "bytes=1000-"
-    assert (tmp_path / "a.zip").read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize(("part", "requests"), [(CONTENT, 1), (CONTENT + b"more", 2)])
-def test_a_part_that_is_complete_or_too_long_is_settled(tmp_path: Path, part: bytes, requests: int) -> None:
-    (tmp_path / "a.zip.part").write_bytes(part)
-    with Publisher(CONTENT) as publisher:
-        download(publisher.url, tmp_path / "a.zip", md5(CONTENT))
-    assert (tmp_path / "a.zip").read_bytes() == CONTENT
-    assert len(publisher.asked) == requests
-
-
-def test_an_old_part_without_a_checksum_is_not_trusted(tmp_path: Path) -> None:
-    (tmp_path / "a.zip.part").write_bytes(b"of something else")
-    with Publisher(CONTENT) as publisher:
+def test_a_transfer_that_breaks_off_is_started_again(tmp_path: Path) -> None:
+    with Publisher(CONTENT, break_after=[len(CONTENT), 1_000_000, 0]) as publisher:
         download(publisher.url, tmp_path / "a.zip", None)
     assert (tmp_path / "a.zip").read_bytes() == CONTENT
+    assert publisher.requests == 4
 
 
-def test_a_wrong_checksum_is_told_and_nothing_is_kept(tmp_path: Path) -> None:
+def test_a_transfer_that_keeps_breaking_off_leaves_nothing(tmp_path: Path) -> None:
+    with (
+        Publisher(CONTENT, break_after=[1000] * 9) as publisher,
+        pytest.raises(DownloadError, match="cannot download http.*Connection broken: IncompleteRead"),
+    ):
+        download(publisher.url, tmp_path / "new" / "a.zip", md5(CONTENT))
+    assert publisher.requests == 5
+    assert names(tmp_path) == []
+
+
+def test_a_wrong_checksum_is_an_error_and_nothing_is_kept(tmp_path: Path) -> None:
     with Publisher(CONTENT) as publisher, pytest.raises(DownloadError) as caught:
         download(publisher.url, tmp_path / "new" / "a.zip", "md5:" + "0" * 32)
-    assert f"its md5 is {md5(CONTENT)[4:]}, its publisher's {'0' * 32}" in str(caught.value)
+    assert "does not match the known hash" in str(caught.value) and md5(CONTENT)[4:] in str(caught.value)
     assert names(tmp_path) == []
 
 
 def test_no_answer_ends_in_seconds_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead_url: str
 ) -> None:
-    monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.3)
     started = time.perf_counter()
-    with pytest.raises(DownloadError, match="cannot download http://127.*refused"):
+    with pytest.raises(DownloadError, match="cannot download http://127.*Connection refused"):
         download(dead_url, tmp_path / "new" / "a.zip", md5(CONTENT))
+    with pytest.raises(DownloadError, match="cannot download http://no-such-host.invalid/a.zip: "):
+        download("http://no-such-host.invalid/a.zip", tmp_path / "new" / "a.zip", None)
+    monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.3)
     with (
         Publisher(CONTENT, silent=True) as publisher,
         pytest.raises(DownloadError, match="no answer within 0.3 seconds"),
     ):
         download(publisher.url, tmp_path / "new" / "a.zip", md5(CONTENT))
-    with pytest.raises(DownloadError, match="cannot download http://no-such-host.invalid/a.zip"):
-        download("http://no-such-host.invalid/a.zip", tmp_path / "new" / "a.zip", None)
     assert time.perf_counter() - started < 5
     assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("status", [403, 404, 503])
-def test_a_refusal_is_told_with_its_status(tmp_path: Path, status: int) -> None:
+def test_a_refusal_is_an_error_with_its_status(tmp_path: Path, status: int) -> None:
     with Publisher(CONTENT, status=status) as publisher, pytest.raises(DownloadError, match=f"answers {status} "):
         download(publisher.url, tmp_path / "new" / "a.zip", None)
-    assert len(publisher.asked) == 1
+    assert publisher.requests == 1
     assert names(tmp_path) == []
 
 
@@ -160,7 +121,6 @@ def test_a_refusal_is_told_with_its_status(tmp_path: Path, status: int) -> None:
     [
         ("file:///etc/passwd", None, "'file:///etc/passwd' is no address to download from"),
         ("http://", None, "'http://' is no address .* and a host"),
-        ("http://[::1", None, "is no address"),
         ("http://a/ü", None, "written in ASCII"),
         ("https://a/b", "crc:1", "archive_checksum is 'crc:1', it must be md5:<hex> or sha256:<hex>"),
         ("https://a/b", "md5:xyz", "archive_checksum is 'md5:xyz'"),
@@ -173,7 +133,7 @@ def test_a_useless_address_or_checksum_is_refused(tmp_path: Path, url: str, chec
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot write '.*file/a.zip.part'"):
+    with pytest.raises(UsageError, match="cannot write '.*file/a.zip'"):
         download("https://a/b", tmp_path / "file" / "a.zip", None)
 
 
@@ -191,11 +151,11 @@ def go(publisher_url: str, checksum: str, **settings: Any) -> dict[str, Any]:
 
 def test_a_run_fetches_what_it_lacks_once_and_goes_on(isolated_run_dir: Path) -> None:
     content = archive()
-    with Publisher(content, break_after=[100]) as publisher:
+    with Publisher(content) as publisher:
         first = go(publisher.url, md5(content))
-        asked = len(publisher.asked)
+        requests = publisher.requests
         second = go(publisher.url, md5(content))
-        assert len(publisher.asked) == asked == 2
+        assert publisher.requests == requests
     assert first["loss"] == second["loss"]
     assert names(isolated_run_dir / "dataset") == ["ml-1m", "ml-1m.zip"]
     assert (isolated_run_dir / "dataset/ml-1m/ml-1m.inter").read_text().startswith(HEAD + "0\t0\t5\t0\n")
@@ -222,7 +182,7 @@ def test_a_run_behind_a_firewall_ends_in_one_line_and_leaves_nothing(
 def test_a_run_that_must_not_download_asks_nobody(isolated_run_dir: Path) -> None:
     with Publisher(archive()) as publisher, pytest.raises(UsageError, match="needs the file dataset/ml-1m/ml-1m.inter"):
         go(publisher.url, md5(archive()), download=False)
-    assert publisher.asked == []
+    assert publisher.requests == 0
 
 
 def test_an_archive_that_lies_there_is_used_when_it_is_the_publishers(isolated_run_dir: Path, dead_url: str) -> None:
@@ -249,8 +209,9 @@ def test_the_command_downloads_and_tells(isolated_run_dir: Path, capsys: pytest.
         assert capsys.readouterr().err == (
             "error: 'd/ml-1m/ml-1m.inter' exists: add --overwrite to replace it, or name another file\n"
         )
+        requests = publisher.requests
         assert main([*words, "--archive_checksum", md5(content), "--overwrite"]) == 0
-    assert len(publisher.asked) == 1
+    assert publisher.requests == requests
 
 
 @pytest.mark.parametrize(
