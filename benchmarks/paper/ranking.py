@@ -15,7 +15,7 @@ from tqdm import tqdm
 from benchmarks.paper.paper import Row
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer, probe_writing
-from recbole_lisa.tuning.study import check_resources, cluster_gpus, ray_session
+from recbole_lisa.tuning.session import check_resources, default_gpus, ray_session
 
 ROOT = Path(__file__).parents[2]
 _NEEDED = {"seed", "test", "curve", "config", "versions", "device", "checkpoint"}
@@ -192,7 +192,7 @@ def _through_ray(missing: Sequence[Job], threads: int, cluster: Cluster) -> Gene
     with ray_session(cluster.address):
         import ray
 
-        gpus = cluster.gpus if cluster.gpus is not None else float(cluster_gpus() >= 1)
+        gpus = default_gpus(cluster.gpus)
         check_resources({"--threads": threads, "--gpus_per_run": gpus})
         call = ray.remote(num_cpus=threads, num_gpus=gpus)(run_job)
         waiting = {call.remote(job, threads): job for job in missing}

@@ -42,13 +42,7 @@ _NOT_OF_A_SEARCH = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Search hyperparameters.
-
-    Args:
-        arguments: The arguments after `tune`.
-
-    Returns:
-        0, or 1 when a trial failed.
+    """Search hyperparameters, as the arguments after `tune` say; the exit status is 1 when a trial failed.
 
     Raises:
         UsageError: An argument, a setting, the space, the data or a package is wrong; no trial has begun.
@@ -61,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     space = check_space(config, space, f"space '{path}'")
     if not space:
         raise UsageError(f"every key of the space '{path}' is set on the command line: nothing is left to search")
+    _check_resources(options, config)
     study = Study(
         fixed=fixed,
         space=space,
@@ -70,12 +65,11 @@ def main(arguments: Sequence[str]) -> int:
         halving=_halving(options, config["epochs"]),
         seed=config["seed"],
         valid_metric=config["valid_metric"],
+        folder=_folder(options, config),
         cpus=options.cpus_per_trial,
         gpus=options.gpus_per_trial,
-        address=options.address,
     )
-    _check_resources(options, config)
-    return run_study(study, _folder(options, config), resume=options.resume)
+    return run_study(study, address=options.address, resume=options.resume)
 
 
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
@@ -146,9 +140,9 @@ def _halving(options: argparse.Namespace, epochs: int) -> dict[str, Any] | None:
 
 
 def _check_resources(options: argparse.Namespace, config: LISAConfig) -> None:
-    if not options.cpus_per_trial > 0:
-        raise UsageError(f"--cpus_per_trial is {options.cpus_per_trial:g}, it must be above 0")
-    gpus = options.gpus_per_trial
+    cpus, gpus = options.cpus_per_trial, options.gpus_per_trial
+    if not cpus > 0:
+        raise UsageError(f"--cpus_per_trial is {cpus:g}, it must be above 0")
     if gpus is not None and not gpus >= 0:
         raise UsageError(f"--gpus_per_trial is {gpus:g}, it must be at least 0")
     if gpus and not config["use_gpu"]:

@@ -11,13 +11,7 @@ _MARKERS = {"finished": ("o", "C0"), "stopped": ("x", "C7"), "failed": ("+", "C3
 
 
 def draw_search(trials: Sequence[Mapping[str, Any]], valid_metric: str, path: Path) -> None:
-    """Draw a PNG file.
-
-    Args:
-        trials: Rows of `results.trial_row`; those without a score are left out.
-        valid_metric: The metric that compares trials.
-        path: The file.
-    """
+    """Draw a PNG file of `results.trial_row` rows; those without a score are left out."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

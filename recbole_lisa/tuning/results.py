@@ -23,14 +23,7 @@ Row = dict[str, Any]
 
 
 def trial_row(result: Any, number: int, keys: Sequence[str], seed: int) -> Row:
-    """One trial as plain values.
-
-    Args:
-        result: Ray's `Result`.
-        number: Number of the trial; 0 is the default configuration.
-        keys: The searched keys.
-        seed: Seed of the search.
-    """
+    """Trial `number` of Ray's `result` as plain values; `keys` are searched, `seed` is the seed of the search."""
     last, files = result.metrics or {}, []
     config = json.loads((Path(result.path) / "params.json").read_text(encoding="utf-8"))
     if result.checkpoint is not None:
@@ -53,17 +46,7 @@ def trial_row(result: Any, number: int, keys: Sequence[str], seed: int) -> Row:
 
 
 def conclude(rows: Sequence[Row], fixed: Mapping[str, Any], folder: Path, valid_metric: str) -> int:
-    """Test the best trial, print the table and write the files.
-
-    Args:
-        rows: All trials, from `trial_row`.
-        fixed: What all trials share, see `trial.trainable`.
-        folder: Folder of the search.
-        valid_metric: The metric that compares trials.
-
-    Returns:
-        The exit status: 1 when a trial failed.
-    """
+    """Test the best trial, print the table and write the files; the exit status is 1 when a trial failed."""
     scored = [row for row in rows if row["score"] is not None]
     if not scored:
         raise UsageError(f"no trial reached a validation: {'; '.join(sorted({str(row['problem']) for row in rows}))}")
@@ -85,11 +68,7 @@ def conclude(rows: Sequence[Row], fixed: Mapping[str, Any], folder: Path, valid_
 
 
 def check_best(best_file: str | None) -> tuple[dict[str, float] | None, str | None]:
-    """Test the best epoch of the best trial; no other trial is tested for the results.
-
-    Returns:
-        The test metrics, and the reason when there are none.
-    """
+    """Test the best trial, the only one that is tested for the results: the metrics, or None and the reason."""
     if best_file is None or not Path(best_file).is_file():
         return None, f"checkpoint '{best_file}' is not on this machine: let --storage be a folder of all nodes"
     try:
@@ -118,19 +97,9 @@ def results_table(document: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def write_results(document: Mapping[str, Any], best: Mapping[str, Any], folder: Path, valid_metric: str) -> list[Path]:
-    """Write all files of a search.
-
-    Args:
-        document: Content of results.json.
-        best: Content of best.yaml.
-        folder: Where to write.
-        valid_metric: The metric that compares trials.
-
-    Returns:
-        The files; without matplotlib there is no plot.
-    """
+    """Write all files of a search: `document` is results.json, `best` best.yaml. Returns the files."""
     head = (
-        f"# Trial {document['best']['trial']}, {valid_metric} {document['best']['score']:.4f} on the validation items:"
+        f"# Trial {document['best']['trial']} with {valid_metric} {document['best']['score']:.4f} on validation items"
     )
     texts = {
         "results.csv": results_table(document).to_csv(index=False),
@@ -140,11 +109,10 @@ def write_results(document: Mapping[str, Any], best: Mapping[str, Any], folder: 
     for name, text in texts.items():
         with atomic_writer(folder / name) as stream:
             stream.write(text.encode())
-    files = [folder / name for name in texts]
-    if find_spec("matplotlib") is not None:
-        files.append(folder / "results.png")
-        draw_search(document["trials"], valid_metric, files[-1])
-    return files
+    if find_spec("matplotlib") is None:
+        return [folder / name for name in texts]
+    draw_search(document["trials"], valid_metric, folder / "results.png")
+    return [folder / name for name in (*texts, "results.png")]
 
 
 def summary(document: Mapping[str, Any], valid_metric: str) -> str:

@@ -1,18 +1,13 @@
 """The search space: a yaml file with one domain per key, its checks, and the settings of the trials.
 
-```yaml
-n_codewords: [8, 16, 32]                # one of these
-learning_rate: {log_uniform: [3e-4, 3e-3]}  # uniform in the logarithm
-hidden_dropout_prob: {uniform: [0, 0.5]}
-n_layers: {integers: [1, 3]}            # both ends included
-inner_size: {log_integers: [64, 512]}
-```
+A domain is a list of values, {uniform: [low, high]}, {log_uniform: [low, high]} (uniform in the logarithm),
+{integers: [low, high]} (both ends included) or {log_integers: [low, high]}.
 """
 
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +22,6 @@ from recbole_lisa.errors import UsageError, did_you_mean
 Settings = dict[str, Any]
 
 _RANGES = ("uniform", "log_uniform", "integers", "log_integers")
-_DIGITS = 4
 _DRAW_STREAM = 3
 _DRAWS_PER_TRIAL = 200
 _RUN_KEYS = ("checkpoint_dir", "result_file", "resume", "codebook_plot", "overwrite", "data_path", "state")
@@ -71,11 +65,11 @@ class Domain:
         low, high = self.values
         if self.kind == "integers":
             return int(rng.integers(low, high + 1))
-        if self.kind == "log_integers":  # half a step more at both ends: each end is as likely as its neighbour
-            drawn = math.floor(math.exp(rng.uniform(math.log(low - 0.5), math.log(high + 0.5))) + 0.5)
-            return min(max(drawn, low), high)
-        drawn = math.exp(rng.uniform(math.log(low), math.log(high))) if self.is_log else rng.uniform(low, high)
-        return min(max(float(f"{drawn:.{_DIGITS}g}"), float(low)), float(high))
+        half = 0.5 if self.is_integer else 0  # each end of log_integers is as likely as its neighbour
+        drawn = rng.uniform(low, high)
+        if self.is_log:
+            drawn = math.exp(rng.uniform(math.log(low - half), math.log(high + half)))
+        return min(max(round(drawn) if self.is_integer else float(f"{drawn:.4g}"), low), high)
 
     def to_ray(self) -> Any:
         """The same domain as a `ray.tune` object."""
@@ -90,20 +84,11 @@ class Domain:
 
 
 def space_file(name: str | None, model: str) -> Path:
-    """Return the file of the space.
-
-    Args:
-        name: A path, or the name of a file in `properties/tuning`; None for the file of the model.
-        model: Name of the model.
-
-    Raises:
-        UsageError: There is no such file.
-    """
+    """The file of the space: the path `name`, the file of this name in `properties/tuning`, or that of the model."""
     if name is not None and Path(name).is_file():
         return Path(name).resolve()
-    folder = properties_path() / "tuning"
+    folder, stem = properties_path() / "tuning", model if name is None else name
     known = sorted(path.stem for path in folder.glob("*.yaml"))
-    stem = model if name is None else name
     if stem not in known:
         raise UsageError(
             f"--space is '{stem}': there is no such file, and no space of this name; write a yaml file or one of "
@@ -113,11 +98,7 @@ def space_file(name: str | None, model: str) -> Path:
 
 
 def read_space(path: Path) -> dict[str, Domain]:
-    """Read a space. `check_space` compares its keys and values with the model.
-
-    Raises:
-        UsageError: The file cannot be read or is empty, a domain is malformed, or a key cannot be searched.
-    """
+    """Read a space and check its form; `check_space` compares its keys and values with the model."""
     space = {key: _domain(key, written, path) for key, written in read_yaml(path).items()}
     if not space:
         raise UsageError(f"the space '{path}' is empty: write lines such as n_codewords: [8, 16, 32]")
@@ -125,18 +106,10 @@ def read_space(path: Path) -> dict[str, Domain]:
 
 
 def check_space(config: LISAConfig, space: Mapping[str, Domain], origin: str) -> dict[str, Domain]:
-    """Check every key and value of a space against the settings of the model.
-
-    Args:
-        config: The default configuration.
-        space: The space as the file has it.
-        origin: The file, for messages.
+    """Check every key and value of a space, from the file `origin`, against the settings of the model.
 
     Returns:
         The space; its values have the types of the keys, lists and dicts are JSON text.
-
-    Raises:
-        UsageError: A key is unknown, a value is wrong, or a key of integers has a range of floats.
     """
     checked = {}
     for key, domain in space.items():
@@ -163,55 +136,45 @@ def defaults(config: LISAConfig, space: Mapping[str, Domain]) -> Settings:
 
 
 def planned(
-    search: str,
-    space: Mapping[str, Domain],
+    candidates: Iterable[Settings],
     default: Settings,
-    *,
     num_samples: int | None,
-    seed: int,
     problem: Callable[[Settings], str | None],
 ) -> list[Settings]:
-    """The settings of all trials of a random or a grid search.
+    """The different settings of all trials of a random or a grid search; a larger `num_samples` extends the list.
 
     Args:
-        search: random | grid.
-        space: The checked space.
+        candidates: From `draws` or `grid`.
         default: Settings of trial 0; it counts as a trial.
-        num_samples: Number of trials; None for a grid.
-        seed: Seed of the draws. A larger `num_samples` with the same seed extends the list.
+        num_samples: Number of trials; None for all candidates. A small space gives fewer.
         problem: Returns why the model refuses a combination, or None. Refused combinations are left out.
 
-    Returns:
-        Different settings; fewer than `num_samples` where the space has no more.
-
     Raises:
-        UsageError: A grid search over a range, or the model refuses every combination.
+        UsageError: The model refuses every combination.
     """
-    candidates = grid(space) if search == "grid" else _draws(space, seed)
-    limit = None if num_samples is None else num_samples * _DRAWS_PER_TRIAL
     chosen, refused, reason = [default], [], ""
-    for candidate in itertools.islice(candidates, limit):
+    for candidate in itertools.islice(candidates, num_samples and num_samples * _DRAWS_PER_TRIAL):
         if len(chosen) == num_samples:
             break
         if candidate in chosen or candidate in refused:
             continue
         found = problem(candidate)
-        if found is None:
-            chosen.append(candidate)
-        else:
-            refused.append(candidate)
-            reason = found
+        (chosen if found is None else refused).append(candidate)
+        reason = found or reason
     if len(chosen) == 1 and refused and num_samples != 1:
         raise UsageError(f"the model refuses every combination of the space, the last one because {reason}")
     return chosen
 
 
-def grid(space: Mapping[str, Domain]) -> Iterator[Settings]:
-    """Yield every combination of the choices; the last key changes fastest.
+def draws(space: Mapping[str, Domain], seed: int) -> Iterator[Settings]:
+    """Yield random settings without end."""
+    rng = np.random.default_rng([_DRAW_STREAM, seed])
+    while True:
+        yield {key: domain.draw(rng) for key, domain in space.items()}
 
-    Raises:
-        UsageError: A key has a range instead of choices.
-    """
+
+def grid(space: Mapping[str, Domain]) -> Iterator[Settings]:
+    """Yield every combination of the choices; the last key changes fastest."""
     for key, domain in space.items():
         if domain.kind != "choice":
             raise UsageError(
@@ -220,12 +183,6 @@ def grid(space: Mapping[str, Domain]) -> Iterator[Settings]:
             )
     for values in itertools.product(*(domain.values for domain in space.values())):
         yield dict(zip(space, values, strict=True))
-
-
-def _draws(space: Mapping[str, Domain], seed: int) -> Iterator[Settings]:
-    rng = np.random.default_rng([_DRAW_STREAM, seed])
-    while True:
-        yield {key: domain.draw(rng) for key, domain in space.items()}
 
 
 def _domain(key: str, written: Any, path: Path) -> Domain:
@@ -245,20 +202,12 @@ def _domain(key: str, written: Any, path: Path) -> Domain:
     ((kind, ends),) = written.items()
     if kind not in _RANGES:
         raise UsageError(f"{where} has the unknown range '{kind}': known are {ways}.{did_you_mean(str(kind), _RANGES)}")
-    _check_range(f"{where} is {kind}: {ends!r}", kind, ends)
-    return Domain(kind, tuple(ends))
-
-
-def _check_range(where: str, kind: str, ends: Any) -> None:
-    is_integer = kind.endswith("integers")
-    types = int if is_integer else (int, float)
-    if (
-        not isinstance(ends, list)
-        or len(ends) != 2
-        or not all(isinstance(end, types) and not isinstance(end, bool) and math.isfinite(end) for end in ends)
-    ):
-        raise UsageError(f"{where}, it must be [low, high], two {'integers' if is_integer else 'numbers'}")
+    where, number = f"{where} is {kind}: {ends!r}", "integers" if kind.endswith("integers") else "numbers"
+    types = (int,) if number == "integers" else (int, float)  # a bool is an int
+    if not isinstance(ends, list) or [type(end) in types and math.isfinite(end) for end in ends] != [True, True]:
+        raise UsageError(f"{where}, it must be [low, high], two {number}")
     if not ends[0] < ends[1]:
         raise UsageError(f"{where}, the first number must be below the second")
     if kind.startswith("log_") and ends[0] <= 0:
         raise UsageError(f"{where}, the numbers must be above 0")
+    return Domain(kind, tuple(ends))

@@ -23,10 +23,10 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run_configured
 from recbole_lisa.training.checkpoint import LAST_SUFFIX
 from recbole_lisa.training.trainer import LISATrainer
+from recbole_lisa.tuning.session import import_tune
 
 RUN_TO_END = "run_to_end"
 PRUNING_EPOCH = "pruning_epoch"
-_INSTALL = "pip install 'recbole-lisa[tune]'"
 
 
 def trainable(config: Mapping[str, Any]) -> None:
@@ -47,15 +47,9 @@ def trainable(config: Mapping[str, Any]) -> None:
         UsageError: Ray Tune is not installed, a setting is wrong, or the protocol has no validation items.
         TrainingDivergedError: The training loss is NaN or infinite.
     """
-    checkpoint_class, get_checkpoint, report = ray_session()
+    checkpoint_class, get_checkpoint, report = _ray_functions()
     protected = config.get(RUN_TO_END)
     is_protected = protected is not None and all(config[key] == value for key, value in protected.items())
-    reported = False
-
-    def send(metrics: dict[str, Any], folder: str) -> None:
-        time = {} if is_protected else {PRUNING_EPOCH: metrics["epoch"]}
-        report({**metrics, **time}, checkpoint=checkpoint_class.from_directory(folder))
-
     with tempfile.TemporaryDirectory() as folder:
         earlier = get_checkpoint()
         if earlier is not None:
@@ -65,44 +59,33 @@ def trainable(config: Mapping[str, Any]) -> None:
         newest = next(Path(folder).glob(f"*{LAST_SUFFIX}"), None)
         run_config = build_config(config, checkpoint_dir=folder, resume=newest and str(newest), show_progress=False)
         check_validation(run_config)
+        reports = []
 
-        def observe(trainer: LISATrainer) -> None:
-            nonlocal reported
-            reported = True
-            send(_progress(trainer), folder)
+        def send(metrics: dict[str, Any]) -> None:
+            time = {} if is_protected else {PRUNING_EPOCH: metrics["epoch"]}
+            reports.append({**metrics, **time})
+            report(reports[-1], checkpoint=checkpoint_class.from_directory(folder))
 
-        result = run_configured(run_config, ensure_data(run_config), observe=observe)
-        if not reported:  # restored after its last epoch
-            valid, loss = result["valid"], result["loss"][-1]
+        result = run_configured(run_config, ensure_data(run_config), observe=lambda trainer: send(_progress(trainer)))
+        if not reports:  # restored after its last epoch
+            valid, score = result["valid"], result["valid"][run_config["valid_metric"].lower()]
             end = {"epoch": result["epochs_run"], "best_epoch": result["best_epoch"], "best": valid, "finished": True}
-            send({**valid, **end, "loss": loss, "score": valid[run_config["valid_metric"].lower()]}, folder)
+            send({**valid, **end, "loss": result["loss"][-1], "score": score})
 
 
 def build_config(config: Mapping[str, Any], **settings: Any) -> LISAConfig:
-    """The configuration of a trial.
-
-    Args:
-        config: See `trainable`.
-        settings: Further settings, stronger than `config`.
-
-    Raises:
-        UsageError: `model` or `dataset` is missing; or see `LISAConfig`.
-    """
+    """The configuration of a trial: `config` as in `trainable`, with stronger `settings`."""
     rest = {**config, **settings}
     rest.pop(RUN_TO_END, None)
     model, dataset = rest.pop("model", None), rest.pop("dataset", None)
     if model is None or dataset is None:
         raise UsageError("param_space has no 'model' or no 'dataset': write {'model': 'LISASoft', 'dataset': ...}")
-    protocol, config_files = rest.pop("protocol", None), rest.pop("config_files", None) or []
+    protocol, config_files = rest.pop("protocol", None), rest.pop("config_files", ())
     return LISAConfig(model, dataset, protocol=protocol, config_files=config_files, config_dict=rest)
 
 
 def check_validation(config: LISAConfig) -> None:
-    """Refuse a search without validation items: the test items must not choose settings.
-
-    Raises:
-        UsageError: The split has no validation part.
-    """
+    """Refuse a search without validation items: the test items must not choose settings."""
     split = config["eval_args"]["split"]
     if not held_out_parts(split)["validation"]:
         raise UsageError(
@@ -112,26 +95,9 @@ def check_validation(config: LISAConfig) -> None:
         )
 
 
-def import_tune() -> Any:
-    """The module `ray.tune`.
-
-    Raises:
-        UsageError: Ray Tune, or pyarrow, which Ray Tune 2.6 misses only at the end of a search, is not installed.
-    """
-    try:
-        importlib.import_module("pyarrow")
-        return importlib.import_module("ray.tune")
-    except ImportError as error:
-        raise UsageError(f"recbole_lisa.tuning needs Ray Tune ({error}): {_INSTALL}") from error
-
-
-def ray_session() -> tuple[Any, Any, Any]:
-    """Ray's class of checkpoints, and its functions `get_checkpoint` and `report`.
-
-    They are in `ray.tune` since Ray 2.43, in `ray.train` since 2.7, and in `ray.air` before.
-    """
-    tune = import_tune()
-    for module in (tune, importlib.import_module("ray.train")):
+def _ray_functions() -> tuple[Any, Any, Any]:
+    """Checkpoint, get_checkpoint, report: of `ray.tune` since Ray 2.43, `ray.train` since 2.7, `ray.air` before."""
+    for module in (import_tune(), importlib.import_module("ray.train")):
         if hasattr(module, "get_checkpoint") and hasattr(module, "Checkpoint"):
             return module.Checkpoint, module.get_checkpoint, module.report
     from ray.air import Checkpoint, session
@@ -141,8 +107,7 @@ def ray_session() -> tuple[Any, Any, Any]:
 
 def _progress(trainer: LISATrainer) -> dict[str, Any]:
     """The report after a validation."""
-    config, newest = trainer.config, trainer.history[-1]
-    epoch = len(trainer.history)
+    config, newest, epoch = trainer.config, trainer.history[-1], len(trainer.history)
     is_last = epoch + config["eval_step"] > trainer.epochs or trainer.cur_step > trainer.stopping_step
     return {
         **{name: float(value) for name, value in newest["valid"].items()},

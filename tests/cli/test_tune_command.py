@@ -12,7 +12,7 @@ from recbole_lisa.tuning.trial import build_config
 from tests.tiny import write_tiny_dataset
 
 ARGUMENTS = ["tune", "-m", "LISASoft", "-d", "ml-100k"]
-Started = list[tuple[Study, Path, bool]]
+Started = list[tuple[Study, str | None, bool]]
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def started(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
     """Replace the search by a recorder of its arguments."""
     recorded: Started = []
 
-    def run_study(study: Study, folder: Path, *, resume: bool) -> int:
-        recorded.append((study, folder, resume))
+    def run_study(study: Study, *, address: str | None, resume: bool) -> int:
+        recorded.append((study, address, resume))
         return 0
 
     monkeypatch.setattr(command, "run_study", run_study)
@@ -30,14 +30,14 @@ def started(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
 
 def test_defaults_are_short_trials_under_asha(started: Started, isolated_run_dir: Path) -> None:
     assert main(ARGUMENTS) == 0
-    ((study, folder, resume),) = started
+    ((study, address, resume),) = started
     assert (study.search, study.num_samples, study.fixed["epochs"], study.seed) == ("random", 10, 30, 2020)
     assert study.valid_metric == "NDCG@10"
     assert study.halving == {"max_t": 31, "grace_period": 5, "reduction_factor": 3}
     assert study.space["n_codewords"] == Domain("choice", (8, 16, 32, 64))
     assert study.default["n_codewords"] == 16
-    assert folder == isolated_run_dir / "tuned" / "LISASoft-ml-100k-full_ranking"
-    assert (study.cpus, study.gpus, study.address, resume) == (1.0, None, None, False)
+    assert study.folder == isolated_run_dir / "tuned" / "LISASoft-ml-100k-full_ranking"
+    assert (study.cpus, study.gpus, address, resume) == (1.0, None, None, False)
     main([*ARGUMENTS, "--num_samples=9", "--cpus_per_trial=2"])
     main([*ARGUMENTS, "--scheduler=none"])
     assert started[1][0].identity() == study.identity() != started[2][0].identity()
@@ -53,14 +53,14 @@ def test_arguments_are_taken_and_paths_made_absolute(started: Started, isolated_
         *("--cpus_per_trial=2", "--address=auto", "--storage=kept", "--name=first", "--learning_rate=0.02", "--seed=7"),
     ]
     assert main(arguments) == 0
-    ((study, folder, resume),) = started
+    ((study, address, resume),) = started
     assert study.space == {"n_codewords": Domain("choice", (8, 16))}  # a key that is set is not searched
     assert (study.num_samples, study.seed, study.valid_metric) == (None, 7, "NDCG@5")
     assert study.halving is not None and study.halving["grace_period"] == 2
     assert study.fixed["config_files"] == [str(isolated_run_dir / "mine.yaml")]
     assert study.fixed["data_path"] == str(isolated_run_dir / "data")
-    assert folder == isolated_run_dir / "kept" / "first"
-    assert (study.cpus, study.gpus, study.address, resume) == (2.0, 0.25, "auto", True)
+    assert study.folder == isolated_run_dir / "kept" / "first"
+    assert (study.cpus, study.gpus, address, resume) == (2.0, 0.25, "auto", True)
     config = build_config({**study.fixed, "n_codewords": 8})
     assert [config[key] for key in ("n_layers", "learning_rate", "n_codewords", "epochs")] == [2, 0.02, 8, 12]
 

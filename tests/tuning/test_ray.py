@@ -18,7 +18,7 @@ from benchmarks.paper.ranking import Cluster, finished, jobs, run_all
 from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
 from recbole_lisa.tuning import trainable
-from recbole_lisa.tuning.study import ray_session
+from recbole_lisa.tuning.session import ray_session
 from tests.tiny import write_tiny_dataset
 
 pytest.importorskip("ray.tune")
@@ -121,7 +121,7 @@ def test_asha_stops_trials_and_resume_adds_trials(folder: Path) -> None:
 @pytest.mark.slow
 def test_optuna_suggests_trials_and_adds_some(folder: Path) -> None:
     pytest.importorskip("optuna")
-    text = "learning_rate: {log_uniform: [1.0e-4, 1.0e-2]}\nadam_betas: [[0.9, 0.98], ~]\n"
+    text = "learning_rate: {log_uniform: [1.0e-4, 1.0e-2]}\nadam_betas: [[0.9, 0.98], [0.9, 0.999]]\n"
     Path("space.yaml").write_text(text + "n_codewords: {integers: [4, 9]}\n", encoding="utf-8")
     arguments = [*ARGUMENTS, "--epochs=1", "--search=optuna", "--scheduler=none"]
     assert main([*arguments, "--num_samples=4"]) == 0

@@ -15,6 +15,7 @@ from recbole_lisa.tuning.space import (
     Settings,
     check_space,
     defaults,
+    draws,
     grid,
     plain_value,
     planned,
@@ -37,9 +38,12 @@ def config(**settings: Any) -> Any:
     return build_config({"model": "LISASoft", "dataset": "ml-100k", **settings})
 
 
-def plan(search: str = "random", space: Any = None, num_samples: int | None = 5, **more: Any) -> list[Settings]:
-    arguments: dict[str, Any] = {"num_samples": num_samples, "seed": 3, "problem": lambda chosen: None, **more}
-    return planned(search, space or SPACE, DEFAULT, **arguments)
+def accept(chosen: Settings) -> None:
+    return None
+
+
+def plan(num_samples: int = 5, *, seed: int = 3, space: Any = None, problem: Any = accept) -> list[Settings]:
+    return planned(draws(space or SPACE, seed), DEFAULT, num_samples, problem)
 
 
 def test_space_is_lists_and_ranges(tmp_path: Path) -> None:
@@ -168,7 +172,7 @@ def test_default_comes_first_and_more_trials_extend_the_list() -> None:
 def test_small_space_gives_fewer_trials_and_a_grid_has_the_default_once() -> None:
     space = {"n_codewords": Domain("choice", (8, 16, 32)), "learning_rate": Domain("choice", (0.001,))}
     assert sorted(settings["n_codewords"] for settings in plan(space=space, num_samples=20)) == [8, 16, 32]
-    chosen = plan("grid", {**space, "learning_rate": Domain("choice", (0.001, 0.01))}, None)
+    chosen = planned(grid({**space, "learning_rate": Domain("choice", (0.001, 0.01))}), DEFAULT, None, accept)
     assert chosen[0] == DEFAULT
     assert len(chosen) == 6
 
@@ -207,7 +211,7 @@ def test_shipped_space_fits_its_model_and_has_its_default(name: str) -> None:
     for key, domain in space.items():
         low, high = domain.values[0], domain.values[-1]
         assert default[key] in domain.values if domain.kind == "choice" else low <= default[key] <= high
-    for chosen in planned("random", space, default, num_samples=4, seed=1, problem=lambda chosen: None):
+    for chosen in planned(draws(space, 1), default, 4, accept):
         trial = config(model=name, **chosen)
         assert {key: plain_value(trial[key]) for key in chosen} == chosen
 

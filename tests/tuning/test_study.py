@@ -12,8 +12,9 @@ import pytest
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import Termination
 from recbole_lisa.tuning import study as module
+from recbole_lisa.tuning.session import check_resources, ray_session
 from recbole_lisa.tuning.space import Domain
-from recbole_lisa.tuning.study import Study, check_resources, ray_session, run_study
+from recbole_lisa.tuning.study import Study, run_study
 from recbole_lisa.tuning.trial import build_config
 from tests.tiny import write_tiny_dataset
 
@@ -26,6 +27,7 @@ def study(**more: Any) -> Study:
     settings: dict[str, Any] = {
         "fixed": fixed, "space": {"n_codewords": Domain("choice", (8, 16))}, "default": {"n_codewords": 16},
         "search": "random", "num_samples": 3, "halving": None, "seed": 2020, "valid_metric": "NDCG@10",
+        "folder": Path("none"),
     }  # fmt: skip
     return Study(**{**settings, **more})
 
@@ -45,13 +47,13 @@ def test_folder_of_another_search_is_refused(tmp_path: Path, files: dict[str, st
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(UsageError) as caught:
-        run_study(study(), tmp_path, resume=resume)
+        run_study(study(folder=tmp_path), address=None, resume=resume)
     assert message in str(caught.value)
     assert {path.name for path in tmp_path.iterdir()} == set(files)
 
 
 def test_same_search_may_have_more_trials_and_other_resources() -> None:
-    assert study(num_samples=9, cpus=2.0, address="auto").identity() == study().identity()
+    assert study(num_samples=9, cpus=2.0, gpus=1).identity() == study().identity()
     for other in ({"seed": 1}, {"search": "optuna"}, {"halving": {"max_t": 6}}, {"valid_metric": "Hit@10"}):
         assert study(**other).identity() != study().identity()
     assert study().identity() == json.loads(json.dumps(study().identity()))
@@ -73,13 +75,13 @@ def test_second_driver_in_one_folder_is_refused(tmp_path: Path) -> None:
 def test_space_that_the_model_refuses_and_missing_optuna_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    space = {"n_heads": Domain("choice", (3, 5))}
+    space, new = {"n_heads": Domain("choice", (3, 5))}, {"folder": tmp_path / "new"}
     fixed = {**study().fixed, "model": "Transformer"}
     with pytest.raises(UsageError, match="refuses every combination of the space, the last one because n_heads"):
-        run_study(study(fixed=fixed, space=space, default={"n_heads": 2}), tmp_path / "new", resume=False)
+        run_study(study(fixed=fixed, space=space, default={"n_heads": 2}, **new), address=None, resume=False)
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="--search=optuna needs optuna: pip install"):
-        run_study(study(search="optuna"), tmp_path / "new", resume=False)
+        run_study(study(search="optuna", **new), address=None, resume=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -87,7 +89,7 @@ def test_data_is_read_once(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPat
     write_tiny_dataset(isolated_run_dir / "data")
     small = {"topk": [5], "valid_metric": "NDCG@5", "use_gpu": False, "data_path": str(isolated_run_dir / "data")}
     fixed = {**study().fixed, "dataset": "tiny", **small}
-    kept = module._keep_data(fixed, isolated_run_dir)
+    kept = module.keep_data(fixed, isolated_run_dir)
     assert kept == {**fixed, "dataset_save_path": str(isolated_run_dir / "tiny.dataset")}
 
     def fail(*_: Any) -> None:
@@ -96,7 +98,7 @@ def test_data_is_read_once(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("recbole_lisa.data.loading.atomic.read_columns", fail)
     module.create_dataset(build_config(kept))
     with pytest.raises(UsageError, match="topk asks for the 100 best of only 30 items"):
-        module._keep_data({**kept, "topk": [5, 100]}, isolated_run_dir)
+        module.keep_data({**kept, "topk": [5, 100]}, isolated_run_dir)
 
 
 def test_resources_that_no_node_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

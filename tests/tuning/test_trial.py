@@ -56,7 +56,7 @@ class FakeSession:
         """Keep a report and a copy of its checkpoint."""
         kept = self.folder / f"checkpoint-{len(self.reports)}"
         shutil.copytree(checkpoint, kept)
-        assert {path.suffix for path in kept.iterdir()} == {".pth"}
+        assert ".metadata.pkl" not in {path.name for path in kept.iterdir()}
         self.reports.append(metrics)
         self.checkpoint = FakeCheckpoint(kept)
         if metrics["epoch"] == self.stop_after:
@@ -71,7 +71,7 @@ def config(isolated_run_dir: Path) -> dict[str, Any]:
 
 def run(config: dict[str, Any], session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     start = len(session.reports)
-    monkeypatch.setattr(trial, "ray_session", lambda: (session, lambda: session.checkpoint, session.report))
+    monkeypatch.setattr(trial, "_ray_functions", lambda: (session, lambda: session.checkpoint, session.report))
     trial.trainable(config)
     return session.reports[start:]
 
@@ -86,7 +86,7 @@ def test_trial_reports_each_validation_and_continues_from_its_checkpoint(
     for number, report in enumerate(reports):
         assert report["score"] == max(earlier["ndcg@10"] for earlier in reports[: number + 1])
         assert report["best"]["ndcg@10"] == report["score"] == reports[report["best_epoch"] - 1]["ndcg@10"]
-    names = sorted(path.name.replace("-last", "") for path in (tmp_path / "whole" / "checkpoint-3").iterdir())
+    names = sorted(path.name.replace("-last", "") for path in (tmp_path / "whole" / "checkpoint-3").glob("*.pth"))
     assert len(names) == 2 and names[0] == names[1]
 
     parts.stop_after = 2
@@ -145,7 +145,7 @@ def test_trainable_without_ray_names_the_extra(package: str) -> None:
         "try: trainable({})\nexcept Exception as error: print(type(error).__name__, error)"
     )
     output = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
-    assert output.stdout.startswith("UsageError recbole_lisa.tuning needs Ray Tune")
+    assert output.stdout.startswith("UsageError a search needs Ray Tune")
     assert output.stdout.count("\n") == 1 and "pip install 'recbole-lisa[tune]'" in output.stdout
 
 

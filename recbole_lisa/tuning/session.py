@@ -1,0 +1,98 @@
+"""Ray itself: import it, start it or connect to it, and compare resources with its nodes."""
+
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from recbole_lisa.errors import UsageError
+from recbole_lisa.files import Termination
+
+_STORE_BYTES = 2**27
+_PACKAGE_ROOT = str(Path(__file__).parents[2])
+
+
+def import_tune() -> Any:
+    """The module `ray.tune`; a UsageError without it, or without pyarrow, which Ray 2.6 misses only at the end."""
+    warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # of Ray 2.6
+    try:
+        importlib.import_module("pyarrow")
+        return importlib.import_module("ray.tune")
+    except ImportError as error:
+        raise UsageError(f"a search needs Ray Tune ({error}): pip install 'recbole-lisa[tune]'") from error
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM. When a handler raises SystemExit, Ray ends the process at once, without a message."""
+
+
+def _terminate(number: int, _: object) -> None:
+    raise _TerminatedError(128 + number)
+
+
+@contextlib.contextmanager
+def ray_session(address: str | None) -> Iterator[None]:
+    """Connect to a Ray cluster, or start one with the cores and GPUs of this machine, until the block ends.
+
+    Args:
+        address: `auto` for the cluster that runs here, HOST:PORT of another one, or None (also `local`) to start one.
+
+    Raises:
+        UsageError: There is no cluster at the address.
+        Termination: The process received SIGTERM.
+    """
+    place: dict[str, Any] = {"address": address}
+    if address in (None, "local"):
+        place = {"address": "local", "include_dashboard": False, "object_store_memory": _STORE_BYTES}
+        # The processes of trials import the package that this process runs.
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_PACKAGE_ROOT, os.environ.get("PYTHONPATH")]))
+    in_main, handler = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGTERM)
+    import ray
+
+    try:
+        ray.init(log_to_driver=False, logging_level="ERROR", **place)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"--address is '{address}': no Ray cluster answers there ({' '.join(str(error).split())}); start one by "
+            "`ray start --head`, or leave --address out"
+        ) from error
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the table at the end names failed trials
+    try:
+        if in_main:
+            signal.signal(signal.SIGTERM, _terminate)
+        yield
+    except _TerminatedError as error:
+        raise Termination(*error.args) from None
+    finally:
+        ray.shutdown()
+        if in_main:
+            signal.signal(signal.SIGTERM, handler)
+
+
+def default_gpus(gpus: float | None, *, use_gpu: bool = True) -> float:
+    """GPUs of one trial or run: `gpus`, or for None 1 where the cluster has one."""
+    import ray
+
+    return gpus if gpus is not None else float(use_gpu and ray.cluster_resources().get("GPU", 0) >= 1)
+
+
+def check_resources(needs: Mapping[str, float]) -> None:
+    """Refuse resources that no node has: the work would wait for ever.
+
+    Args:
+        needs: The options that set cores and GPUs, in this order, with their values.
+    """
+    import ray
+
+    cpus, gpus = needs.values()
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
+        sizes = "; ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes)
+        needed = " and ".join(f"{option} {value:g}" for option, value in needs.items())
+        raise UsageError(f"{needed} fit on no node of Ray, which has {sizes}: write less")
