@@ -1,4 +1,4 @@
-"""What the README shows works: its two commands, its options, its Python, its tables."""
+"""What README.md and docs/ show works: the two commands, the options, the Python, the tables, the links."""
 
 import re
 import shlex
@@ -15,8 +15,15 @@ from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-SHELL = [line for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+PAGES = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+TEXT = "\n".join(PAGES.values())
+PYTHON = [
+    pytest.param(code, id=f"{name}-{n}")
+    for name, page in PAGES.items()
+    for n, code in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+]
+SHELL = [line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
+COMMANDS = re.findall(r"```bash\n(.*?)\n```", README.partition("## Two commands")[2], re.DOTALL)[:2]
 RUNS = [
     line.partition("&& ")[2] or line for line in SHELL if "run_recbole_lisa.py" in line or "recbole-lisa -m" in line
 ]
@@ -37,16 +44,27 @@ def test_ci_runs_exactly_the_two_commands_of_the_readme(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert [line.removeprefix("+ ") for line in done.stdout.splitlines()] == SHELL[:2]
+    assert [line.removeprefix("+ ") for line in done.stdout.splitlines() if line.startswith("+ ")] == [
+        COMMANDS[0],
+        *(shlex.join(call) for call in CHECKS),
+        COMMANDS[1],
+    ]
     assert record.read_text().splitlines()[1:] == [
         "pip install --quiet torch==2.13.0",
         "pip install -e .[test]",
         "python run_recbole_lisa.py --model=LISASoft --dataset=ml-100k --epochs=30",
+        *(shlex.join(call) for call in CHECKS),
         "python -m pytest",
     ]
     assert not list(tmp_path.glob("tmp.*")), "the virtual environment is left behind"
 
 
+CHECKS = [
+    ["pip", "install", "--quiet", "-e", ".[dev]"],
+    ["python", "-m", "ruff", "check", "."],
+    ["python", "-m", "ruff", "format", "--check", "."],
+    ["python", "-m", "mypy"],
+]
 FAKE_VENV = 'mkdir -p "$3/bin" && touch "$3/bin/activate"\n'
 
 
@@ -74,11 +92,11 @@ def test_the_conversion_of_the_readme_works(isolated_run_dir: Path) -> None:
     assert Path("dataset/clicks/clicks.inter").is_file()
 
 
-@pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
-def test_python_of_the_readme_runs(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr("sys.argv", ["readme.py"])  # RecBole's own Config reads settings from there
-    names: dict[str, Any] = {"__name__": "readme"}
-    exec(compile(code, "README.md", "exec"), names)
+@pytest.mark.parametrize("code", PYTHON)
+def test_python_of_the_pages_runs(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    monkeypatch.setattr("sys.argv", ["page.py"])  # RecBole's own Config reads settings from there
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(code, "page.md", "exec"), names)
     if "result" in names:
         assert 0 <= names["result"]["test"]["ndcg@10"] <= 1
 
@@ -90,10 +108,21 @@ def test_every_model_is_in_the_table(name: str) -> None:
 
 def test_every_data_set_and_protocol_is_named() -> None:
     names = [file.stem for part in ("dataset", "protocol") for file in (properties_path() / part).iterdir()]
-    assert [name for name in names if f"`{name}`" not in README] == []
+    assert [name for name in names if f"`{name}`" not in TEXT] == []
 
 
-def test_every_file_the_readme_names_exists() -> None:
-    paths = re.findall(r"`((?:recbole_lisa|properties|tests)/[\w./-]+)`", README)
+def test_every_file_that_the_pages_name_exists() -> None:
+    paths = re.findall(r"`((?:recbole_lisa|properties|tests)/[\w./-]+)`", TEXT)
     assert paths
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_every_link_between_pages_leads_to_a_file() -> None:
+    for folder in (ROOT, ROOT / "docs", ROOT / "results"):
+        for page in folder.glob("*.md"):
+            targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+            assert [target for target in targets if not (folder / target).exists()] == [], page
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) < 160
