@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from recbole_lisa.model.sequential_recommender.transformer import Transformer
     from recbole_lisa.plugin.registration import register, registered, unregister
     from recbole_lisa.quick_start import run
-    from recbole_lisa.saved import load_data_and_model
+    from recbole_lisa.saved import export, load_data_and_model
     from recbole_lisa.serving import Recommender
 
 __version__ = "0.2.0"
@@ -43,6 +43,7 @@ __all__ = [
     "Transformer",
     "__version__",
     "build_attention",
+    "export",
     "load_data_and_model",
     "register",
     "registered",
@@ -53,6 +54,7 @@ __all__ = [
 _MODULES = {
     "Recommender": "serving",
     "build_attention": "attention",
+    "export": "saved",
     "load_data_and_model": "saved",
     "register": "plugin.registration",
     "registered": "plugin.registration",
