@@ -27,11 +27,6 @@ _SEPARATORS = ("\t", ",", ";", "|", " ", "::")
 def read_header(path: Path, separator: str, encoding: str) -> dict[str, str]:
     """Read field names and types from the first line, `name:type` per column.
 
-    Args:
-        path: An atomic file.
-        separator: Column separator.
-        encoding: Text encoding.
-
     Returns:
         Field name to one of `FIELD_TYPES`, in file order.
 
@@ -77,9 +72,9 @@ def read_columns(
     Args:
         path: An atomic file.
         fields: The columns to read, as `read_header` gives them.
-        separator: Column separator.
-        encoding: Text encoding.
-        seq_separator: Separator inside a cell of a sequence column.
+        separator: Between columns.
+        encoding: Of the text.
+        seq_separator: Inside a cell of a sequence column.
         tokens: How token columns are stored.
 
     Returns:

@@ -45,11 +45,7 @@ class DatasetCache:
 
     @classmethod
     def of(cls, config: Config) -> DatasetCache | None:
-        """The cache that the settings ask for: `dataset_save_path`, or with `save_dataset` one in `checkpoint_dir`.
-
-        Returns:
-            The cache, or None.
-        """
+        """The cache at `dataset_save_path`, or with `save_dataset` one in `checkpoint_dir`; else None."""
         named = config["dataset_save_path"]
         if not named and not config["save_dataset"]:
             return None
@@ -82,10 +78,7 @@ class DatasetCache:
         )
 
     def write(self, state: dict[str, Any]) -> None:
-        """Save a data set under this key, complete or not at all.
-
-        Args:
-            state: Tensors and plain values.
+        """Save tensors and plain values under this key, complete or not at all.
 
         Raises:
             UsageError: The file cannot be written.

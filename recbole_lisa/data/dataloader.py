@@ -20,6 +20,9 @@ from recbole_lisa.data.sampler import TrainingNegatives, evaluation_negatives, i
 from recbole_lisa.data.windows import Windows, cut_windows, preceding, prefixes
 from recbole_lisa.errors import UsageError, did_you_mean
 
+Inputs = tuple[dict[str, torch.Tensor], Index, npt.NDArray[np.bool_]]
+"""Columns of a batch by name, the rows (N, L) of its inputs and the valid mask (N, L)."""
+
 SUPERVISIONS = {"all_positions": cut_windows, "last_position": prefixes}
 _TRAIN_STREAM, _EVAL_STREAM = 1, 2
 _LENGTH_GROUPS = 16
@@ -27,10 +30,7 @@ _MAX_SCORES = 2**25
 
 
 def create_loaders(config: Config, dataset: WindowDataset) -> tuple[TrainLoader, EvalLoader | None, EvalLoader | None]:
-    """Split a data set by `eval_args` and make the loaders of its phases.
-
-    Returns:
-        The training, validation and test loader; None for a phase without targets.
+    """Split a data set by `eval_args` and make the loaders of its phases; None for a phase without targets.
 
     Raises:
         UsageError: Something in the configuration or in the data is wrong.
@@ -57,21 +57,12 @@ class _Loader:
         """Number of batches."""
         return -(-len(self.windows) // self.batch_size)
 
-    def _inputs(self, chosen: Index) -> tuple[dict[str, torch.Tensor], Index, npt.NDArray[np.bool_]]:
+    def _inputs(self, chosen: Index) -> Inputs:
         return gather_inputs(self.dataset.histories, self.windows, self.fields, chosen)
 
 
-def gather_inputs(
-    store: Histories, windows: Windows, fields: FieldNames, chosen: Index
-) -> tuple[dict[str, torch.Tensor], Index, npt.NDArray[np.bool_]]:
-    """Columns that training and evaluation share, with the rows (N, L) and the valid mask (N, L).
-
-    Args:
-        store: The histories.
-        windows: All input sequences.
-        fields: Names of the columns.
-        chosen: (N,) the windows of the batch.
-    """
+def gather_inputs(store: Histories, windows: Windows, fields: FieldNames, chosen: Index) -> Inputs:
+    """Columns that training and evaluation share, of the windows `chosen` (N,)."""
     rows, valid = windows.rows(chosen)
     columns = {
         fields.user: store.users[windows.history[chosen]],
@@ -153,12 +144,7 @@ class TrainLoader(_Loader):
         return Interaction(self._inputs(np.arange(0, len(self.windows), step))[0])
 
     def batch(self, chosen: Index, rng: np.random.Generator) -> Interaction:
-        """The batch of some windows, as described at the class.
-
-        Args:
-            chosen: (N,) indices of windows.
-            rng: Draws the negatives.
-        """
+        """The batch of the windows `chosen` (N,), as described at the class; `rng` draws the negatives."""
         columns, rows, valid = self._inputs(chosen)
         items = self.dataset.histories.items
         if self.every_position:

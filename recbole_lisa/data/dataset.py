@@ -33,13 +33,7 @@ _UNSAVED = ("save_dataloaders", "dataloaders_save_path")
 
 
 def create_dataset(config: Config) -> WindowDataset:
-    """Load the data set that the configuration names.
-
-    With `save_dataset` or `dataset_save_path` it is kept after filtering, and read from there while the files and
-    the settings that shape it are the same; see `cache.py`.
-
-    Args:
-        config: The run's configuration.
+    """Load the data set that the configuration names, or read what `save_dataset` kept; see `cache.py`.
 
     Raises:
         UsageError: Something in the configuration or in the files is wrong.
@@ -89,12 +83,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
 
     @classmethod
     def restored(cls, config: Config, state: dict[str, Any]) -> WindowDataset:
-        """The data set that `cache.dataset_state` described, under these settings.
-
-        Args:
-            config: The run's configuration.
-            state: What was saved under the same key.
-        """
+        """The data set of a `state` that `cache.dataset_state` gave, under these settings."""
         dataset = cls.__new__(cls)
         dataset.config, dataset.dataset_name, dataset.logger = config, config["dataset"], getLogger()
         dataset._get_preset()
@@ -110,8 +99,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
             Three views of this data set. The `inter_feat` of each holds the users and items of its own rows.
 
         Raises:
-            UsageError: `eval_args` asks for a split or an order that histories do not have, or there is no
-                time to order them by.
+            UsageError: There is no time to order the histories by.
         """
         self._change_feat_format()
         self.histories = self._sorted_histories()
@@ -211,8 +199,8 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
 
     def _change_feat_format(self) -> None:
         """Turn user and item features into tensors as RecBole does; interactions stay columns, and exact."""
-        for name in self.feat_name_list:
-            if name != "inter_feat" and isinstance(getattr(self, name), pd.DataFrame):
+        for name in self.feat_name_list[1:]:
+            if isinstance(getattr(self, name), pd.DataFrame):
                 setattr(self, name, self._dataframe_to_interaction(getattr(self, name)))
 
 

@@ -33,10 +33,7 @@ class Counts(NamedTuple):
 
 
 def filter_interactions(dataset: Dataset) -> None:
-    """Apply the filters one by one to the frames of a data set, and log what each leaves.
-
-    Args:
-        dataset: Its frames are loaded and its ids not yet numbered.
+    """Apply the filters one by one to the loaded frames of a data set, and log what each leaves.
 
     Raises:
         UsageError: The file holds no interactions, or a filter leaves nothing.
@@ -116,12 +113,7 @@ def _filter_values(dataset: Dataset) -> None:
 
 
 def _value_filter(field: str, kind: FeatureType, values: Any) -> Callable[[pd.Series[Any]], npt.NDArray[np.bool_]]:
-    """What `val_interval` keeps of a column: (rows,) values -> (rows,) whether the row stays.
-
-    Raises:
-        UsageError: `values` is no interval for a column of numbers, no list for one of tokens, or the column is of
-            another kind.
-    """
+    """What `val_interval` keeps of a column: (rows,) values -> (rows,) whether the row stays."""
     if kind == FeatureType.FLOAT:
         intervals = parse_intervals(f"val_interval of {field}", str(values))
         return lambda column: np.any([interval.contains(column.to_numpy()) for interval in intervals], axis=0)

@@ -41,10 +41,7 @@ class Histories:
 
         Times are compared as they come, never rounded: in float32 two events of one day are often "equal".
 
-        Args:
-            users: (rows,) user ids.
-            items: (rows,) item ids.
-            times: (rows,) seconds, finite.
+        All are (rows,): ids, ids and seconds, which are finite.
         """
         order = np.lexsort((times, users))
         users, times = users[order], times[order]

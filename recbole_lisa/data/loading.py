@@ -26,11 +26,6 @@ def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> p
 
     The user, the item and the time of an interaction are always read.
 
-    Args:
-        dataset: Its fields are known; the types go there.
-        path: An atomic file.
-        source: What the file describes.
-
     Returns:
         The columns, or None where none is left.
 
@@ -45,11 +40,8 @@ def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> p
     separator = config["field_separator"].replace("\\t", "\t")  # as it comes from a command line
     encoding = config["encoding"] or "utf-8"  # RecBole itself has no default
     header = atomic.read_header(path, separator, encoding)
-    fields = {
-        name: kind
-        for name, kind in header.items()
-        if (loaded is None or name in loaded) and name not in (unloaded or ())
-    }
+    names = [name for name in header if (loaded is None or name in loaded) and name not in (unloaded or ())]
+    fields = {name: header[name] for name in names}
     if is_interactions:
         for key, name in (("USER_ID_FIELD", dataset.uid_field), ("ITEM_ID_FIELD", dataset.iid_field)):
             if fields.get(name) != "token":

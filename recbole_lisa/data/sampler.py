@@ -10,6 +10,8 @@ import numpy.typing as npt
 from recbole_lisa.data.histories import Histories, Index
 from recbole_lisa.errors import UsageError
 
+Owners = npt.NDArray[np.integer[Any]]
+
 _SCALE = 2.0**40
 _DENSE_CELLS = 2**25
 _ROUNDS = 24
@@ -86,26 +88,22 @@ class TrainingNegatives:
 
 
 def evaluation_negatives(
-    histories: Histories,
-    owners: npt.NDArray[np.integer[Any]],
-    weights: Index,
-    sample_num: int,
-    rng: np.random.Generator,
+    histories: Histories, owners: Owners, weights: Index, sample_num: int, rng: np.random.Generator
 ) -> npt.NDArray[np.int32]:
     """Negatives that their user never interacted with, before or after, without repeats.
 
     Args:
-        histories: the WHOLE histories, held-out items included.
+        histories: The WHOLE histories, held-out items included.
         owners: (targets,) history of each held-out target.
         weights: (V,) from `item_weights`.
         sample_num: K, negatives per target.
-        rng: the generator to draw from.
+        rng: Draws them.
 
     Returns:
         (targets, K) item ids.
 
     Raises:
-        UsageError: some user has fewer than K such items.
+        UsageError: A user has fewer than K such items.
     """
     negatives = np.empty((len(owners), sample_num), dtype=np.int32)
     chunk = max(1, _DENSE_CELLS // len(weights))
@@ -116,11 +114,7 @@ def evaluation_negatives(
 
 
 def _draw_unseen(
-    histories: Histories,
-    owners: npt.NDArray[np.integer[Any]],
-    weights: Index,
-    sample_num: int,
-    rng: np.random.Generator,
+    histories: Histories, owners: Owners, weights: Index, sample_num: int, rng: np.random.Generator
 ) -> npt.NDArray[np.int32]:
     """(n, K) negatives of one chunk of targets."""
     blocked = _seen_items(histories, owners, weights)
@@ -140,7 +134,7 @@ def _draw_unseen(
     return negatives
 
 
-def _seen_items(histories: Histories, owners: npt.NDArray[np.integer[Any]], weights: Index) -> npt.NDArray[np.bool_]:
+def _seen_items(histories: Histories, owners: Owners, weights: Index) -> npt.NDArray[np.bool_]:
     """(n, V), True where an item must not be drawn: in the user's history, or without weight."""
     blocked = np.tile(weights == 0, (len(owners), 1))
     lengths = histories.lengths[owners]
@@ -154,26 +148,21 @@ def _check_enough(blocked: npt.NDArray[np.bool_], weights: Index, sample_num: in
     """Stop when some user has fewer than K items left to draw."""
     free = blocked.shape[1] - int(blocked.sum(axis=1).max(initial=0))
     if free < sample_num:
-        fewer = f", or ask for at most {free}" if free else ""
+        fewer = f", or to at most {free} negatives" if free else ""
         raise UsageError(
-            f"{sample_num} evaluation negatives per user asked, but there is a user with only {free} items of "
-            f"{np.count_nonzero(weights)} that can be drawn and were never interacted with: set eval_args.mode to full"
-            f"{fewer}"
+            f"eval_args.mode needs {sample_num} evaluation negatives per user, but a user has only {free} items of "
+            f"{np.count_nonzero(weights)} that can be drawn and are not in its history: set mode to full{fewer}"
         )
 
 
 def _complete(
-    negatives: npt.NDArray[np.int32],
-    blocked: npt.NDArray[np.bool_],
-    weights: Index,
-    rng: np.random.Generator,
+    negatives: npt.NDArray[np.int32], blocked: npt.NDArray[np.bool_], weights: Index, rng: np.random.Generator
 ) -> None:
-    """Fill the places that are still empty by ranking ALL items of those few users by exponential keys / weight.
+    """Fill the empty places by ranking ALL items of those few users by exponential keys / weight.
 
-    That is the same distribution as drawing on one by one, in bounded time however little is left to draw.
+    That is the same distribution as drawing one by one, in bounded time.
     """
-    rows = np.flatnonzero((negatives == 0).any(axis=1))
-    for row in rows:
+    for row in np.flatnonzero((negatives == 0).any(axis=1)):
         empty = np.flatnonzero(negatives[row] == 0)
         items = np.flatnonzero(~blocked[row])
         keys = rng.standard_exponential(len(items)) / weights[items]

@@ -33,23 +33,14 @@ class Part:
     count: Index
 
     def targets(self, offsets: Index) -> tuple[npt.NDArray[np.int32], Index]:
-        """The history and the flat row of every target, history by history, oldest first.
-
-        Args:
-            offsets: (users + 1,) of the flat store.
-        """
+        """The history and the flat row of every target, history by history, oldest first; `offsets` of the store."""
         history = np.repeat(np.arange(len(self.count), dtype=np.int32), self.count)
         before = np.cumsum(self.count) - self.count
         return history, (offsets[:-1] + self.first - before)[history] + np.arange(len(history))
 
 
 def split_targets(eval_args: Mapping[str, Any], lengths: Index) -> tuple[Part, Part, Part]:
-    """Training, validation and test targets by RecBole's `eval_args`.
-
-    Args:
-        eval_args: Accepted by `config.validation.check_eval_args`; `split` is read.
-        lengths: (users,) items per history.
-    """
+    """Training, validation and test targets of histories of `lengths` (users,) by a checked `eval_args`."""
     split = eval_args["split"]
     valid, test = leave_one_out(lengths, split["LS"]) if "LS" in split else by_ratio(lengths, split["RS"])
     train = np.maximum(lengths - 1, 0) - valid - test
@@ -57,11 +48,7 @@ def split_targets(eval_args: Mapping[str, Any], lengths: Index) -> tuple[Part, P
 
 
 def held_out_parts(split: Mapping[str, Any]) -> dict[str, float]:
-    """Whether a split has a validation and a test part.
-
-    Returns:
-        `validation` and `test` -> a number above 0 if it has.
-    """
+    """`validation` and `test` -> a number above 0 where a split has this part."""
     return dict(
         zip(("validation", "test"), LEAVE_ONE_OUT[split["LS"]] if "LS" in split else split["RS"][1:], strict=True)
     )
@@ -105,10 +92,6 @@ def leave_one_out(lengths: Index, mode: str) -> tuple[Index, Index]:
 
     A history too short for both keeps its only spare target for testing; with two items it only trains.
 
-    Args:
-        lengths: (users,) items per history.
-        mode: A key of `LEAVE_ONE_OUT`.
-
     Returns:
         Numbers of validation and of test targets, (users,) each.
     """
@@ -123,10 +106,6 @@ def by_ratio(lengths: Index, ratios: Sequence[float]) -> tuple[Index, Index]:
 
     Validation and test parts are rounded down; a part that would be empty gets one target while training has
     more than one, the test part first.
-
-    Args:
-        lengths: (users,) items per history.
-        ratios: Three numbers >= 0, the first one > 0; they need not sum to 1.
 
     Returns:
         Numbers of validation and of test targets, (users,) each.

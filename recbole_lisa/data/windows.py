@@ -33,10 +33,7 @@ class Windows:
         return len(self.end)
 
     def rows(self, chosen: Index) -> tuple[Index, npt.NDArray[np.bool_]]:
-        """Flat rows of the inputs of some windows, right-padded to the longest of them.
-
-        Args:
-            chosen: (N,) indices of windows.
+        """Flat rows of the inputs of the windows `chosen` (N,), right-padded to the longest of them.
 
         Returns:
             rows (N, L), 0 where padded, and valid (N, L).

@@ -18,7 +18,6 @@ _MISSING_WORDS = frozenset(
     ["#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"]
     + ["N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
 )
-_PADDING_WORD = "[PAD]"
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
@@ -29,20 +28,30 @@ class Ids:
     hold is replaced: control characters (tabs and line breaks among them) and halves of surrogate pairs become an
     escape such as `\t`.
 
+    Args:
+        counts: The number of ids that were `escaped`, are words that RecBole reads as `missing`, or are the `padding`
+            word is added here.
+
     Attributes:
         cells: The ids as the cells of the atomic file, by number.
-        counts: How many ids were `escaped`, are words that RecBole reads as `missing`, or are the `padding` word.
+        written: Numbers of the ids that went into the atomic file.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts: Counter[str]) -> None:
         self.cells: list[str] = []
-        self.counts: Counter[str] = Counter()
+        self.written: set[int] = set()
+        self._counts = counts
         self._numbers: dict[str, int] = {}
 
     def codes(self, column: pd.Series[Any]) -> npt.NDArray[np.int64]:
         """Number the ids of a column: (rows,) texts -> (rows,) numbers, -1 where there is none."""
         rows, texts = pd.factorize(column)
         return np.array([*map(self._number, texts), -1], dtype=np.int64)[rows]
+
+    def write(self, codes: npt.NDArray[np.int64]) -> list[str]:
+        """The cells of rows that go into the atomic file, by their numbers."""
+        self.written.update(np.unique(codes).tolist())
+        return list(map(self.cells.__getitem__, codes.tolist()))
 
     def _number(self, text: str) -> int:
         number = self._numbers.get(text)
@@ -51,9 +60,9 @@ class Ids:
             number = self._numbers.setdefault(cell, len(self.cells))
             if number == len(self.cells):
                 self.cells.append(cell)
-                self.counts["missing"] += cell in _MISSING_WORDS
-                self.counts["padding"] += cell == _PADDING_WORD
-            self.counts["escaped"] += cell != text
+                self._counts["missing"] += cell in _MISSING_WORDS
+                self._counts["padding"] += cell == "[PAD]"
+            self._counts["escaped"] += cell != text
             self._numbers[text] = number
         return number
 

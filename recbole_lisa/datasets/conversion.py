@@ -6,6 +6,7 @@ hash with a probability of 2e-5.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,15 +19,34 @@ from tqdm import tqdm
 from recbole_lisa.datasets.cells import Ids, number_cells, read_ratings, read_times
 from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.reader import PARQUET_SUFFIXES, read_pieces
-from recbole_lisa.datasets.report import ConversionReport
 from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer, check_output, new_folder, tidy_termination
 
+_LEFT_OUT = {
+    "no user": "without a user",
+    "no item": "without an item",
+    "no time": "without a time",
+    "odd time": "with a time that is neither a number nor an ISO date",
+    "repeated": "equal to an earlier row in every column",
+}
+_NOTES = {
+    "ms": "times in milliseconds, written as seconds",
+    "us": "times in microseconds, written as seconds",
+    "ns": "times in nanoseconds, written as seconds",
+    "iso": "times as dates, written as seconds since 1970 (UTC where no zone is named)",
+    "odd rating": "ratings that are no number, left empty",
+    "bom": "byte-order mark, skipped",
+    "crlf": "file with Windows line ends, read like any other",
+    "escaped": "ids with tabs, line breaks or other control characters, written as escapes such as \\t",
+    "missing": "ids such as NA or null, kept; RecBole's own loader would drop them as missing",
+    "padding": "id spelled [PAD], kept apart from the padding",
+}
+
 
 def convert(
     source: Path, output: Path, layout: Layout, *, overwrite: bool = False, show_progress: bool = False
-) -> ConversionReport:
+) -> Conversion:
     """Write `<output>/<name of output>.inter`, whole or not at all.
 
     Rows keep their order, so equal times stay in the order of the raw file. A row without a user, an item or a
@@ -53,94 +73,98 @@ def convert(
     target = output / f"{name}.inter"
     try:
         check_output(target, overwrite=overwrite)
-        with tidy_termination(), new_folder(output), atomic_writer(target) as stream:
-            return _convert(source, target, stream, layout, show_progress)
+        with (
+            tidy_termination(),
+            new_folder(output),
+            atomic_writer(target) as stream,
+            open_raw(source, layout.members) as raw,
+        ):
+            conversion = Conversion(source.name, target, layout, stream)
+            if raw.name != source.name:
+                conversion.name = f"{source.name} ({raw.name})"
+            if not raw.name.lower().endswith(PARQUET_SUFFIXES):
+                encoding, start = raw.start(layout.encoding)
+                conversion.notes.update(bom=int(encoding != layout.encoding), crlf=int("\r\n" in start))
+            is_hidden = None if show_progress else True  # None hides the bar where stderr is no terminal
+            with tqdm(total=raw.size, unit="B", unit_scale=True, desc=raw.name, disable=is_hidden) as bar:
+                for piece in read_pieces(raw, layout):
+                    conversion.add(piece)
+                    bar.update(raw.position() - bar.n)
+            conversion.check()
+            return conversion
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
 
 
-def _convert(source: Path, target: Path, stream: BinaryIO, layout: Layout, show_progress: bool) -> ConversionReport:
-    report = ConversionReport(source.name, target)
-    conversion = _Conversion(layout, report, stream)
-    with open_raw(source, layout.members) as raw:
-        if raw.name != source.name:
-            report.name = f"{source.name} ({raw.name})"
-        if not raw.name.lower().endswith(PARQUET_SUFFIXES):
-            encoding, start = raw.start(layout.encoding)
-            report.notes["bom"], report.notes["crlf"] = int(encoding != layout.encoding), int("\r\n" in start)
-        # None hides the bar where stderr is no terminal.
-        bar = tqdm(total=raw.size, unit="B", unit_scale=True, desc=raw.name, disable=None if show_progress else True)
-        with bar:
-            for piece in read_pieces(raw, layout):
-                conversion.add(piece)
-                bar.update(raw.position() - bar.n)
-    conversion.finish()
-    return report
+class Conversion:
+    """Writes pieces of a raw file to an atomic file, and counts.
 
+    Attributes:
+        name: Name of the raw file.
+        rows: Rows read and rows written.
+        left_out: Rows left out, by reason.
+        notes: What else occurred, by kind.
+    """
 
-class _Conversion:
-    """The state between two pieces."""
-
-    def __init__(self, layout: Layout, report: ConversionReport, stream: BinaryIO) -> None:
-        self._unit = layout.time_unit
+    def __init__(self, name: str, target: Path, layout: Layout, stream: BinaryIO) -> None:
+        self.name = name
+        self.rows = (0, 0)
+        self.left_out: Counter[str] = Counter()
+        self.notes: Counter[str] = Counter()
+        self._target, self._stream, self._unit = target, stream, layout.time_unit
         self._repeats = None if layout.keeps_repeated else RepeatedRows()
-        self._report, self._stream = report, stream
-        self._users, self._items = Ids(), Ids()
-        self._written_users: set[int] = set()
-        self._written_items: set[int] = set()
-        self._read = self._written = 0
+        self._users, self._items = Ids(self.notes), Ids(self.notes)
         rating = "rating:float\t" if "rating" in layout.table else ""
         stream.write(f"user_id:token\titem_id:token\t{rating}timestamp:float\n".encode())
 
+    @property
+    def users(self) -> tuple[int, int]:
+        """Distinct users read and written."""
+        return len(self._users.cells), len(self._users.written)
+
+    @property
+    def items(self) -> tuple[int, int]:
+        """Distinct items read and written."""
+        return len(self._items.cells), len(self._items.written)
+
     def add(self, piece: pd.DataFrame) -> None:
         """Write the rows of a piece that can be used, and count the others."""
-        report = self._report
         users, items = self._users.codes(piece["user"]), self._items.codes(piece["item"])
-        times = read_times(piece["time"], self._unit, report.notes)
+        times = read_times(piece["time"], self._unit, self.notes)
         columns: list[npt.NDArray[Any]] = [users, items, times]
         if "rating" in piece:
-            columns.append(read_ratings(piece["rating"], report.notes))
+            columns.append(read_ratings(piece["rating"], self.notes))
         no_time = piece["time"].isna().to_numpy()
         lacks = {"no user": users < 0, "no item": items < 0, "no time": no_time, "odd time": np.isnan(times)}
         usable = np.ones(len(users), dtype=bool)
         for reason, lacking in lacks.items():  # a row counts under the first reason
-            report.left_out[reason] += int((lacking & usable).sum())
+            self.left_out[reason] += int((lacking & usable).sum())
             usable &= ~lacking
         kept = np.flatnonzero(usable)
         if self._repeats is not None:
             kept = kept[self._repeats.new_rows([column[kept] for column in columns])]
-            report.left_out["repeated"] = self._repeats.count
-        self._read += len(users)
+            self.left_out["repeated"] = self._repeats.count
+        self.rows = (self.rows[0] + len(users), self.rows[1] + len(kept))
         if len(kept):
-            self._write([column[kept] for column in columns])
+            users, items, times, *ratings = (column[kept] for column in columns)
+            cells = [self._users.write(users), self._items.write(items), *map(number_cells, [*ratings, times])]
+            self._stream.write("".join(["\n".join(map("\t".join, zip(*cells, strict=True))), "\n"]).encode())
 
-    def _write(self, columns: list[npt.NDArray[Any]]) -> None:
-        users, items, times, *ratings = columns
-        self._written += len(users)
-        self._written_users.update(np.unique(users).tolist())
-        self._written_items.update(np.unique(items).tolist())
-        texts = [
-            map(self._users.cells.__getitem__, users.tolist()),
-            map(self._items.cells.__getitem__, items.tolist()),
-            *map(number_cells, [*ratings, times]),
+    def check(self) -> None:
+        """Refuse a conversion that wrote no row."""
+        if not self.rows[1]:
+            reasons = "; ".join(self.lines()[1:-1]) or "it holds no rows"
+            raise UsageError(f"no row of {self.name} can be used: {reasons}")
+
+    def lines(self) -> list[str]:
+        """The counts as text, a line for each that is not 0."""
+        (read, written), (users, kept_users), (items, kept_items) = self.rows, self.users, self.items
+        return [
+            f"read {self.name}: {read:,} rows, {users:,} users, {items:,} items",
+            *(f"left out {self.left_out[key]:,} rows {text}" for key, text in _LEFT_OUT.items() if self.left_out[key]),
+            *(f"noted {self.notes[key]:,} {text}" for key, text in _NOTES.items() if self.notes[key]),
+            f"wrote {self._target}: {written:,} rows, {kept_users:,} users, {kept_items:,} items",
         ]
-        self._stream.write("".join(["\n".join(map("\t".join, zip(*texts, strict=True))), "\n"]).encode())
-
-    def finish(self) -> None:
-        """Complete the report.
-
-        Raises:
-            UsageError: There is no row.
-        """
-        report = self._report
-        report.rows = (self._read, self._written)
-        report.users = (len(self._users.cells), len(self._written_users))
-        report.items = (len(self._items.cells), len(self._written_items))
-        for ids in (self._users, self._items):
-            report.notes.update(ids.counts)
-        if not self._written:
-            reasons = "; ".join(report.lines()[1:-1]) or "it holds no rows"
-            raise UsageError(f"no row of {report.name} can be used: {reasons}")
 
 
 class RepeatedRows:
@@ -163,9 +187,7 @@ class RepeatedRows:
         hashes = pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(columns))), index=False).to_numpy()
         distinct, first = np.unique(hashes, return_index=True)
         at = np.asarray(np.searchsorted(self._known, distinct))
-        new = np.ones(len(distinct), dtype=bool)
-        inside = at < len(self._known)
-        new[inside] = self._known[at[inside]] != distinct[inside]
+        new = np.append(self._known, ~distinct[-1:])[at] != distinct
         self._known = np.insert(self._known, at[new], distinct[new])
         self.count += len(hashes) - int(new.sum())
         return np.sort(first[new])

@@ -24,10 +24,7 @@ class DownloadError(UsageError):
 
 
 def download(url: str, target: Path, checksum: str | None, *, show_progress: bool = False) -> None:
-    """Fetch a file.
-
-    A server that does not answer within seconds ends the download at once. A transfer that breaks off or differs from
-    its checksum is started again, three times at most.
+    """Fetch a file; a transfer that breaks off or differs from its checksum is started again, three times at most.
 
     Args:
         url: Address, http or https.
@@ -37,13 +34,8 @@ def download(url: str, target: Path, checksum: str | None, *, show_progress: boo
 
     Raises:
         DownloadError: The server does not answer or refuses, the transfer keeps breaking off, or the checksum differs.
-        UsageError: The address or the checksum is invalid, or the folder cannot be written.
+        UsageError: The checksum is invalid, or the folder cannot be written.
     """
-    if not re.match(r"https?://[^/?#]", url) or not url.isascii():
-        raise UsageError(
-            f"'{url}' is no address to download from: it must begin with https:// or http:// and a host, and be "
-            "written in ASCII (other characters as %xx)"
-        )
     if checksum is not None and not re.fullmatch(r"(md5:[0-9a-fA-F]{32}|sha256:[0-9a-fA-F]{64})", checksum):
         raise UsageError(f"archive_checksum is '{checksum}', it must be md5:<hex> or sha256:<hex>")
     headers, registry, urls = {"User-Agent": f"recbole-lisa/{__version__}"}, {target.name: checksum}, {target.name: url}

@@ -17,16 +17,15 @@ import pytest
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.datasets import conversion, reader
-from recbole_lisa.datasets.conversion import RepeatedRows, convert
+from recbole_lisa.datasets.conversion import Conversion, RepeatedRows, convert
 from recbole_lisa.datasets.layouts import parse_conversion
-from recbole_lisa.datasets.report import ConversionReport
 from recbole_lisa.errors import UsageError
 
 HEAD = "user_id:token\titem_id:token\ttimestamp:float\n"
 HEAD_WITH_RATING = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
 
 
-def converted(source: Path, words: str = "csv", **options: Any) -> tuple[str, ConversionReport]:
+def converted(source: Path, words: str = "csv", **options: Any) -> tuple[str, Conversion]:
     """Convert a file into the folder `set` beside it; the atomic file and the report."""
     report = convert(source, source.parent / "set", parse_conversion(words), **options)
     assert sorted(path.name for path in (source.parent / "set").iterdir()) == ["set.inter"]
@@ -382,7 +381,7 @@ def terminate(*_: object) -> None:
 def test_an_interruption_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: Any, error: type[BaseException]
 ) -> None:
-    monkeypatch.setattr(conversion._Conversion, "add", stop)
+    monkeypatch.setattr(conversion.Conversion, "add", stop)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # other libraries leave theirs there
     try:
         with pytest.raises(error):

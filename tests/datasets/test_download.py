@@ -119,9 +119,8 @@ def test_a_refusal_is_an_error_with_its_status(tmp_path: Path, status: int) -> N
 @pytest.mark.parametrize(
     ("url", "checksum", "message"),
     [
-        ("file:///etc/passwd", None, "'file:///etc/passwd' is no address to download from"),
-        ("http://", None, "'http://' is no address .* and a host"),
-        ("http://a/ü", None, "written in ASCII"),
+        ("file:///etc/passwd", None, "cannot download file:///etc/passwd: No connection adapters were found"),
+        ("http://", None, "cannot download http://: Invalid URL 'http://': No host supplied"),
         ("https://a/b", "crc:1", "archive_checksum is 'crc:1', it must be md5:<hex> or sha256:<hex>"),
         ("https://a/b", "md5:xyz", "archive_checksum is 'md5:xyz'"),
     ],
