@@ -1,14 +1,28 @@
-"""`python -m benchmarks NAME`: timings and memory of the models' own objects beside what they are compared with."""
+"""`python -m benchmarks NAME` times the models' own objects beside what they are compared with.
+
+Each benchmark is a module with `add_options(parser)` and `run(options)`.
+"""
 
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from benchmarks.errors import GateError
-from benchmarks.options import VERBS
+from benchmarks.errors import CheckError
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.cli.reporting import report_errors
 from recbole_lisa.errors import UsageError, did_you_mean
+
+BENCHMARKS = {
+    "attention": "Time and memory of every attention mechanism over lengths, forward or with backward.",
+    "step": "A training step of the LISA models beside the same mathematics written naively.",
+    "memory": "Peak memory of every mechanism at the largest batch that all of them fit.",
+    "online": "One step of a session after growing histories: LISA's state, cached keys and values, no cache.",
+    "serving": "Recommendations from packed codes beside a dense table, and sessions, on the CPU.",
+    "service": "The HTTP service under mixed load: wrong answers, requests a second, times, memory.",
+    "data": "Time and memory of preparing a data set at growing MAX_ITEM_LIST_LENGTH.",
+    "gpu": "The GPU tests, benchmarks and a short training, within a budget of seconds.",
+    "paper": "The paper's tables and figures, see python -m benchmarks paper --help.",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,50 +32,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments after the program's name; by default those of the process.
 
     Returns:
-        The exit status; an expected error is one line on stderr, see `report_errors`.
+        The exit status: 0, or after one line on stderr 1 (a correctness check failed) or 2 (a wrong argument).
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] != ["paper"]:
-        return report_errors(lambda: run_benchmark(words))
-    paper = import_module("benchmarks.paper")
-    return report_errors(lambda: paper.main(words[1:]), going_on=": the same command continues where it stopped")
+    name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    return report_errors(lambda: _run(name, arguments), going_on=": run the same command again")
 
 
-def run_benchmark(argv: Sequence[str]) -> int:
-    """Run the benchmark that the first word names.
-
-    Args:
-        argv: its name and options.
-
-    Returns:
-        0, or 1 when what was to be timed computes something wrong.
-
-    Raises:
-        UsageError: on a missing or unknown benchmark, or an unknown option.
-    """
-    name = argv[0] if argv else ""
+def _run(name: str, arguments: Sequence[str]) -> int:
     if name in ("-h", "--help"):
         print("usage: python -m benchmarks NAME [--help]\n")
-        print("\n".join(f"  {verb:10} {VERBS[verb].description}" for verb in VERBS))
-        print("  paper      the paper's tables and figures: python -m benchmarks paper --help")
+        print("\n".join(f"  {known:10} {text}" for known, text in BENCHMARKS.items()))
         return 0
-    if not name:
-        raise UsageError(f"which benchmark? Known are {', '.join(VERBS)}: python -m benchmarks step [--help]")
-    if name not in VERBS:
-        raise UsageError(f"unknown benchmark '{name}': known are {', '.join(VERBS)}.{did_you_mean(name, VERBS)}")
-    verb = VERBS[name]
-    parser = UsageParser(f"python -m benchmarks {name}", verb.description)
-    verb.add_options(parser)
+    if name not in BENCHMARKS:
+        known = ", ".join(BENCHMARKS)
+        raise UsageError(f"unknown benchmark '{name}': known are {known}.{did_you_mean(name, BENCHMARKS)}")
+    benchmark = import_module(f"benchmarks.{name}")
+    if name == "paper":
+        return int(benchmark.main(arguments))
+    parser = UsageParser(f"python -m benchmarks {name}", BENCHMARKS[name])
+    benchmark.add_options(parser)
+    options = parser.parse_args(arguments)
+    options.command = " ".join(["python -m benchmarks", name, *arguments])
     try:
-        options = parser.parse_args(argv[1:])
-    except UsageError as error:
-        raise UsageError(f"benchmark {name}: {error}") from error
-    options.command = " ".join(["python -m benchmarks", *argv])
-    # Imported late: a mistake on the command line should not wait for torch.
-    module, _, function = verb.run.partition(":")
-    try:
-        getattr(import_module(module), function)(options)
-    except GateError as error:
+        benchmark.run(options)
+    except CheckError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,196 +1,198 @@
 """Every attention mechanism over lengths, at a fixed number of tokens: time, memory, and how LISA compares."""
 
 import argparse
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from tqdm import tqdm
 
-from benchmarks.attention_report import figures, tables
-from benchmarks.gate import check_rows
-from benchmarks.machine import Limits, memory_budget, set_up_device
-from benchmarks.measure import Call, Timing, as_cuda_graph, memory_limit, time_in_turns
-from benchmarks.options import PARTS
-from benchmarks.probe import probe, status_of
+from benchmarks.measure import (
+    SAMPLES_FRACTION,
+    Record,
+    TimeLimitError,
+    free_memory_mb,
+    in_fresh_process,
+    limit_memory,
+    peak_of_call,
+    status_of,
+    time_in_turns,
+)
+from benchmarks.options import add_list, add_machine, add_number, set_up_device
 from benchmarks.problem import Problem
-from benchmarks.report import Output, heading, milliseconds
-from benchmarks.rows import rows_of
+from benchmarks.report import Panel, Report, Table, by_length, compared, lines, megabytes, milliseconds, spread
+from benchmarks.rows import LISA_NAIVE, LISA_ONE_PRODUCT, LISA_ROWS, NAIVE, ROWS, SDPA, check_rows
 from recbole_lisa.errors import UsageError, did_you_mean
 
-Record = dict[str, Any]
-SAMPLES_SHARE = 0.2
-"""Share of --row_seconds that the samples of a row may take together."""
-WARM_UP_SECONDS = 0.2
-"""Calls that take longer need no warm-up: the median leaves out the first sample anyway."""
+PARTS = ("sublayer", "core")
+WARM_UP = {"n": 20, "length": 32}
+"""Sizes of a first call, which loads libraries and compiles: too small to hide memory."""
+
+
+def add_problem(parser: argparse.ArgumentParser, *, seconds: float) -> None:
+    """Options of the attention problem and the limit of a row, for `attention` and `memory`."""
+    add = parser.add_argument
+    add("--dtype", choices=("float32", "bfloat16", "float16", "float64"), default="float32", help="default float32")
+    add("--backward", action="store_true", help="forward and backward, not forward alone")
+    add("--rows", nargs="+", metavar="ROW", help="only these rows (default: all)")
+    add_number(parser, "decay", 0.0, "decay of LISA's histogram; 0 is the paper's")
+    add_number(parser, "items", 3417, "items V, padding included; 3417 is ML-1M's number")
+    add_number(parser, "row_seconds", seconds, "skip a row at a length where one call takes longer")
+
+
+def problem_of(options: argparse.Namespace, device: torch.device, part: str, width: int) -> Problem:
+    """The problem of the options, without N and L."""
+    settings = {"backward": options.backward, "decay": options.decay, "n_items": options.items}
+    return Problem(part, width, dtype=getattr(torch, options.dtype), device=device, **settings)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of `attention`."""
+    add_list(parser, "lengths", [128, 1024, 8192, 16384, 65536], "L")
+    add_list(parser, "widths", [128], "D; the paper has 128 1024")
+    add_number(parser, "tokens", 65536, "N * L, the same for all lengths")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default both")
+    add_problem(parser, seconds=30.0)
+    add_machine(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """`python -m benchmarks attention`: see its --help."""
-    device = set_up_device(options.device, options.threads)
-    if options.cuda_graph and device.type != "cuda":
-        raise UsageError("--cuda_graph records a call on a GPU: write --device=cuda, or leave it out")
-    memory_mb = memory_budget(options.memory_mb, device)
-    limits = Limits(options.row_seconds, memory_mb, options.repeats, torch.get_num_threads(), options.cuda_graph)
-    problem = Problem(
-        part="core",
-        n=1,
-        length=1,
-        width=1,
-        dtype=getattr(torch, options.dtype),
-        device=device,
-        backward=options.backward,
-        decay=options.decay,
-        n_items=options.items,
-    )
-    sweep(
-        problem,
-        limits,
-        parts=options.parts,
-        widths=options.widths,
-        lengths=sorted(set(options.lengths)),
-        tokens=options.tokens,
-        chosen=options.rows,
-        output=Output(options.output, "attention", overwrite=options.overwrite),
-        command=options.command,
-    )
-
-
-def sweep(
-    problem: Problem,
-    limits: Limits,
-    *,
-    parts: Sequence[str],
-    widths: Sequence[int],
-    lengths: Sequence[int],
-    tokens: int,
-    chosen: Sequence[str] | None,
-    output: Output,
-    command: str,
-) -> list[Record]:
-    """Measure all rows at every width and length and print the tables; files are written anew after every length.
-
-    Args:
-        problem: Its dtype, device, backward, decay and items are kept.
-        limits: Of each row at each length.
-        parts: sublayer, core.
-        widths: D.
-        lengths: L, ascending.
-        tokens: N * L, at most.
-        chosen: Names of rows; None for all.
-        output: Where the files go.
-        command: For the heading.
-
-    Returns:
-        One record a row, part, width and length.
-
-    Raises:
-        UsageError: An unknown row, or a length above the tokens.
-        GateError: A row is wrong.
-    """
-    if lengths[-1] > tokens:
-        raise UsageError(f"length {lengths[-1]} is more than --tokens={tokens}: one sequence must fit")
-    names = {part: chosen_rows(part, problem.backward, chosen) for part in parts}
-    for part in parts:
-        for width in widths:
-            check_rows(names[part], replace(problem, part=part, width=width))
-    title = heading(command, problem.device)
-    print(title)
+    """Run `python -m benchmarks attention`."""
+    device = set_up_device(options)
+    lengths = sorted(set(options.lengths))
+    if lengths[-1] > options.tokens:
+        raise UsageError(f"length {lengths[-1]} is more than --tokens={options.tokens}: one sequence must fit")
+    names = choose_rows(options.rows)
+    problems = [problem_of(options, device, part, width) for width in options.widths for part in options.parts]
+    for problem in problems:
+        check_rows(names, problem)
+    report = Report(options, device)
     records: list[Record] = []
-    document = {"tokens": tokens, "limits": asdict(limits), "rows": records}
-    for width in widths:
-        for length in lengths:
-            for part in parts:
-                one = replace(problem, part=part, width=width, length=length, n=tokens // length)
-                records += measure_rows(names[part], one, limits, records)
-            output.write(title, document, tables(records))
-    for table in tables(records):
-        print("\n" + table.markdown(), end="")
-    output.tell(output.write(title, document, tables(records), figures(records)))
-    return records
+    document = {"tokens": options.tokens, "rows": records}
+    for length in lengths:
+        for problem in problems:
+            one = replace(problem, length=length, n=options.tokens // length)
+            records += measure_rows(names, one, records, options.row_seconds, options.repeats)
+        report.write(document, tables(records))
+    report.finish(document, tables(records), plots(records))
 
 
-def chosen_rows(part: str, backward: bool, chosen: Sequence[str] | None) -> list[str]:
-    """The rows asked for, in the order of the tables; all without a choice.
+def choose_rows(chosen: Sequence[str] | None) -> list[str]:
+    """The chosen rows in the order of the tables; all without a choice.
 
     Raises:
-        UsageError: A row is not known.
+        UsageError: A row is unknown.
     """
-    everywhere = [name for p in PARTS for name in rows_of(p, backward=backward)]
     for name in chosen or ():
-        if name not in everywhere:
-            known = ", ".join(dict.fromkeys(everywhere))
-            raise UsageError(f"unknown row '{name}': known are {known}.{did_you_mean(name, everywhere)}")
-    return [name for name in rows_of(part, backward=backward) if not chosen or name in chosen]
+        if name not in ROWS:
+            raise UsageError(f"unknown row '{name}': known are {', '.join(ROWS)}.{did_you_mean(name, ROWS)}")
+    return [name for name in ROWS if not chosen or name in chosen]
 
 
-def measure_rows(names: Sequence[str], problem: Problem, limits: Limits, earlier: Sequence[Record]) -> list[Record]:
-    """Measure rows at one length: each alone first, then those that fit in turns.
+def measure_rows(
+    names: Sequence[str], problem: Problem, earlier: Sequence[Record], seconds: float, repeats: int
+) -> list[Record]:
+    """Measure rows at one length: first each alone, then all that fit in turns.
 
     Args:
         names: Rows.
-        problem: One part, width and length.
-        limits: Of each row.
-        earlier: Records at shorter lengths.
+        problem: Part, width, length and N.
+        earlier: Records at shorter lengths. A row that was skipped there is skipped here.
+        seconds: Limit of one call.
+        repeats: Samples of each row.
 
     Returns:
-        A record a row.
+        A record for each row.
     """
     where = {"part": problem.part, "width": problem.width, "length": problem.length, "n": problem.n}
+    late = status_of(TimeLimitError(), seconds)
+    here = [r for r in earlier if (r["part"], r["width"]) == (problem.part, problem.width)]
+    skipped = {r["row"] for r in here if r["status"] == late}
     records: dict[str, Record] = {}
-    for name in tqdm(names, desc=f"{problem.part} D={problem.width} L={problem.length}", ncols=100, disable=None):
-        same = [r for r in earlier if (r["row"], r["part"], r["width"]) == (name, problem.part, problem.width)]
-        status, found = limits.over_time, None
-        if not is_too_slow(same, problem.length, limits):
-            status, found = probe(name, problem, limits)
-        records[name] = {**where, "row": name, "status": status, **(found._asdict() if found else {})}
-    _add_timings({name: record for name, record in records.items() if record["status"] == "ok"}, problem, limits)
+    for name in tqdm(names, desc=f"{problem.part} D={problem.width} L={problem.length}", disable=None, leave=False):
+        alone = {"status": late} if name in skipped else probe(name, problem, seconds)
+        records[name] = {"row": name, **where, **alone}
+    builders = {}
+    for name, record in records.items():
+        if record["status"] == "ok" and problem.device.type == "cpu" and record["seconds"] > SAMPLES_FRACTION * seconds:
+            # The probe took the only sample of a slow row.
+            record |= {**dict.fromkeys(("median", "low", "high"), record["seconds"]), "samples": 1}
+        elif record["status"] == "ok":
+            builders[name] = lambda build=ROWS[name].build: build(problem)
+    for name, timing in time_in_turns(builders, repeats=repeats, device=problem.device, seconds=seconds).items():
+        records[name] |= timing
     for record in records.values():
         shown = f"{milliseconds(record['median'])} ms" if record["status"] == "ok" else record["status"]
         print(f"{problem.part:8} D={problem.width:<5} L={problem.length:<6} {record['row']:28} {shown}")
     return list(records.values())
 
 
-def is_too_slow(earlier: Sequence[Record], length: int, limits: Limits) -> bool:
-    """Whether a row would run past its limit, from its records at shorter lengths.
+def probe(name: str, problem: Problem, seconds: float, memory_mb: float | None = None) -> Record:
+    """Time and memory of the first call of a row; on the CPU in a fresh process with limits.
 
-    The growth between the last two lengths is taken to go on. After fewer than two nobody knows how a row grows: it is
-    tried, and stopped if need be.
+    Returns:
+        status, and if the call ended: seconds, extra_mb, held_mb (inputs and parameters) and output_mb.
     """
-    if any(record["status"] == limits.over_time for record in earlier):
-        return True
-    done = [(record["length"], record["median"]) for record in earlier if record["status"] == "ok"]
-    if len(done) < 2:
-        return False
-    (before, faster), (last, seconds) = done[-2:]
-    power = min(max(math.log(seconds / faster) / math.log(last / before), 0.0), 1.2)
-    return bool(seconds * (length / last) ** power > limits.seconds)
-
-
-def _add_timings(records: dict[str, Record], problem: Problem, limits: Limits) -> None:
-    """Time the rows that fit, and add the timings to their records; on the CPU the probe timed the slowest already."""
-    builders = rows_of(problem.part, backward=problem.backward)
-    calls: dict[str, Call] = {}
-    samples: dict[str, int] = {}
-    with memory_limit(limits.memory_mb):
-        for name, record in records.items():
-            try:
-                samples[name] = max(1, min(limits.repeats, int(SAMPLES_SHARE * limits.seconds / record["seconds"])))
-                if samples[name] == 1 < limits.repeats and problem.device.type == "cpu":
-                    record.update(Timing(record["seconds"], record["seconds"], record["seconds"], 1)._asdict())
-                    continue
-                case = builders[name](problem)
-                if record["seconds"] < WARM_UP_SECONDS:
-                    case()
-                calls[name] = as_cuda_graph(case) if limits.cuda_graph else case
-            except Exception as error:  # beside the inputs of the others it may not fit any more
-                record["status"] = status_of(error, limits)
-        seconds = {name: records[name]["seconds"] for name in calls}
-        timings = time_in_turns(calls, samples, device=problem.device, seconds=seconds)
-    for name, timing in timings.items():
-        if isinstance(timing, Exception):
-            records[name]["status"] = status_of(timing, limits)
+    arguments = (name, problem, torch.get_num_threads(), memory_mb or free_memory_mb())
+    try:
+        if problem.device.type == "cuda":
+            record = probe_here(*arguments)
         else:
-            records[name].update(timing._asdict())
+            record = in_fresh_process(probe_here, *arguments, seconds=seconds)
+        if record["seconds"] > seconds:
+            raise TimeLimitError
+    except Exception as error:
+        return {"status": status_of(error, seconds)}
+    return {"status": "ok", **record}
+
+
+def probe_here(name: str, problem: Problem, threads: int, memory_mb: float) -> Record:
+    """Build a row and call it once in this process; see `probe`."""
+    torch.set_num_threads(threads)
+    build = ROWS[name].build
+    build(replace(problem, **WARM_UP))()
+    case = build(problem)
+    if problem.device.type == "cpu":
+        limit_memory(memory_mb)
+    peak = peak_of_call(case, problem.device)
+    output_mb = problem.n * problem.length * problem.width * problem.dtype.itemsize / 2**20
+    return {**peak._asdict(), "held_mb": case.held_mb, "output_mb": output_mb}
+
+
+def _groups(records: Sequence[Record]) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(f"{record['part']}, D = {record['width']}", []).append(record)
+    return groups
+
+
+def tables(records: Sequence[Record]) -> list[Table]:
+    """Time, memory, and the speed against each reference, for every part and width."""
+    result = []
+    for what, group in _groups(records).items():
+        title = f"Time of {what}: ms, median [fastest, slowest] (samples)"
+        result.append(by_length(title, group, lambda r: f"{spread(r)} ({r['samples']})"))
+        title = f"Peak memory of {what}: MB above inputs and parameters (of these without the output)"
+        result.append(
+            by_length(
+                title, group, lambda r: f"{megabytes(r['extra_mb'])} ({megabytes(r['extra_mb'] - r['output_mb'])})"
+            )
+        )
+        for reference in (SDPA, NAIVE, LISA_NAIVE, LISA_ONE_PRODUCT):
+            rows = [r for r in group if r["row"] in (reference, *LISA_ROWS) or not reference.startswith("LISA")]
+            if any(r["row"] == reference for r in rows) and len({r["row"] for r in rows}) > 1:
+                result.append(compared(f"{what}: how many times as fast as", reference, rows))
+    return result
+
+
+def plots(records: Sequence[Record]) -> dict[str, list[Panel]]:
+    """Time, memory, and the speed against SDPA, over the length."""
+    figures: dict[str, list[Panel]] = {"time": [], "memory": [], "speedup": []}
+    for what, group in _groups(records).items():
+        figures["time"].append(Panel(what, "length L", "ms", lines(group, lambda r: r["median"] * 1e3)))
+        memory = lines(group, lambda r: max(r["extra_mb"], 0.1))
+        figures["memory"].append(Panel(what, "length L", "MB above inputs and parameters", memory))
+        base = {r["length"]: r["median"] for r in group if r["row"] == SDPA and r["status"] == "ok"}
+        speed = lines([r for r in group if r["length"] in base], lambda r, base=base: base[r["length"]] / r["median"])
+        figures["speedup"].append(Panel(what, "length L", f"times as fast as {SDPA}", speed))
+    return figures

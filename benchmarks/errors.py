@@ -1,5 +1,5 @@
-"""What a benchmark raises."""
+"""The error of the correctness checks."""
 
 
-class GateError(RuntimeError):
-    """A row does not compute what its reference computes; nothing was timed."""
+class CheckError(RuntimeError):
+    """The code to be timed computes a wrong result."""

@@ -1,7 +1,7 @@
-"""Everything that needs a GPU, in one go and within a budget: tests of the kernels, benchmarks, a short training.
+"""Everything that needs a GPU, within a budget of seconds: tests of the kernels, benchmarks, a short training.
 
-Each part is a process of its own that writes into the output folder as it goes; one that fails or runs out of its
-time is noted, and the next begins.
+Each part is its own process and writes into the output folder as it goes. A part that fails or runs out of its time is
+noted, and the next part starts.
 """
 
 import argparse
@@ -16,151 +16,123 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.machine import set_up_device
-from benchmarks.report import Output, Table, heading
-from recbole_lisa.errors import UsageError
+from benchmarks.options import add_number, set_up_device
+from benchmarks.report import Report, Table, write_text
 
 ROOT = Path(__file__).parents[1]
-PROGRAM = (sys.executable, "-m", "recbole_lisa")
-QUICK_ROWS = ("--rows", "LISA-128", "Transformer SDPA", "Transformer naive")
+PARTS = ("tests", "attention", "memory", "online", "step", "training")
+TESTS_WEIGHT = 1.5
+"""Time of the tests relative to that of every other part."""
+COMMANDS = {
+    "attention-float32": "attention",
+    "attention-bfloat16": "attention --widths 128 1024 --dtype bfloat16",
+    "attention-bfloat16-backward": "attention --dtype bfloat16 --backward",
+    "memory": "memory --budget_mb 16384",
+    "online": "online",
+    "step": "step",
+}
+QUICK_COMMANDS = {
+    "attention": "attention --lengths 8 16 --widths 8 --tokens 32 --items 20 --repeats 1 --rows LISA-128 LISA-256",
+    "memory": "memory --lengths 8 --width 8 --budget_mb 2 --items 20 --rows LISA-128 LISA-256",
+    "online": "online --lengths 8 --width 8 --repeats 1",
+    "step": "step --models LISASoft --batch 2 --length 5 --items 20 --repeats 1",
+}
 
 
 class Part(NamedTuple):
-    """One process.
-
-    Attributes:
-        name: Of its log and files.
-        words: The command.
-        weight: Its share of the time that is left, against the weights of the parts still to come.
-    """
+    """A process: name of its log and files, arguments after `python -m`, and its time relative to the other parts."""
 
     name: str
-    words: Sequence[str]
-    weight: float
+    arguments: Sequence[str]
+    weight: float = 1.0
 
 
 class Outcome(NamedTuple):
-    """How a part ended: "done", "failed (status N)", "stopped after N s" or "left out (why)"; and its seconds."""
+    """A part, how it ended ("done", "failed (status N)", "stopped after N s", "left out (why)"), and its seconds."""
 
-    part: Part
+    name: str
     status: str
-    seconds: float
+    seconds: float = 0.0
 
 
-def benchmark_parts(options: argparse.Namespace, folder: Path) -> list[Part]:
-    """The benchmarks, with their sizes."""
-    device = ("--device", options.device)
-    sizes: dict[str, tuple[str, ...]] = {"attention": (), "memory": ("--budget_mb", "16384"), "online": (), "step": ()}
-    variants: dict[str, tuple[str, ...]] = {
-        "attention-float32": ("--widths", "128"),
-        "attention-bfloat16": ("--widths", "128", "1024", "--dtype", "bfloat16"),
-        "attention-bfloat16-graph": ("--widths", "128", "1024", "--dtype", "bfloat16", "--cuda_graph"),
-        "attention-bfloat16-backward": ("--widths", "128", "--dtype", "bfloat16", "--backward"),
-    }
-    if options.device != "cuda":
-        del variants["attention-bfloat16-graph"]
-    if options.quick:
-        sizes = {
-            "attention": ("--lengths", "8", "16", "--tokens", "32", "--items", "20", *QUICK_ROWS),
-            "memory": ("--lengths", "8", "--width", "8", "--budget_mb", "2", "--items", "20", *QUICK_ROWS),
-            "online": ("--lengths", "8", "--width", "8", "--repeats", "1"),
-            "step": ("--models", "LISASoft", "--batch", "2", "--length", "5", "--items", "20", "--repeats", "1"),
-        }
-        variants = {"attention": ("--widths", "8", "--repeats", "1")}
-    parts = []
-    for verb in ("attention", "memory", "online", "step"):
-        for name, words in (variants if verb == "attention" else {verb: ()}).items():
-            output = ("--output", str(folder / name), *(["--overwrite"] if options.overwrite else []))
-            parts.append(
-                Part(name, (sys.executable, "-m", "benchmarks", verb, *sizes[verb], *words, *device, *output), 1.0)
-            )
-    return [part for part in parts if part.name.partition("-")[0] in options.parts]
-
-
-def other_parts(options: argparse.Namespace, folder: Path) -> tuple[list[Part], list[Part]]:
-    """The tests, and the trainings; none of what is not asked for or not there."""
-    tests: list[Part] = []
-    if "tests" in options.parts and Path(options.tests).is_dir():
-        words = (
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            "gpu",
-            "-p",
-            "no:cacheprovider",
-            str(Path(options.tests).resolve()),
-        )
-        tests.append(Part("tests", words, 1.5))
-    trainings: list[Part] = []
-    if "training" in options.parts and has_data(options.dataset, options.data_path):
-        for model in options.models:
-            settings = {
-                "model": model,
-                "dataset": options.dataset,
-                "protocol": "paper",
-                "epochs": options.epochs,
-                "use_gpu": options.device == "cuda",
-                "show_progress": False,
-                "result_file": folder / f"training-{model}.json",
-                "checkpoint_dir": folder / "saved",
-            }
-            if options.dataset != "ml-100k":
-                settings["data_path"] = Path(options.data_path).resolve()
-            words = (*PROGRAM, "run", *(f"--{key}={value}" for key, value in settings.items()))
-            trainings.append(Part(f"training-{model}", words, 1.0))
-    return tests, trainings
-
-
-def has_data(dataset: str, data_path: str) -> bool:
-    """Whether the interactions are there; ml-100k comes with RecBole."""
-    return dataset == "ml-100k" or Path(data_path, dataset, f"{dataset}.inter").is_file()
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of `gpu`."""
+    add = parser.add_argument
+    add("--device", choices=("cpu", "cuda"), default="cuda", help="default cuda; cpu tries the script")
+    add("--output", required=True, help="folder for every table, plot and log")
+    add_number(parser, "budget_s", 540, "seconds for everything")
+    add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default all")
+    add("--tests", default="tests", help="folder whose tests marked gpu are run, if it exists")
+    add("--dataset", default="ml-1m", help="data set of the trainings (default ml-1m)")
+    add("--data_path", default="dataset", help="folder that holds <dataset>/<dataset>.inter")
+    add("--models", nargs="+", default=["LISASoft", "LISABase", "Transformer"], help="models to train")
+    add_number(parser, "epochs", 5, "epochs of each training")
+    add("--quick", action="store_true", help="tiny sizes, to try the script itself")
+    add("--overwrite", action="store_true", help="replace files that exist")
+    parser.set_defaults(threads=None)
 
 
 def run(options: argparse.Namespace) -> None:
-    """`python -m benchmarks gpu`: see its --help."""
-    device = set_up_device(options.device, None)
-    folder = Path(options.output)
-    if folder.is_file() or options.output.endswith(".json"):
-        raise UsageError(f"--output={options.output} must be a folder")
-    output = Output(f"{options.output}/", "gpu", overwrite=options.overwrite)
-    deadline = time.monotonic() + options.budget_s
-    parts = folder.resolve() / "parts"
-    parts.mkdir(parents=True, exist_ok=True)
-    tests, trainings = other_parts(options, parts)
-    waiting = [*tests, *benchmark_parts(options, parts), *trainings]
-    left_out = []
-    if "tests" in options.parts and not tests:
-        left_out.append(Outcome(Part("tests", (), 0), f"left out (there is no folder {options.tests})", 0.0))
-    if "training" in options.parts and not trainings:
-        missing = Path(options.data_path, options.dataset, f"{options.dataset}.inter")
-        left_out.append(Outcome(Part("training", (), 0), f"left out (there is no {missing})", 0.0))
-    title = heading(options.command, device)
-    print(title)
-    outcomes: list[Outcome] = []
+    """Run `python -m benchmarks gpu`."""
+    device = set_up_device(options)
+    folder = Path(options.output).resolve()
+    options.output = str(folder / "gpu")
+    report = Report(options, device)
+    end = time.monotonic() + options.budget_s
+    (folder / "parts").mkdir(parents=True, exist_ok=True)
+    waiting, outcomes = parts_of(options, folder / "parts")
     while waiting:
-        share = waiting[0].weight / sum(part.weight for part in waiting)
-        outcomes.append(run_part(waiting.pop(0), parts, share * max(deadline - time.monotonic(), 0.0)))
-        print(f"{outcomes[-1].part.name:28} {outcomes[-1].status:24} {outcomes[-1].seconds:.0f} s", flush=True)
-        found = [outcome_table([*outcomes, *left_out]), *training_table(parts)]
-        document = {"parts": [outcome._asdict() for outcome in (*outcomes, *left_out)]}
-        files = output.write(title, document, found)
+        seconds = waiting[0].weight / sum(part.weight for part in waiting) * max(end - time.monotonic(), 0.0)
+        outcomes.append(run_part(waiting.pop(0), folder / "parts", seconds))
+        print(f"{outcomes[-1].name:28} {outcomes[-1].status:24} {outcomes[-1].seconds:.0f} s", flush=True)
+        report.write({"parts": [outcome._asdict() for outcome in outcomes]}, tables(outcomes, folder / "parts"))
+    report.finish({"parts": [outcome._asdict() for outcome in outcomes]}, tables(outcomes, folder / "parts"), {})
     collect(folder, outcomes)
-    for table in found:
-        print("\n" + table.markdown(), end="")
-    output.tell([*files, folder / "gpu.tar.gz"])
+
+
+def parts_of(options: argparse.Namespace, folder: Path) -> tuple[list[Part], list[Outcome]]:
+    """The parts to run, and those that are left out because their files are missing."""
+    tests, trainings, missing = [], [], []
+    if "tests" in options.parts:
+        arguments = ["pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", str(Path(options.tests).resolve())]
+        tests.append(Part("tests", arguments, TESTS_WEIGHT))
+        if not Path(options.tests).is_dir():
+            tests, missing = [], [Outcome("tests", f"left out (there is no folder {options.tests})")]
+    commands = QUICK_COMMANDS if options.quick else COMMANDS
+    device = [f"--device={options.device}", *(["--overwrite"] if options.overwrite else [])]
+    benchmarks = [
+        Part(name, ["benchmarks", *command.split(), *device, f"--output={folder / name}"])
+        for name, command in commands.items()
+        if name.partition("-")[0] in options.parts
+    ]
+    if "training" in options.parts:
+        file = Path(options.data_path, options.dataset, f"{options.dataset}.inter")
+        is_bundled = options.dataset == "ml-100k"  # comes with RecBole
+        shared = [f"--dataset={options.dataset}", "--protocol=paper", f"--epochs={options.epochs}"]
+        shared += [f"--use_gpu={options.device == 'cuda'}", "--show_progress=False", "--checkpoint_dir=saved"]
+        shared += [] if is_bundled else [f"--data_path={Path(options.data_path).resolve()}"]
+        for model in options.models if is_bundled or file.is_file() else ():
+            name = f"training-{model}"
+            result = f"--result_file={folder / name}.json"
+            trainings.append(Part(name, ["recbole_lisa", "run", f"--model={model}", *shared, result]))
+        if not trainings:
+            missing.append(Outcome("training", f"left out (there is no {file})"))
+    return [*tests, *benchmarks, *trainings], missing
 
 
 def run_part(part: Part, folder: Path, seconds: float) -> Outcome:
-    """Run one process in the folder, its output in a log; past its time it is stopped with its children."""
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    paths = [str(ROOT), *(os.path.abspath(path) for path in inherited if path)]  # the part runs in another folder
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
-    begun = time.monotonic()
+    """Run a process in the folder, with its output in a log; after its time it is stopped with its children."""
+    inherited = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *inherited]), "PYTHONUNBUFFERED": "1"}
+    start = time.monotonic()
     with (folder / f"{part.name}.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
-            part.words, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=environment, start_new_session=True
+            [sys.executable, "-m", *part.arguments],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
         )
         try:
             status = process.wait(timeout=seconds)
@@ -168,49 +140,39 @@ def run_part(part: Part, folder: Path, seconds: float) -> Outcome:
         except subprocess.TimeoutExpired:
             text = f"stopped after {seconds:.0f} s"
         finally:
-            _stop(process)
-    return Outcome(part, text, time.monotonic() - begun)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return Outcome(part.name, text, time.monotonic() - start)
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and the group that it leads."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def outcome_table(outcomes: Sequence[Outcome]) -> Table:
-    """One line a part."""
-    rows = [[o.part.name, o.status, f"{o.seconds:.0f}"] for o in outcomes]
-    return Table("Parts", ("part", "how it ended", "s"), rows)
-
-
-def training_table(folder: Path) -> list[Table]:
-    """Metrics and seconds of the trainings that came to an end; no table without any."""
-    rows = []
+def tables(outcomes: Sequence[Outcome], folder: Path) -> list[Table]:
+    """How each part ended, and the metrics and seconds of the trainings that ended."""
+    rows = [[outcome.name, outcome.status, f"{outcome.seconds:.0f}"] for outcome in outcomes]
+    result = [Table("Parts", ["part", "status", "s"], rows)]
+    trainings = []
     for file in sorted(folder.glob("training-*.json")):
-        result = json.loads(file.read_text(encoding="utf-8"))
-        metrics = [f"{result['test'][name]:.4f}" for name in ("hit@10", "ndcg@10")]
-        seconds = (f"{result['seconds_per_epoch']:.2f}", f"{result['seconds']:.0f}")
-        rows.append([file.stem.removeprefix("training-"), str(result["epochs_run"]), *metrics, *seconds])
-    columns = ("model", "epochs", "HR@10", "NDCG@10", "s an epoch", "s in all")
-    return [Table("Trainings", columns, rows)] if rows else []
+        run = json.loads(file.read_text(encoding="utf-8"))
+        cells = [str(run["epochs_run"]), *(f"{run['test'][name]:.4f}" for name in ("hit@10", "ndcg@10"))]
+        cells += [f"{run['seconds_per_epoch']:.2f}", f"{run['seconds']:.0f}"]
+        trainings.append([file.stem.removeprefix("training-"), *cells])
+    columns = ["model", "epochs", "HR@10", "NDCG@10", "s an epoch", "s in all"]
+    return [*result, Table("Trainings", columns, trainings)] if trainings else result
 
 
 def collect(folder: Path, outcomes: Sequence[Outcome]) -> None:
-    """Append the parts' tables to gpu.md, and the end of the logs of those that failed; pack everything."""
-    texts = []
-    for outcome in outcomes:
-        table, log = (folder / "parts" / f"{outcome.part.name}{ending}" for ending in (".md", ".log"))
+    """Append to gpu.md the tables of the parts and the end of the logs of failed ones; pack everything."""
+    texts = [(folder / "gpu.md").read_text(encoding="utf-8")]
+    for name, status, _ in outcomes:
+        table, log = (folder / "parts" / f"{name}{ending}" for ending in (".md", ".log"))
         if table.is_file():
-            text = "\n".join(x for x in table.read_text(encoding="utf-8").splitlines() if not x.startswith("!["))
-            texts.append(f"\n## {outcome.part.name}\n\n{text}\n")
-        if outcome.status != "done" or outcome.part.name == "tests":
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:]
-            texts.append(f"\n## {outcome.part.name}: end of the log\n\n```\n" + "\n".join(lines) + "\n```\n")
-    with (folder / "gpu.md").open("a", encoding="utf-8") as stream:
-        stream.writelines(texts)
+            lines = [line for line in table.read_text(encoding="utf-8").splitlines() if not line.startswith("![")]
+            texts.append(f"\n## {name}\n\n" + "\n".join(lines) + "\n")
+        if log.is_file() and (status != "done" or name == "tests"):
+            end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
+            texts.append(f"\n## {name}: end of the log\n\n```\n{end}\n```\n")
+    write_text(folder / "gpu.md", "".join(texts))
     with tarfile.open(folder / "gpu.tar.gz", "w:gz") as archive:
-        for file in sorted(file for file in (folder / "parts").iterdir() if file.is_file()):
-            archive.add(file, arcname=f"parts/{file.name}")
-        archive.add(folder / "gpu.md", arcname="gpu.md")
+        for file in sorted([folder / "gpu.md", *(file for file in (folder / "parts").iterdir() if file.is_file())]):
+            archive.add(file, arcname=str(file.relative_to(folder)))
+    print(f"written: {folder / 'gpu.tar.gz'}")

@@ -1,263 +1,193 @@
-"""How every benchmark measures: warm-up, median and spread of time, peak memory, limits on both."""
+"""Time and peak memory of calls: samples in turns, fresh processes, limits."""
 
 import contextlib
 import gc
+import math
 import multiprocessing
+import signal
 import statistics
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import psutil
 import torch
-from tqdm import tqdm
 
 from recbole_lisa.environment import give_back_freed_memory, peak_memory_mb
 
-try:
-    import resource
-except ImportError:  # Windows has no such module
-    resource = None  # type: ignore[assignment]
-
 SAMPLE_SECONDS = 0.1
-"""A sample lasts at least this long: short calls are repeated inside it, so that clock and launch cost little.
-
-Such a call also runs once before each sample, untimed: in between other calls have emptied the caches.
-"""
+"""Least duration of a sample. Short calls are repeated inside it, so that the clock and the launch cost little."""
 MAX_CALLS_PER_SAMPLE = 2000
-START_SECONDS = 60.0
-"""What a fresh process may take to start and to build its inputs, beyond the time for its call."""
-Call = Callable[[], object]
-Name = TypeVar("Name", bound=Hashable)
+SAMPLES_FRACTION = 0.2
+"""A row gets no more samples after this fraction of the time limit of one call."""
+START_SECONDS = 60
+"""Time for a fresh process to start and to build its inputs, added to the limit of its call."""
 CPU = torch.device("cpu")
+OUT_OF_MEMORY = "out of memory"
+Call = Callable[[], object]
+Record = dict[str, Any]
+Name = TypeVar("Name", bound=Hashable)
+T = TypeVar("T")
 
 
-class Timing(NamedTuple):
-    """Seconds of one call: median, fastest and slowest of the samples, and how many samples there are."""
-
-    median: float
-    low: float
-    high: float
-    samples: int
+class TimeLimitError(RuntimeError):
+    """A call ran past its limit."""
 
 
 class Peak(NamedTuple):
-    """One call on its own: seconds, and MB that it took at most above what was held before."""
+    """Seconds of one call, and MB that it took at most above what was held before."""
 
     seconds: float
     extra_mb: float
 
 
-class TimeLimitError(RuntimeError):
-    """A call ran past its limit and was stopped."""
-
-
-def time_calls(call: Call, *, repeats: int, device: torch.device = CPU) -> Timing:
-    """Time one call: one warm-up, then `repeats` samples.
-
-    Raises:
-        Exception: What the call raises.
-    """
-    call()
-    found = time_in_turns({"call": call}, {"call": repeats}, device=device)["call"]
-    if isinstance(found, Exception):
-        raise found
-    return found
-
-
 def time_in_turns(
-    calls: Mapping[Name, Call],
-    samples: Mapping[Name, int],
-    *,
-    device: torch.device,
-    seconds: Mapping[Name, float] | None = None,
-    title: str = "timing",
-) -> dict[Name, Timing | Exception]:
-    """Time several calls in turns, so that a machine that slows down for a while slows them all.
+    builders: Mapping[Name, Callable[[], Call]], *, repeats: int, device: torch.device = CPU, seconds: float = math.inf
+) -> dict[Name, Record]:
+    """Time several calls in turns, so that a busy machine slows all of them alike.
+
+    Before a sample of a short call the call runs once untimed, because the calls in between have emptied the caches.
 
     Args:
-        calls: What to time, by name; warmed up already.
-        samples: How often each is timed, at least 1.
-        device: Where the calls run; a GPU is waited for.
-        seconds: About how long each call takes; without it one more call of each tells.
-        title: What the progress bar says in front.
+        builders: Name -> function that makes the inputs and returns the call.
+        repeats: Samples of each call; a slow call has fewer, at least 1.
+        device: Where the calls run.
+        seconds: Limit of one call.
 
     Returns:
-        A Timing for every name, or what its call raised.
+        Name -> status, see `status_of`; if it is "ok", also median, low and high (seconds a call) and samples.
     """
-    inside: dict[Name, int] = {}
-    found: dict[Name, list[float]] = {name: [] for name in calls}
-    failed: dict[Name, Exception] = {}
-    for turn in tqdm(range(max(samples.values(), default=0)), desc=title, ncols=100, disable=None, leave=False):
-        for name, call in calls.items():
-            if name in failed or turn >= samples[name]:
+    records: dict[Name, Record] = {name: {"status": "ok"} for name in builders}
+    calls: dict[Name, tuple[Call, int]] = {}
+    samples: dict[Name, list[float]] = {name: [] for name in builders}
+    for turn in range(repeats + 1):
+        for name, build in builders.items():
+            if records[name]["status"] != "ok":
                 continue
             try:
-                if name not in inside:
-                    inside[name] = _calls_per_sample(seconds[name] if seconds else seconds_of(call, 1, device))
-                if inside[name] > 1 < len(calls):
-                    call()
-                found[name].append(seconds_of(call, inside[name], device))
+                if not turn:
+                    calls[name] = _warm_up(build(), device, seconds)
+                    continue
+                call, n_calls = calls[name]
+                if sum(samples[name]) * n_calls < SAMPLES_FRACTION * seconds:
+                    if n_calls > 1 and len(calls) > 1:
+                        call()
+                    samples[name].append(seconds_of(call, n_calls, device))
             except Exception as error:
-                failed[name] = error
-    timings = {name: _timing(x) for name, x in found.items() if name not in failed}
-    return {**timings, **failed}
+                records[name]["status"] = status_of(error, seconds)
+    for name, record in records.items():
+        if record["status"] == "ok":
+            times = samples[name]
+            record |= {"median": statistics.median(times), "low": min(times), "high": max(times), "samples": len(times)}
+    return records
 
 
-def _timing(seconds: list[float]) -> Timing:
-    return Timing(statistics.median(seconds), min(seconds), max(seconds), len(seconds))
+def _warm_up(call: Call, device: torch.device, limit: float) -> tuple[Call, int]:
+    """Run a call twice, and choose the number of calls in a sample from the second run."""
+    call()
+    seconds = max(seconds_of(call, 1, device), 1e-9)
+    if seconds > limit:
+        raise TimeLimitError
+    return call, max(1, min(MAX_CALLS_PER_SAMPLE, round(SAMPLE_SECONDS / seconds)))
 
 
-def _calls_per_sample(seconds: float) -> int:
-    return max(1, min(MAX_CALLS_PER_SAMPLE, round(SAMPLE_SECONDS / max(seconds, 1e-9))))
+def time_calls(calls: Mapping[Name, Call], *, repeats: int) -> dict[Name, Record]:
+    """`time_in_turns` on the CPU for calls that exist; a call that fails raises a RuntimeError."""
+    records = time_in_turns({name: lambda call=call: call for name, call in calls.items()}, repeats=repeats)
+    for name, record in records.items():
+        if record["status"] != "ok":
+            raise RuntimeError(f"{name}: {record['status']}")
+    return records
 
 
-def seconds_of(call: Call, times: int, device: torch.device) -> float:
-    """Seconds of one of `times` calls in a row; a GPU is waited for."""
-    if device.type == "cuda":
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize(device)
-        start.record()
-        for _ in range(times):
-            call()
-        end.record()
-        torch.cuda.synchronize(device)
-        return float(start.elapsed_time(end)) / 1e3 / times
-    begun = time.perf_counter()
-    for _ in range(times):
+def seconds_of(call: Call, n_calls: int, device: torch.device) -> float:
+    """Seconds of one of several calls in a row; waits for a GPU."""
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(n_calls):
         call()
-    return (time.perf_counter() - begun) / times
+    synchronize()
+    return (time.perf_counter() - start) / n_calls
 
 
-def as_cuda_graph(call: Call) -> Call:
-    """Record a call once, so that it can be replayed without Python and the launch of each kernel.
+def peak_of_call(call: Call, device: torch.device = CPU) -> Peak:
+    """Call once and measure the memory that it takes: of torch's allocator on a GPU, else of this process.
 
-    Args:
-        call: Runs on the GPU without waiting for it.
-
-    Returns:
-        The replay.
-
-    Raises:
-        RuntimeError: The call waits for the GPU, which no graph can hold.
+    On the CPU, use it in a fresh process: memory that earlier calls freed would hide the peak.
     """
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # what is made on the first calls must not be recorded
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = call()
-
-    def replay() -> object:
-        graph.replay()
-        return kept
-
-    return replay
-
-
-def peak_of_call(call: Call, device: torch.device, memory_mb: float | None = None) -> Peak:
-    """Call once and see how much memory it takes: the allocator's on a GPU, else this process's resident memory.
-
-    Args:
-        call: What to call. On the CPU this should be a fresh process, or what earlier calls freed hides the peak.
-        device: Where it runs.
-        memory_mb: On the CPU, what it may take at most.
-    """
+    gc.collect()
     if device.type == "cuda":
-        gc.collect()
         torch.cuda.empty_cache()
-        torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         seconds = seconds_of(call, 1, device)
         return Peak(seconds, (torch.cuda.max_memory_allocated(device) - before) / 2**20)
-    gc.collect()
     give_back_freed_memory()
-    _forget_peak()
+    with contextlib.suppress(OSError):  # Linux restarts the peak; elsewhere that of building the inputs stays in it
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     resident = psutil.Process().memory_info().rss / 2**20
-    with memory_limit(memory_mb):
-        seconds = seconds_of(call, 1, device)
+    seconds = seconds_of(call, 1, device)
     return Peak(seconds, max(peak_memory_mb() - resident, 0.0))
 
 
-def _forget_peak() -> None:
-    """Let Linux restart the peak from the present size; elsewhere the peak of building the inputs stays in it."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+def status_of(error: Exception, seconds: float) -> str:
+    """Text of a table for a row that raised: "out of memory", "skipped (over N s)" or "failed (why)"."""
+    if isinstance(error, TimeLimitError):
+        return f"skipped (over {seconds:g} s)"
+    # torch's CPU allocator raises a plain RuntimeError.
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+        return OUT_OF_MEMORY
+    return f"failed ({str(error).partition(chr(10))[0][:80]})"
 
 
-@contextlib.contextmanager
-def memory_limit(extra_mb: float | None) -> Iterator[None]:
-    """Let allocations fail, instead of filling the machine, once this process takes `extra_mb` more than now."""
-    if extra_mb is None or resource is None:
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+def free_memory_mb() -> float:
+    """MB that a row may take on the CPU: 70% of what is free."""
+    return 0.7 * psutil.virtual_memory().available / 2**20
+
+
+def limit_memory(extra_mb: float) -> None:
+    """Let allocations fail, instead of filling the machine, when this process takes `extra_mb` more than now."""
+    import resource  # Windows has no such module
+
     limit = psutil.Process().memory_info().vms + int(extra_mb * 2**20)
-    resource.setrlimit(resource.RLIMIT_AS, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: on a GPU, in Python, or in torch's CPU allocator, which has no class for it."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
-
-
-def in_fresh_process(call: Callable[..., Any], *args: Any, seconds: float | None = None) -> Any:
-    """Call a function in a process of its own.
+def in_fresh_process(function: Callable[..., T], *args: Any, seconds: float | None = None) -> T:
+    """Call a function at the top of a module in its own process.
 
     Args:
-        call: A function at the top of a module.
-        *args: What can be pickled.
-        seconds: Limit; the start of the process is not counted strictly (START_SECONDS come on top).
+        function: What to call.
+        *args: Values that can be pickled.
+        seconds: Limit of the call, to which START_SECONDS are added.
 
     Returns:
-        What the function returns.
+        What the function returns; an exception of the function is raised here.
 
     Raises:
-        TimeLimitError: It ran past the limit and was stopped.
-        MemoryError: The process was killed by the system.
-        Exception: Whatever the function raises.
+        TimeLimitError: The call ran past the limit.
+        MemoryError: The process was killed: the system does so when memory is short.
     """
     methods = multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if "forkserver" in methods:  # what the first function needs is then imported once, not in every process
-        context.set_forkserver_preload([call.__module__])
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(sender, call, args), daemon=True)
-    process.start()
-    sender.close()
-    try:
-        if not receiver.poll(None if seconds is None else seconds + START_SECONDS):
-            raise TimeLimitError(f"still running after {seconds:.0f} s")
-        answer, error = receiver.recv()
-    except EOFError:
-        process.join()
-        kind = MemoryError if process.exitcode == -9 else RuntimeError
-        raise kind(f"the process ended with status {process.exitcode} and no answer") from None
-    finally:
-        process.kill()
-        process.join()
-        receiver.close()
-    if error is not None:
-        raise error
-    return answer
+    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if "forkserver" in methods:  # the server imports the module once, for all processes
+        context.set_forkserver_preload([function.__module__])
+    limit = None if seconds is None else math.ceil(seconds + START_SECONDS)
+    start = time.monotonic()
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        try:
+            return pool.submit(_call_with_alarm, limit, function, *args).result()
+        except BrokenProcessPool as error:
+            if limit is not None and time.monotonic() - start >= limit:
+                raise TimeLimitError from error
+            raise MemoryError("the process was killed") from error
 
 
-def _answer(sender: Connection, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    answer: tuple[Any, Exception | None]
-    try:
-        answer = call(*args), None
-    except Exception as error:
-        # A class with a constructor of its own may not travel; its text does.
-        kind = MemoryError if is_out_of_memory(error) else RuntimeError
-        answer = None, kind(f"{type(error).__name__}: {error}")
-    sender.send(answer)
+def _call_with_alarm(seconds: int | None, function: Callable[..., T], *args: Any) -> T:
+    if seconds is not None:
+        signal.alarm(seconds)  # the signal ends this process
+    return function(*args)

@@ -1,123 +1,191 @@
-"""One step of a session at growing histories: LISA's constant state beside kept keys and values, and nothing kept."""
+"""One step of a session after growing histories: LISA's constant state beside cached keys and values, and no cache."""
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, scaled_dot_product_attention
 
-from benchmarks.attention import is_too_slow
-from benchmarks.machine import Limits, memory_budget, set_up_device
-from benchmarks.measure import Call, memory_limit, seconds_of, time_in_turns
-from benchmarks.plots import Figure, Panel
-from benchmarks.probe import status_of
-from benchmarks.report import Output, Table, heading, megabytes, milliseconds, ratio
-from benchmarks.sessions import CACHED, GATE_LENGTH, ROWS, Session, check_steps
+from benchmarks.errors import CheckError
+from benchmarks.measure import CPU, Call, Record, time_in_turns
+from benchmarks.options import add_list, add_machine, add_number, set_up_device
+from benchmarks.report import Panel, Report, Table, by_length, compared, lines, megabytes, spread
+from recbole_lisa.attention import FullAttention, LinearAttention, LISAAttention
+from recbole_lisa.attention.base import CodedSequences
+from recbole_lisa.ops.lisa.attention import read_histogram
+from recbole_lisa.ops.lisa.histogram import histogram_step
+from recbole_lisa.ops.quantize import Quantized
 
-Record = dict[str, Any]
-
-
-def run(options: argparse.Namespace) -> None:
-    """`python -m benchmarks online`: see its --help."""
-    device = set_up_device(options.device, options.threads)
-    output = Output(options.output, "online", overwrite=options.overwrite)
-    memory_mb = memory_budget(options.memory_mb, device)
-    limits = Limits(options.row_seconds, memory_mb, options.repeats, torch.get_num_threads())
-    title = heading(options.command, device)
-    records: list[Record] = []
-    document = {"users": options.users, "width": options.width, "limits": asdict(limits), "rows": records}
-    with torch.no_grad():
-        check_steps(Session(2, GATE_LENGTH, options.width, options.decay, device))
-        print(title)
-        for length in sorted(set(options.lengths)):
-            records += measure_steps(
-                Session(options.users, length, options.width, options.decay, device), limits, records
-            )
-            output.write(title, document, tables(records))
-    for table in tables(records):
-        print("\n" + table.markdown(), end="")
-    output.tell(output.write(title, document, tables(records), figures(records)))
+N_CODEBOOKS, N_CODEWORDS, N_ITEMS = 8, 32, 3417
+CACHED = "Transformer, keys and values cached"
+CHECK_LENGTH, TOLERANCE = 41, 1e-4
 
 
-def measure_steps(session: Session, limits: Limits, earlier: Sequence[Record]) -> list[Record]:
-    """Time one step of every row after histories of one length, in turns.
+@dataclass(frozen=True)
+class Session:
+    """Users N after histories of L random items: width D, LISA's decay, device."""
+
+    users: int
+    length: int
+    width: int
+    decay: float = 0.1
+    device: torch.device = CPU
+
+    def vectors(self) -> tuple[Tensor, Tensor]:
+        """The history and the new item, (N, L + 1, D), and the mask without padding."""
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(self.users, self.length + 1, self.width, generator=generator).to(self.device)
+        return x, torch.ones(x.shape[:2], dtype=torch.bool, device=self.device)
+
+
+class Step(NamedTuple):
+    """A row: the step, which returns (N, D), the state that it needs, and the same output computed from scratch."""
+
+    call: Callable[[], Tensor]
+    state: Sequence[Tensor]
+    from_scratch: Callable[[], Tensor]
+
+
+def lisa_step(session: Session, *, cache_tables: bool) -> Step:
+    """LISA-256: look up the codes of the new item, update the histogram and read it.
 
     Args:
         session: The users.
-        limits: Of each row.
-        earlier: Records at shorter histories.
-
-    Returns:
-        A record a row.
+        cache_tables: Compute the inner-product table and the projected codebooks once, as the paper does; False: the
+            module's own step, which computes them from its parameters each time.
     """
-    records: dict[str, Record] = {name: {"row": name, "length": session.length, "status": "ok"} for name in ROWS}
-    calls: dict[str, Call] = {}
-    samples: dict[str, int] = {}
-    with memory_limit(limits.memory_mb):
-        for name, record in records.items():
-            if is_too_slow([r for r in earlier if r["row"] == name], session.length, limits):
-                record["status"] = limits.over_time
-                continue
-            try:
-                step = ROWS[name](session)
-                step.call()  # warm-up
-                seconds = seconds_of(step.call, 1, session.device)
-                samples[name] = max(1, min(limits.repeats, int(limits.seconds / seconds)))
-                calls[name], record["state_mb"] = step.call, step.state_mb
-            except Exception as error:
-                record["status"] = status_of(error, limits)
-        title = f"history {session.length:,}"
-        timings = time_in_turns(calls, samples, device=session.device, title=title)
-    for name, timing in timings.items():
-        if isinstance(timing, Exception):
-            records[name]["status"] = status_of(timing, limits)
-        else:
-            records[name].update(timing._asdict())
-    for record in records.values():
-        shown = f"{milliseconds(record['median'])} ms" if record["status"] == "ok" else record["status"]
-        print(f"L={record['length']:<8} {record['row']:34} {shown}")
-    return list(records.values())
+    torch.manual_seed(3)
+    sizes = {"hidden_size": session.width, "n_codebooks": N_CODEBOOKS, "n_codewords": N_CODEWORDS}
+    module = LISAAttention(**sizes, decay=session.decay).to(session.device).eval()
+    codes = torch.randint(0, N_CODEWORDS, (N_ITEMS, N_CODEBOOKS)).to(session.device, torch.uint8)
+    items = torch.randint(1, N_ITEMS, (session.users, session.length + 1)).to(session.device)
+    valid, nothing = torch.ones_like(items, dtype=torch.bool), codes.new_empty(0)
+    distinct = Quantized(codes, codes.new_empty(N_ITEMS, 0), nothing)
+    histogram = module.state_of(CodedSequences(items[:, :-1], distinct), valid[:, 1:]).histogram.float()
+    state = module.init_state(session.users)._replace(histogram=histogram)
+    table, values = module.table_and_values()
+    decay = torch.tensor(session.decay, dtype=torch.float64, device=session.device)
+
+    def call() -> Tensor:
+        query = codes[items[:, -1]].long()  # (N, B)
+        keys = one_hot(query, N_CODEWORDS).to(histogram.dtype)  # (N, B, W)
+        if not cache_tables:
+            return module.step(state, Quantized(query, keys, nothing))[0]
+        return read_histogram(histogram_step(state.histogram, keys, decay), query, table, values)
+
+    return Step(call, [histogram], lambda: module.last(CodedSequences(items, distinct), valid))
+
+
+def transformer_step(session: Session, *, cache: bool) -> Step:
+    """The Transformer: with cached keys and values, or with the vectors of the history alone.
+
+    With the cache, a step computes one new key and value, and one query over all.
+    """
+    torch.manual_seed(3)
+    module = FullAttention(hidden_size=session.width).to(session.device).eval()
+    x, valid = session.vectors()
+    if not cache:
+        return Step(lambda: module.last(x, valid), [x], lambda: module(x, valid)[:, -1])
+    new = x[:, -1:].clone()
+    keys, values = module.key(x), module.value(x)  # (N, L + 1, D); the step writes the last position
+
+    def call() -> Tensor:
+        keys[:, -1:], values[:, -1:] = module.key(new), module.value(new)
+        attended = scaled_dot_product_attention(module.query(new), keys, values)
+        out: Tensor = module.output(attended).squeeze(1)
+        return out
+
+    return Step(call, [keys, values], lambda: module.last(x, valid))
+
+
+def linear_step(session: Session) -> Step:
+    """LinearTransformer: update its (D, D) state."""
+    torch.manual_seed(3)
+    module = LinearAttention(hidden_size=session.width).to(session.device).eval()
+    x, valid = session.vectors()
+    state = module.state_of(x[:, :-1], valid[:, 1:])
+    state = type(state)(*(part.float() for part in state))
+    return Step(lambda: module.step(state, x[:, -1])[0], list(state), lambda: module.last(x, valid))
+
+
+ROWS: dict[str, Callable[[Session], Step]] = {
+    "LISA-256": partial(lisa_step, cache_tables=False),
+    "LISA-256, tables cached": partial(lisa_step, cache_tables=True),
+    CACHED: partial(transformer_step, cache=True),
+    "Transformer, no cache": partial(transformer_step, cache=False),
+    "LinearTransformer": linear_step,
+}
+
+
+def check_steps(session: Session) -> None:
+    """Compare every step with the same attention computed from scratch.
+
+    Raises:
+        CheckError: One differs.
+    """
+    for name, build in ROWS.items():
+        step = build(session)
+        actual, expected = step.call(), step.from_scratch()
+        error = float((actual - expected).abs().max() / expected.abs().max())
+        if not error <= TOLERANCE:
+            raise CheckError(
+                f"the step of {name} is wrong, nothing was timed: it differs by {error:.2g} of the largest number from "
+                f"attention over the whole history of {session.length}, {TOLERANCE} is allowed"
+            )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of `online`."""
+    add_list(parser, "lengths", [128, 2048, 16384, 65536, 1048576], "items in the history")
+    add_number(parser, "width", 128, "D")
+    add_number(parser, "users", 1, "users in one batch")
+    add_number(parser, "decay", 0.1, "decay of LISA's histogram")
+    add_number(parser, "row_seconds", 20.0, "skip a row at a length where one step takes longer")
+    add_machine(parser, repeats=25)
+
+
+@torch.no_grad()
+def run(options: argparse.Namespace) -> None:
+    """Run `python -m benchmarks online`."""
+    device = set_up_device(options)
+    check_steps(Session(2, CHECK_LENGTH, options.width, options.decay, device))
+    report = Report(options, device)
+    records: list[Record] = []
+    for length in sorted(set(options.lengths)):
+        session = Session(options.users, length, options.width, options.decay, device)
+        records += measure_steps(session, repeats=options.repeats, seconds=options.row_seconds)
+        report.write({"rows": records}, tables(records))
+    time = lines(records, lambda record: record["median"] * 1e3)
+    state = lines(records, lambda record: record["state_mb"])
+    panels = [
+        Panel("one step", "items in the history", "ms", time),
+        Panel("state", "items in the history", "MB", state),
+    ]
+    report.finish({"users": options.users, "rows": records}, tables(records), {"length": panels})
+
+
+def measure_steps(session: Session, *, repeats: int, seconds: float) -> list[Record]:
+    """Time one step of every row after histories of one length, in turns; a record for each row."""
+    records: dict[str, Record] = {name: {"row": name, "length": session.length} for name in ROWS}
+
+    def build(name: str) -> Call:
+        step = ROWS[name](session)
+        records[name]["state_mb"] = sum(x.nbytes for x in step.state) / 2**20
+        return step.call
+
+    builders = {name: partial(build, name) for name in ROWS}
+    timings = time_in_turns(builders, repeats=repeats, device=session.device, seconds=seconds)
+    return [records[name] | timing for name, timing in timings.items()]
 
 
 def tables(records: Sequence[Record]) -> list[Table]:
-    """Time of a step, what must be kept, and the time against the Transformer's with kept keys and values."""
-    lengths = list(dict.fromkeys(record["length"] for record in records))
-    at = {(record["row"], record["length"]): record for record in records}
-    columns = ["", *(f"L = {length:,}" for length in lengths)]
-
-    def table(title: str, cell: Callable[[Record], str]) -> Table:
-        rows = [
-            [name, *(cell(r) if r["status"] == "ok" else r["status"] for r in (at[name, length] for length in lengths))]
-            for name in ROWS
-        ]
-        return Table(title, columns, rows)
-
-    def speed(record: Record) -> str:
-        cached = at[CACHED, record["length"]]
-        return ratio(cached["median"] / record["median"]) if cached["status"] == "ok" else "-"
-
-    def time(record: Record) -> str:
-        low, high = milliseconds(record["low"]), milliseconds(record["high"])
-        return f"{milliseconds(record['median'])} [{low}, {high}]"
-
+    """Time of a step, size of the state, and the time against the Transformer's with a cache."""
     return [
-        table("One step after a history of L items: ms, median [fastest, slowest]", time),
-        table("Kept between steps: MB", lambda record: megabytes(record["state_mb"])),
-        table(f"How many times as fast as {CACHED}", speed),
+        by_length("One step after a history of L items: ms, median [fastest, slowest]", records, spread),
+        by_length("State between steps: MB", records, lambda record: megabytes(record["state_mb"])),
+        compared("How many times as fast as", CACHED, records),
     ]
-
-
-def figures(records: Sequence[Record]) -> list[Figure]:
-    """Time of a step and size of the state against the history."""
-    done = [record for record in records if record["status"] == "ok"]
-    time: dict[str, list[tuple[float, float]]] = {}
-    state: dict[str, list[tuple[float, float]]] = {}
-    for record in done:
-        time.setdefault(record["row"], []).append((record["length"], record["median"] * 1e3))
-        state.setdefault(record["row"], []).append((record["length"], record["state_mb"]))
-    panels = [
-        Panel("one step", "items in the history", "ms", time),
-        Panel("kept between steps", "items in the history", "MB", state),
-    ]
-    return [Figure("length", panels)]

@@ -1,21 +1,21 @@
-"""What a benchmark leaves: a heading that says what ran where, tables, a JSON file, a Markdown file, plots."""
+"""What a benchmark prints and writes: a heading, tables, a JSON file, a Markdown file, plots."""
 
-import importlib.util
+import argparse
 import json
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from tabulate import tabulate
 
-from benchmarks.plots import Figure, draw
+from benchmarks.measure import Record
 from recbole_lisa import __version__
+from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer, check_output
-
-NO_PLOTS = "matplotlib is not installed, so no plot is drawn: pip install 'recbole-lisa[bench]'"
 
 
 class Table(NamedTuple):
@@ -26,114 +26,163 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
-        """The table with its columns aligned, readable on a terminal too."""
-        lines = [list(self.columns), *map(list, self.rows)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
-        text = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |" for line in lines]
-        text.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
-        return f"{self.title}\n\n" + "\n".join(text) + "\n"
+        """Title and aligned Markdown table."""
+        body = tabulate(self.rows, self.columns, tablefmt="github", disable_numparse=True)
+        return f"{self.title}\n\n{body}\n"
 
 
-class Output:
-    """Where the files go.
+class Panel(NamedTuple):
+    """One plot.
 
-    Args:
-        option: A folder (it exists, or the text ends with a slash), a prefix of file names, or the name of a .json
-            file, which is then the only one written; None writes nothing.
-        name: File name inside a folder.
-        overwrite: Whether existing files may be replaced.
-
-    Raises:
-        UsageError: See `check_output`.
+    Attributes:
+        title: Text above the axes.
+        x_label: Name and unit.
+        y_label: Name and unit.
+        series: Name of a line -> its points (x, y), or (x, y, low, high) with error bars.
+        log: Both axes are logarithmic, with a tick at every x.
+        levels: Name of a line -> y of a dotted horizontal line in its colour.
     """
 
-    def __init__(self, option: str | None, name: str, *, overwrite: bool = False) -> None:
-        self.json_only = option is not None and option.endswith(".json")
-        self.prefix: Path | None = None
-        if option is None:
-            return
-        if not option or option.endswith(("/", "\\")) or Path(option).is_dir():
-            self.prefix = Path(option, name)
-        else:
-            self.prefix = Path(option.removesuffix(".json"))
-        for ending in (".json",) if self.json_only else (".json", ".md"):
-            check_output(self._file(ending), overwrite=overwrite)
-        if not self.json_only and importlib.util.find_spec("matplotlib") is None:
-            print(NO_PLOTS)
+    title: str
+    x_label: str
+    y_label: str
+    series: Mapping[str, Sequence[tuple[float, ...]]]
+    log: bool = True
+    levels: Mapping[str, float] = {}
 
-    def _file(self, ending: str) -> Path:
-        assert self.prefix is not None
-        return self.prefix.with_name(self.prefix.name + ending)
 
-    def write(
-        self, heading: str, document: Mapping[str, Any], tables: Sequence[Table], figures: Sequence[Figure] = ()
-    ) -> list[Path]:
-        """Write all files, over those of an earlier call.
+class Report:
+    """The heading, tables and files of one benchmark; prints the heading.
 
-        Args:
-            heading: See `heading`.
-            document: What else the JSON file holds.
-            tables: For the Markdown file.
-            figures: One PNG file each, shown in the Markdown file.
+    Args:
+        options: command, output and overwrite.
+        device: Where the benchmark runs.
 
-        Returns:
-            The files.
-        """
-        if self.prefix is None:
-            return []
-        files = [self._file(".json")]
-        with atomic_writer(files[0]) as stream:
-            stream.write((json.dumps({"header": heading, **document}, indent=2) + "\n").encode())
-        if self.json_only:
-            return files
-        pictures = []
-        if importlib.util.find_spec("matplotlib") is not None:
-            for figure in figures:
-                pictures.append((figure.name, self._file(f"-{figure.name}.png")))
-                draw(figure, pictures[-1][1])
-        files += [self._file(".md"), *(file for _, file in pictures)]
-        text = [heading + "\n", *(table.markdown() for table in tables)]
-        text += [f"![{name}]({file.name})\n" for name, file in pictures]
-        with atomic_writer(files[1]) as stream:
-            stream.write("\n".join(text).encode())
-        return files
+    Raises:
+        UsageError: The files cannot be written, or exist without --overwrite.
+    """
 
-    @staticmethod
-    def tell(files: Sequence[Path]) -> None:
-        """Print where the files are."""
-        for file in files:
-            print(f"written: {file}")
+    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+        self.heading = heading(options.command, device)
+        self.output: str | None = options.output
+        for ending in (".json", ".md") if self.output is not None else ():
+            check_output(f"{self.output}{ending}", overwrite=options.overwrite)
+        print(self.heading)
+
+    def write(self, document: Record, tables: Sequence[Table]) -> None:
+        """Write the JSON file, which holds the document, and the Markdown file, over those of an earlier call."""
+        if self.output is not None:
+            write_text(Path(f"{self.output}.json"), json.dumps({"header": self.heading, **document}, indent=2) + "\n")
+            write_text(Path(f"{self.output}.md"), "\n".join([self.heading + "\n", *(t.markdown() for t in tables)]))
+
+    def finish(self, document: Record, tables: Sequence[Table], plots: Mapping[str, Sequence[Panel]]) -> None:
+        """Print the tables and write all files; a plot is named by the end of its file name."""
+        for table in tables:
+            print("\n" + table.markdown(), end="")
+        self.write(document, tables)
+        for name, panels in plots.items() if self.output is not None else ():
+            plot, page = Path(f"{self.output}-{name}.png"), Path(f"{self.output}.md")
+            draw(panels, plot)
+            write_text(page, f"{page.read_text(encoding='utf-8')}\n![{name}]({plot.name})\n")
+        if self.output is not None:
+            print(f"written: {self.output}.json, {self.output}.md")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, complete or not at all."""
+    with atomic_writer(path) as stream:
+        stream.write(text.encode())
+
+
+def draw(panels: Sequence[Panel], path: Path) -> None:
+    """Draw panels, two in a row, as a PNG file. A line has one colour in all panels; those of LISA are thicker.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError("plots need matplotlib: pip install 'recbole-lisa[bench]'") from error
+    names = list(dict.fromkeys(name for panel in panels for name in panel.series))
+    n_rows, n_columns = -(-len(panels) // 2), min(2, len(panels))
+    figure = Figure(figsize=(5.5 * n_columns + 2, 4 * n_rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(n_rows, n_columns, squeeze=False).flatten()
+    for ax in axes[len(panels) :]:
+        ax.remove()
+    for panel, ax in zip(panels, axes, strict=False):
+        for name, points in panel.series.items():
+            index, (x, y, *bounds) = names.index(name), zip(*points, strict=True)
+            spread = [[abs(b - value) for b, value in zip(bound, y, strict=True)] for bound in bounds] or None
+            style = {"color": f"C{index % 10}", "linestyle": ("-", "--", ":")[index // 10 % 3]}
+            width = 2.5 if name.startswith("LISA") else 1.2
+            ax.errorbar(x, y, yerr=spread, label=name, marker="o", markersize=3, linewidth=width, capsize=3, **style)
+            if name in panel.levels:
+                ax.axhline(panel.levels[name], color=style["color"], linestyle=":", linewidth=0.8)
+        ax.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+        ax.grid(True, which="major", alpha=0.3)
+        if panel.log:
+            ax.set(xscale="log", yscale="log")
+            ticks = sorted({point[0] for points in panel.series.values() for point in points})
+            ax.set_xticks(ticks, labels=[f"{x:,.0f}" for x in ticks], rotation=30)
+            ax.minorticks_off()
+    handles = {label: line for ax in axes for line, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def by_length(title: str, records: Sequence[Record], cell: Callable[[Record], str]) -> Table:
+    """Table with a line for each row name and a column for each length; a cell without a value says why."""
+    lengths = sorted({record["length"] for record in records})
+    cells: dict[str, dict[int, str]] = {}
+    for record in records:
+        text = cell(record) if record["status"] == "ok" else record["status"]
+        cells.setdefault(record["row"], {})[record["length"]] = text
+    rows = [[name, *(row.get(length, "") for length in lengths)] for name, row in cells.items()]
+    return Table(title, ["", *(f"L = {length:,}" for length in lengths)], rows)
+
+
+def compared(title: str, reference: str, records: Sequence[Record], key: str = "median") -> Table:
+    """Table of how many times the reference row takes what each other row takes."""
+    base = {r["length"]: r[key] for r in records if r["row"] == reference and r["status"] == "ok"}
+
+    def cell(record: Record) -> str:
+        return ratio(base[record["length"]] / record[key]) if record["length"] in base else "-"
+
+    return by_length(f"{title} {reference}", [record for record in records if record["row"] != reference], cell)
+
+
+def lines(records: Sequence[Record], y: Callable[[Record], float]) -> dict[str, list[tuple[float, float]]]:
+    """Row name -> points (length, y) of the records with a value."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for record in records:
+        if record["status"] == "ok":
+            series.setdefault(record["row"], []).append((record["length"], y(record)))
+    return series
 
 
 def heading(command: str, device: torch.device) -> str:
-    """One line: device, threads, versions, commit and command."""
-    threads = "" if device.type == "cuda" else f"{torch.get_num_threads()} threads, "
-    return (
-        f"{device_name(device)}, {threads}torch {torch.__version__}, recbole-lisa {__version__}, "
-        f"commit {commit()}, command: {command}"
-    )
-
-
-def device_name(device: torch.device) -> str:
-    """The card's name, or the processor's where the system tells it."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+    """One line: device, threads, versions, commit (with a + if tracked files were changed) and command."""
     cpu_info = Path("/proc/cpuinfo")
-    if cpu_info.is_file():
-        found = re.search(r"model name\s*:\s*(.+)", cpu_info.read_text(encoding="utf-8"))
-        if found:
-            return found.group(1)
-    return platform.processor() or platform.machine()
-
-
-def commit() -> str:
-    """The commit of the checkout that this file lies in, with a + when tracked files were changed; or "unknown"."""
-    words = ["git", "--no-optional-locks", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=10"]
+    model = re.search(r"model name\s*:\s*(.+)", cpu_info.read_text("utf-8") if cpu_info.is_file() else "")
+    hardware = f"{model[1] if model else platform.processor()}, {torch.get_num_threads()} threads"
+    if device.type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
+    git = ["git", "--no-optional-locks", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=10"]
     try:
-        done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=30)
+        done = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=30)
+        commit = done.stdout.strip() or "unknown"
     except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+        commit = "unknown"
+    return f"{hardware}, torch {torch.__version__}, recbole-lisa {__version__}, commit {commit}, command: {command}"
+
+
+def spread(record: Record) -> str:
+    """Median, fastest and slowest sample in ms."""
+    return f"{milliseconds(record['median'])} [{milliseconds(record['low'])}, {milliseconds(record['high'])}]"
 
 
 def milliseconds(seconds: float) -> str:

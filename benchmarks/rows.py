@@ -1,21 +1,23 @@
-"""The rows of the attention benchmark: LISA's op and modules, the vanilla Transformer, and every other mechanism.
+"""The rows of the attention benchmark: LISA, the vanilla Transformer, and every other mechanism.
 
-Each row is a function from a Problem to a Case. In the sub-layer, LISA reads the codes of its items from the table of
-all items that the models keep for inference, and the others start from vectors (N, L, D): looking up the residual
-stream costs both sides the same and is in neither.
+In the sub-layer, LISA reads the codes of its items from the table that the models keep for inference, and the others
+start from vectors (N, L, D). Reading the residual stream costs both sides the same and is in neither.
 """
 
-import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import one_hot, scaled_dot_product_attention
 
-from benchmarks.backends import fastest_backend
+from benchmarks.errors import CheckError
 from benchmarks.problem import Case, Problem
-from recbole_lisa.attention import MECHANISMS, OPTIONAL_MECHANISMS, FullAttention, LISAAttention, build_attention
+from recbole_lisa.attention import FullAttention, LISAAttention, build_attention
 from recbole_lisa.attention.base import CodedSequences
 from recbole_lisa.attention.gla import missing_requirement
 from recbole_lisa.ops.lisa import naive as naive_ops
@@ -26,58 +28,33 @@ N_CODEBOOKS = 8
 LISA_NAIVE, LISA_ONE_PRODUCT = "LISA-128 naive", "LISA-128 naive, one product"
 LISA_ROWS = ("LISA-128", "LISA-128 soft", "LISA-256")
 NAIVE, SDPA = "Transformer naive", "Transformer SDPA"
-FLOOR = "one matmul (floor)"
-MECHANISM_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "Linformer": ("linformer", {"n_projected": 128}),
-    "Reformer LSH-1": ("reformer", {"n_hashes": 1}),
-    "Reformer LSH-4": ("reformer", {"n_hashes": 4}),
-    "Sinkhorn-32": ("sinkhorn", {"bucket_size": 32}),
-    "Routing-32": ("routing", {"window_size": 32}),
-    "Clustered-100": ("clustered", {"n_clusters": 100}),
-    "LinearTransformer": ("linear", {}),
-    "GLA": ("gla", {}),
-}
-"""Row -> mechanism and settings, those of the paper where it has the row."""
-Row = Callable[[Problem], Case]
+CHECK_SIZES = {"n": 2, "length": 67, "n_items": 50}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+"""Largest difference from the reference, relative to the largest number of its tensor."""
+SMALL_TENSOR = 5e-2
+"""A tensor smaller than this, relative to the largest tensor, is compared with that one: it may be 0 exactly."""
 Attend = Callable[..., Tensor]
+Build = Callable[[Problem], Case]
 
 
-def attend_fused(
-    items: Tensor, codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor | None, decay: float
-) -> Tensor:
-    """The op: items (N, L), codes (V, B), table (B, W, W), values (B, W, D), assignment (V, B, W) -> (N, L, D)."""
-    return lisa_attention_items(items, codes, table, values, assignment=assignment, decay=decay)
+def gathered(attend: Attend) -> Attend:
+    """Algorithm 1 with gathered operands: codes (N, L, B) and keys (N, L, B, W) of all positions exist at once.
 
+    Args:
+        attend: A formulation of `ops.lisa.naive`.
 
-def attend_naively(
-    items: Tensor,
-    codes: Tensor,
-    table: Tensor,
-    values: Tensor,
-    *,
-    assignment: Tensor | None,
-    decay: float,
-    formulation: Attend = naive_ops.lisa_attention_per_codebook,
-) -> Tensor:
-    """Algorithm 1 written out, as attend_fused; keys of all positions are gathered first, as (N, L, B, W)."""
-    query = codes[items].long()  # (N, L, B)
-    if assignment is None:
-        keys = values.new_zeros(*query.shape, table.shape[-1]).scatter_(-1, query.unsqueeze(-1), 1.0)
-    else:
-        keys = assignment[items]
-    return formulation(query, table, values, assignment=keys, decay=decay)
+    Returns:
+        A function with the arguments of `lisa_attention_items`.
+    """
 
+    def call(
+        items: Tensor, codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor | None, decay: float
+    ) -> Tensor:
+        query = codes[items].long()
+        keys = one_hot(query, table.shape[-1]).to(values.dtype) if assignment is None else assignment[items]
+        return attend(query, table, values, assignment=keys, decay=decay)
 
-attend_in_one_product = functools.partial(attend_naively, formulation=naive_ops.lisa_attention_eager)
-"""As attend_naively, with one product for all codebooks in place of one for each, which the paper writes."""
-
-
-def attend_quadratically(
-    items: Tensor, codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor | None, decay: float
-) -> Tensor:
-    """The slow twin, as attend_fused; on the CPU only."""
-    keys = None if assignment is None else assignment[items]
-    return naive_ops.lisa_attention(codes[items].long(), table, values, assignment=keys, decay=decay)
+    return call
 
 
 def lisa(problem: Problem, *, n_codewords: int, hard: bool = True, attend: Attend | None = None) -> Case:
@@ -87,151 +64,155 @@ def lisa(problem: Problem, *, n_codewords: int, hard: bool = True, attend: Atten
         problem: What it solves.
         n_codewords: W.
         hard: Keys are codes, as in LISABase and LISAMini; False: soft assignments, as in LISASoft.
-        attend: What to call in place of the models' own way.
+        attend: Function to call instead of the models' own.
     """
     items = problem.integers(problem.n_items, problem.n, problem.length, seed=1, low=1)  # (N, L)
     codes = problem.integers(n_codewords, problem.n_items, N_CODEBOOKS, seed=2).to(torch.uint8)  # (V, B)
-    keys = _keys(problem, codes, n_codewords, hard=hard)
-    given = [items, codes, *([] if keys is None else [keys])]
+    keys = one_hot(codes.long(), n_codewords) if problem.backward else None  # (V, B, W)
+    if not hard:
+        exact = replace(problem, dtype=torch.float32, backward=False)
+        keys = exact.normal(problem.n_items, N_CODEBOOKS, n_codewords, seed=3).softmax(dim=-1)
+        codes = keys.argmax(dim=-1).to(torch.uint8)  # as in the models, the query is the best codeword
+    if keys is not None:
+        keys = keys.to(problem.dtype).requires_grad_(problem.backward)
+    inputs = [items, codes, *([] if keys is None else [keys])]
     if problem.part == "core":
         table = problem.normal(N_CODEBOOKS, n_codewords, n_codewords, seed=4)
         values = problem.normal(N_CODEBOOKS, n_codewords, problem.width, seed=5)
-        kernel = attend or attend_fused
-        call = functools.partial(kernel, items, codes, table, values, assignment=keys, decay=problem.decay)
-        return Case(problem, call, [*given, table, values])
+        call = partial(attend or lisa_attention_items, items, codes, table, values)
+        return Case(problem, partial(call, assignment=keys, decay=problem.decay), [*inputs, table, values])
     torch.manual_seed(6)
     module = LISAAttention(
         hidden_size=problem.width, n_codebooks=N_CODEBOOKS, n_codewords=n_codewords, hard=hard, decay=problem.decay
     )
     module = module.to(problem.device, problem.dtype).eval()
-    # The quantiser ran when the table of codes was made; its own weight plays no part here.
-    parameters = [module.codebook.codewords, module.query, module.key, module.value]
-    valid = torch.ones_like(items, dtype=torch.bool)
     distinct = Quantized(codes, codes.new_empty(len(codes), 0) if keys is None else keys, codes.new_empty(0))
 
     def forward() -> Tensor:
         if attend is None:
-            return module(CodedSequences(items, distinct), valid)
+            return module(CodedSequences(items, distinct), problem.everything())
         return attend(items, codes, *module.table_and_values(), assignment=keys, decay=problem.decay)
 
-    return Case(problem, forward, [*given, *parameters])
+    # The codes exist already, so the weight of the quantiser is no parameter here.
+    return Case(problem, forward, [*inputs, module.codebook.codewords, module.query, module.key, module.value])
 
 
-def _keys(problem: Problem, codes: Tensor, n_codewords: int, *, hard: bool) -> Tensor | None:
-    """Assignments (V, B, W) of all items; None where codes alone say it."""
-    if not hard:
-        shape = (problem.n_items, N_CODEBOOKS, n_codewords)
-        soft = torch.randn(shape, generator=torch.Generator().manual_seed(3)).softmax(dim=-1)
-        codes.copy_(soft.argmax(dim=-1))  # as in the models, the best codeword is the query's
-        return problem.place(soft).requires_grad_(problem.backward)
-    if problem.backward:
-        return problem.place(one_hot(codes.long(), n_codewords)).requires_grad_()
-    return None
-
-
-def vanilla(problem: Problem, *, naive: bool) -> Case:
-    """Causal softmax attention with one head: written with an (L, L) matrix, or by torch's fused kernels."""
+def transformer(problem: Problem, *, naive: bool) -> Case:
+    """Causal softmax attention with one head: with an (L, L) matrix, or by torch's fused kernels."""
     shape = (problem.n, problem.length, problem.width)
     if problem.part == "core":
         tensors = [problem.normal(*shape, seed=seed) for seed in (1, 2, 3)]
-        if naive:
-            return Case(problem, functools.partial(naive_ops.causal_softmax_attention, *tensors), tensors)
-        query, key, value = (x.unsqueeze(1) for x in tensors)
-
-        def fused() -> Tensor:
-            return scaled_dot_product_attention(query, key, value, is_causal=True).squeeze(1)
-
-        return _on_fastest_backend(problem, fused, tensors)
+        return Case(
+            problem, partial(naive_ops.causal_softmax_attention if naive else _fused_attention, *tensors), tensors
+        )
     torch.manual_seed(6)
     module = FullAttention(hidden_size=problem.width).to(problem.device, problem.dtype).eval()
-    x = problem.normal(*shape, seed=1)
-    valid = torch.ones(problem.n, problem.length, dtype=torch.bool, device=problem.device)
-    tensors = [x, *module.parameters()]
-    if not naive:
-        return _on_fastest_backend(problem, lambda: module(x, valid), tensors)
+    x, valid = problem.normal(*shape, seed=1), problem.everything()
 
     def forward() -> Tensor:
-        attended = naive_ops.causal_softmax_attention(module.query(x), module.key(x), module.value(x))
-        out: Tensor = module.output(attended) * valid.unsqueeze(-1)
+        if naive:
+            attended = naive_ops.causal_softmax_attention(module.query(x), module.key(x), module.value(x))
+            out: Tensor = module.output(attended) * valid.unsqueeze(-1)
+            return out
+        with _fused_kernels(problem.device):
+            out = module(x, valid)
         return out
 
-    return Case(problem, forward, tensors)
+    return Case(problem, forward, [x, *module.parameters()])
 
 
-def _on_fastest_backend(problem: Problem, forward: Callable[[], Tensor], tensors: list[Tensor]) -> Case:
-    """On a GPU, the row of the fastest kernel that serves this problem; its name is the note."""
-    note, chosen = fastest_backend(Case(problem, forward, tensors), problem.device)
-
-    def call() -> Tensor:
-        with chosen():
-            return forward()
-
-    return Case(problem, call, tensors, note)
+def _fused_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    query, key, value = (x.unsqueeze(1) for x in (query, key, value))
+    with _fused_kernels(query.device):
+        return scaled_dot_product_attention(query, key, value, is_causal=True).squeeze(1)
 
 
-def mechanism(problem: Problem, *, name: str, settings: dict[str, Any]) -> Case:
-    """Any mechanism of the package; for the core, the projections of width D to D are left out."""
+def _fused_kernels(device: torch.device) -> AbstractContextManager[Any]:
+    """On a GPU, prefer torch's fastest kernel that serves the problem; the CPU has only one."""
+    if device.type != "cuda":
+        return nullcontext()
+    kernels = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
+    context: AbstractContextManager[Any] = sdpa_kernel(
+        [getattr(SDPBackend, name) for name in kernels], set_priority=True
+    )
+    return context
+
+
+def mechanism(problem: Problem, *, name: str, **settings: Any) -> Case:
+    """Any mechanism of the package; its core leaves out the projections from D to D."""
     torch.manual_seed(6)
     module = build_attention(name, hidden_size=problem.width, max_length=problem.length, **settings)
     module = module.to(problem.device, problem.dtype).eval()
     if problem.part == "core":
-        without_projections(module, problem.width)
-    x = problem.normal(problem.n, problem.length, problem.width, seed=1)
-    valid = torch.ones(problem.n, problem.length, dtype=torch.bool, device=problem.device)
+        remove_projections(module, problem.width)
+    x, valid = problem.normal(problem.n, problem.length, problem.width, seed=1), problem.everything()
     return Case(problem, lambda: module(x, valid), [x, *module.parameters(), *module.buffers()])
 
 
-class PassOn(nn.Module):
-    """Stands where a projection was; has its weight's dtype, and no weight.
-
-    Args:
-        like: The projection's weight.
-    """
-
-    def __init__(self, like: Tensor) -> None:
-        super().__init__()
-        self.weight = like.new_empty(0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x itself."""
-        return x
-
-
-def without_projections(module: nn.Module, width: int) -> None:
-    """Replace every linear layer from D to D inside a mechanism."""
+def remove_projections(module: nn.Module, width: int) -> None:
+    """Replace every linear layer from D to D inside a mechanism by the identity."""
     for name, layer in list(module.named_modules()):
         if isinstance(layer, nn.Linear) and layer.in_features == layer.out_features == width:
+            identity = nn.Identity()
+            identity.weight = layer.weight.detach().new_empty(0)  # mechanisms read its dtype
             parent, _, last = name.rpartition(".")
-            setattr(module.get_submodule(parent), last, PassOn(layer.weight.detach()))
+            setattr(module.get_submodule(parent), last, identity)
 
 
-def floor(problem: Problem) -> Case:
-    """What no LISA-128 can avoid: one (N * L, 128) x (128, D) product into a given output."""
-    rows = problem.normal(problem.n * problem.length, 128, seed=1).detach()
-    values = problem.normal(128, problem.width, seed=2).detach()
-    out = rows.new_empty(len(rows), problem.width)
-    return Case(problem, lambda: torch.mm(rows, values, out=out), [rows, values, out])
+class Row(NamedTuple):
+    """Function that builds a row, and the one that builds its reference (None: the tests compare it)."""
+
+    build: Build
+    reference: Build | None = None
 
 
-def rows_of(part: str, *, backward: bool) -> dict[str, Row]:
-    """The rows of one part, by name, in the order of the tables."""
-    rows: dict[str, Row] = {
-        "LISA-128": functools.partial(lisa, n_codewords=16),
-        "LISA-128 soft": functools.partial(lisa, n_codewords=16, hard=False),
-        "LISA-256": functools.partial(lisa, n_codewords=32),
-        LISA_NAIVE: functools.partial(lisa, n_codewords=16, attend=attend_naively),
-        LISA_ONE_PRODUCT: functools.partial(lisa, n_codewords=16, attend=attend_in_one_product),
-        NAIVE: functools.partial(vanilla, naive=True),
-        SDPA: functools.partial(vanilla, naive=False),
-    }
-    served = [*MECHANISMS, *(OPTIONAL_MECHANISMS if missing_requirement() is None else ())]
-    for row, (name, settings) in MECHANISM_SETTINGS.items():
-        if name in served:
-            rows[row] = functools.partial(mechanism, name=name, settings=settings)
-    known = {name for name, _ in MECHANISM_SETTINGS.values()} | {"full", "lisa"}
-    for name in served:
-        if name not in known:
-            rows[name] = functools.partial(mechanism, name=name, settings={})
-    if part == "core" and not backward:
-        rows[FLOOR] = floor
-    return rows
+_quadratic = gathered(naive_ops.lisa_attention)
+_small, _large = partial(lisa, n_codewords=16), partial(lisa, n_codewords=32)
+_soft, _reference = partial(_small, hard=False), partial(_small, attend=_quadratic)
+ROWS: dict[str, Row] = {
+    "LISA-128": Row(_small, _reference),
+    "LISA-128 soft": Row(_soft, partial(_soft, attend=_quadratic)),
+    "LISA-256": Row(_large, partial(_large, attend=_quadratic)),
+    LISA_NAIVE: Row(partial(_small, attend=gathered(naive_ops.lisa_attention_per_codebook)), _reference),
+    LISA_ONE_PRODUCT: Row(partial(_small, attend=gathered(naive_ops.lisa_attention_eager)), _reference),
+    NAIVE: Row(partial(transformer, naive=True)),
+    SDPA: Row(partial(transformer, naive=False), partial(transformer, naive=True)),
+    "Linformer": Row(partial(mechanism, name="linformer", n_projected=128)),
+    "Reformer LSH-1": Row(partial(mechanism, name="reformer", n_hashes=1)),
+    "Reformer LSH-4": Row(partial(mechanism, name="reformer", n_hashes=4)),
+    "Sinkhorn-32": Row(partial(mechanism, name="sinkhorn", bucket_size=32)),
+    "Routing-32": Row(partial(mechanism, name="routing", window_size=32)),
+    "Clustered-100": Row(partial(mechanism, name="clustered", n_clusters=100)),
+    "LinearTransformer": Row(partial(mechanism, name="linear")),
+    **({"GLA": Row(partial(mechanism, name="gla"))} if missing_requirement() is None else {}),
+}
+"""Row -> how it is built, in the order of the tables; the settings are the paper's where it has the row."""
+
+
+def check_rows(names: Iterable[str], problem: Problem) -> None:
+    """Compare outputs, and with backward all gradients, with the float64 reference at a small odd length.
+
+    Args:
+        names: Rows; those without a reference pass.
+        problem: Its sizes are not used.
+
+    Raises:
+        CheckError: A tensor differs by more than TOLERANCE.
+    """
+    small = replace(problem, **CHECK_SIZES)
+    exact = replace(small, dtype=torch.float64, device=torch.device("cpu"))
+    for name in names:
+        build, reference = ROWS[name]
+        if reference is None:
+            continue
+        actual, expected = build(small)(), reference(exact)()
+        sizes = [float(y.detach().abs().max()) for y in expected]
+        for index, (x, y) in enumerate(zip(actual, expected, strict=True)):
+            difference = float((x.detach().double().cpu() - y.detach()).abs().max())
+            error = difference / max(sizes[index], SMALL_TENSOR * max(sizes))
+            if not error <= TOLERANCE[problem.dtype]:
+                what = f"gradient {index}" if index else "output"
+                raise CheckError(
+                    f"{name} ({problem.part}) is wrong, nothing was timed: its {what} differs from the reference by "
+                    f"{error:.2g} of the largest number at L={small.length}, {TOLERANCE[problem.dtype]:.0e} is allowed"
+                )

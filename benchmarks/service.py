@@ -1,7 +1,8 @@
-"""The HTTP service under mixed load: errors, times of every kind of request, and its memory over time."""
+"""The HTTP service under mixed load: wrong answers, requests a second, times of every kind, memory of the server."""
 
 import argparse
 import contextlib
+import math
 import re
 import statistics
 import subprocess
@@ -11,148 +12,128 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
-import torch
 
-from benchmarks.errors import GateError
-from benchmarks.load import Client, Outcome
-from benchmarks.plots import Figure, Panel
-from benchmarks.report import Output, Table, heading, milliseconds
-from benchmarks.serving import Sizes, build
+from benchmarks.errors import CheckError
+from benchmarks.load import Client
+from benchmarks.measure import Record
+from benchmarks.options import add_machine, add_number, set_up_device
+from benchmarks.report import Panel, Report, Table, milliseconds
+from benchmarks.serving import Sizes, add_model, build
 from recbole_lisa.serving.export import write_export
 
 SAMPLE_SECONDS = 1.0
 SETTLED = 0.2
-"""Part of the time after which memory should not grow: caches are filled and the sessions of all clients exist."""
+"""Fraction of the time after which memory must not grow: caches are full and all clients have their sessions."""
 ALLOWED_GROWTH_MB = 16.0
-"""Between the medians of the fifth after SETTLED and of the last one."""
-STARTED = re.compile(r"http://\S+")
-Memory = Sequence[tuple[float, float]]
+Memory = list[tuple[float, float]]
+"""(seconds, MB resident) once a second."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of `service`."""
+    add_number(parser, "minutes", 10.0, "minutes of load")
+    add_number(parser, "clients", 8, "concurrent clients")
+    parser.add_argument("--redis", metavar="URL", help="keep sessions in Redis, not in memory")
+    add_model(parser, items=10**5)
+    add_machine(parser, repeats=None, cuda=False)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run `python -m benchmarks service`; --threads are those of the service, 1 by default.
+
+    Raises:
+        CheckError: An answer was wrong, or the memory of the service grew.
+    """
+    report = Report(options, set_up_device(options))
+    sizes = Sizes(options.items, options.width, options.codebooks, options.codewords)
+    arguments = [f"--threads={options.threads or 1}", *([f"--redis={options.redis}"] if options.redis else [])]
+    with tempfile.TemporaryDirectory() as folder:
+        write_export(build(sizes).bundle, Path(folder) / "export")
+        with running_service(Path(folder) / "export", arguments) as (process, address):
+            clients = [Client(address, options.items, seed) for seed in range(options.clients)]
+            memory = put_under_load(clients, psutil.Process(process.pid), options.minutes * 60)
+    records, errors = summary(clients), [error for client in clients for error in client.errors]
+    growth = growth_of(memory)
+    points = [(seconds / 60, megabytes) for seconds, megabytes in memory]
+    panel = Panel("memory of the service", "minutes", "MB resident", {"recbole-lisa serve": points}, log=False)
+    tables = [time_table(records, options.minutes * 60), memory_table(memory, growth, len(errors))]
+    document = {"requests": records, "errors": errors[:100], "memory": memory, "growth_mb": growth}
+    report.finish({"sizes": sizes._asdict(), **document}, tables, {"memory": [panel]})
+    if errors:
+        raise CheckError(f"{len(errors)} answers were wrong; the first: {errors[0]}")
+    if growth > ALLOWED_GROWTH_MB:
+        raise CheckError(f"the memory of the service grew by {growth:.0f} MB, {ALLOWED_GROWTH_MB:.0f} are allowed")
 
 
 @contextlib.contextmanager
-def started(export: Path, words: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`recbole-lisa serve` in a process of its own: the process, and host and port. It must end well on SIGTERM.
+def running_service(export: Path, arguments: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `recbole-lisa serve`; yields the process, and host and port.
 
     Raises:
-        GateError: It does not start, or does not end with status 0.
+        CheckError: It does not start, or SIGTERM does not end it with status 0.
     """
-    command = [sys.executable, "-m", "recbole_lisa", "serve", f"--export={export}", "--port=0", *words]
+    command = [sys.executable, "-m", "recbole_lisa", "serve", f"--export={export}", "--port=0", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        found = STARTED.search(process.stdout.readline())
-        if found is None:
-            raise GateError("the service did not start")
-        yield process, urlsplit(found.group()).netloc
+        address = re.search(r"http://([^\s/]+)", process.stdout.readline())
+        if address is None:
+            raise CheckError("the service did not start")
+        yield process, address[1]
         process.terminate()
         if process.wait(60) != 0:
-            raise GateError(f"the service ended with status {process.returncode}")
+            raise CheckError(f"the service ended with status {process.returncode}")
     finally:
         process.kill()
         process.communicate()
 
 
-def run(options: argparse.Namespace) -> None:
-    """`python -m benchmarks service`: see its --help.
-
-    Raises:
-        GateError: A request was answered otherwise than it must be, or the memory grew.
-    """
-    output = Output(options.output, "service", overwrite=options.overwrite)
-    title = heading(options.command, torch.device("cpu"))
-    print(title)
-    sizes = Sizes(options.items, options.width, options.codebooks, options.codewords, k=10, length=50)
-    words = [f"--threads={options.threads or 1}", *([f"--redis={options.redis}"] if options.redis else [])]
-    with tempfile.TemporaryDirectory() as folder:
-        with torch.no_grad():
-            write_export(build(sizes).bundle, Path(folder) / "export")
-        with started(Path(folder) / "export", words) as (process, address):
-            outcomes, memory = put_under_load(process.pid, address, options)
-    records, errors = summary(outcomes), [error for outcome in outcomes for error in outcome.errors]
-    growth = growth_of(memory)
-    tables = [time_table(records, options.minutes * 60), memory_table(memory, growth, len(errors))]
-    for table in tables:
-        print("\n" + table.markdown(), end="")
-    document = {
-        "sizes": vars(sizes),
-        "requests": records,
-        "errors": errors[:100],
-        "memory": memory,
-        "growth_mb": growth,
-    }
-    points = [(seconds / 60, megabytes) for seconds, megabytes in memory]
-    panel = Panel("memory of the service", "minutes", "MB resident", {"recbole-lisa serve": points}, "linear")
-    output.tell(output.write(title, document, tables, [Figure("memory", [panel])]))
-    if errors:
-        raise GateError(f"{len(errors)} requests went wrong; the first: {errors[0]}")
-    if growth > ALLOWED_GROWTH_MB:
-        raise GateError(f"the memory of the service grew by {growth:.0f} MB, {ALLOWED_GROWTH_MB:.0f} are allowed")
-
-
-def put_under_load(pid: int, address: str, options: argparse.Namespace) -> tuple[list[Outcome], Memory]:
-    """Let the clients ask, and look at the memory of the service meanwhile.
-
-    Returns:
-        What every client saw; and (seconds, MB resident) once a second.
-    """
-    clients = [Client(address, options.items, seed) for seed in range(options.clients)]
-    end = threading.Event()
+def put_under_load(clients: Sequence[Client], service: psutil.Process, seconds: float) -> Memory:
+    """Run the clients, each in a thread, and measure the memory of the service meanwhile."""
+    end, memory = threading.Event(), []
     threads = [threading.Thread(target=client.run, args=(end,), daemon=True) for client in clients]
-    service, begun, memory = psutil.Process(pid), time.monotonic(), []
+    start = time.monotonic()
     for thread in threads:
         thread.start()
-    while (passed := time.monotonic() - begun) < options.minutes * 60 and service.is_running():
+    while (passed := time.monotonic() - start) < seconds and service.is_running():
         memory.append((passed, service.memory_info().rss / 2**20))
-        time.sleep(SAMPLE_SECONDS)
+        time.sleep(min(SAMPLE_SECONDS, seconds))
     end.set()
-    for thread, client in zip(threads, clients, strict=True):
+    for thread in threads:
         thread.join()
-        client.close()
-    return [client.outcome for client in clients], memory
+    return memory
 
 
 def growth_of(memory: Memory) -> float:
-    """MB by which the median of the last fifth of the time is above that of the fifth after SETTLED."""
+    """Median MB of the last fifth of the time, less that of the fifth after SETTLED."""
     fifth, megabytes = max(1, len(memory) // 5), [value for _, value in memory]
     first = round(len(memory) * SETTLED)
     return statistics.median(megabytes[-fifth:]) - statistics.median(megabytes[first : first + fifth])
 
 
-def summary(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Number and times of each kind of request, all clients together."""
-    kinds: dict[str, list[float]] = {}
-    for outcome in outcomes:
-        for name, seconds in outcome.seconds.items():
-            kinds.setdefault(name, []).extend(seconds)
-    return [
-        {
-            "kind": name,
-            "requests": len(seconds),
-            "median": statistics.median(seconds),
-            "percentile_99": sorted(seconds)[int(0.99 * (len(seconds) - 1))],
-            "slowest": max(seconds),
-        }
-        for name, seconds in sorted(kinds.items())
-    ]
+def summary(clients: Sequence[Client]) -> list[Record]:
+    """Number and seconds of each kind of request, all clients together."""
+    records = []
+    for kind in sorted({kind for client in clients for kind in client.seconds}):
+        seconds = sorted(value for client in clients for value in client.seconds.get(kind, []))
+        times = {"median": statistics.median(seconds), "percentile_99": seconds[math.ceil(0.99 * len(seconds)) - 1]}
+        records.append({"kind": kind, "requests": len(seconds), **times, "slowest": seconds[-1]})
+    return records
 
 
-def time_table(records: Sequence[dict[str, Any]], seconds: float) -> Table:
+def time_table(records: Sequence[Record], seconds: float) -> Table:
     """Each kind of request."""
-    rows = [
-        [r["kind"], f"{r['requests']:,}", *(milliseconds(r[name]) for name in ("median", "percentile_99", "slowest"))]
-        for r in records
-    ]
+    times = ("median", "percentile_99", "slowest")
+    rows = [[r["kind"], f"{r['requests']:,}", *(milliseconds(r[name]) for name in times)] for r in records]
     total = sum(record["requests"] for record in records)
-    title = f"{total:,} requests in {seconds:,.0f} s: ms as the clients see them, all waiting included"
+    title = f"{total:,} requests in {seconds:,.0f} s, {total / seconds:,.1f} a second: ms as the clients measure them"
     return Table(title, ["kind", "requests", "median", "99th percentile", "slowest"], rows)
 
 
 def memory_table(memory: Memory, growth: float, errors: int) -> Table:
-    """Errors, and the memory of the service."""
+    """Wrong answers, and the memory of the service."""
     values = [value for _, value in memory]
     row = [str(errors), f"{values[0]:.0f}", f"{max(values):.0f}", f"{values[-1]:.0f}", f"{growth:+.1f}"]
     columns = ["wrong answers", "MB at the start", "MB at most", "MB at the end", "growth in the last three fifths, MB"]

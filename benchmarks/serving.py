@@ -1,25 +1,23 @@
-"""Recommendations from packed codes beside a dense item table, and sessions beside kept keys and values."""
+"""Recommendations from packed codes beside a dense item table, and sessions beside cached keys and values."""
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.errors import GateError
-from benchmarks.machine import set_up_device
-from benchmarks.measure import Timing, in_fresh_process, peak_of_call, time_in_turns
-from benchmarks.report import Output, Table, heading, megabytes, milliseconds, ratio
-from benchmarks.sessions import Session, cached_step
+from benchmarks.errors import CheckError
+from benchmarks.measure import Call, Record, in_fresh_process, peak_of_call, time_calls
+from benchmarks.online import Session, transformer_step
+from benchmarks.options import add_list, add_machine, add_number, set_up_device
+from benchmarks.report import Report, Table, megabytes, ratio, spread
 from benchmarks.standin import Catalogue, build_model
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.item_store import CodedItems
 from recbole_lisa.ops.packing import code_dtype
-from recbole_lisa.serving import Bundle, Recommender, SessionBatch
+from recbole_lisa.serving import Bundle, Recommender
 from recbole_lisa.serving.bundle import encoder_weights
 from recbole_lisa.serving.id_map import IdMap
 from recbole_lisa.serving.ranking import rank
@@ -27,21 +25,53 @@ from recbole_lisa.serving.ranking import rank
 TOLERANCE = 1e-5
 """Largest difference of a score from that of the reconstructed vectors, relative to the largest score."""
 WARM_UP_ITEMS = 1000
-"""Of a first call, which loads libraries, before memory is measured."""
-PACKED, DENSE = "LISABase, packed codes: recommend()", "dense float32 table: matmul and topk"
-STEP, CACHED = "LISABase session: update()", "Transformer, keys and values kept: attention alone"
+"""Items of a first call, which loads libraries, before memory is measured."""
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """V, D, B, W, how many items a list has, and how many items a history has where it is read anew."""
+class Sizes(NamedTuple):
+    """V, D, B, W, items of a list, and items of a history."""
 
     n_items: int
     width: int
     n_codebooks: int
     n_codewords: int
-    k: int
-    length: int
+    k: int = 10
+    length: int = 50
+
+
+def add_model(parser: argparse.ArgumentParser, *, items: int) -> None:
+    """Options of the model's sizes, for `serving` and `service`."""
+    add_number(parser, "items", items, "items V")
+    add_number(parser, "width", 128, "D")
+    add_number(parser, "codebooks", 8, "B")
+    add_number(parser, "codewords", 256, "W")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of `serving`."""
+    add_model(parser, items=10**6)
+    add_number(parser, "k", 10, "items of a list")
+    add_number(parser, "history", 50, "items of a history")
+    add_list(parser, "batches", [1, 64], "histories in one call")
+    add_list(parser, "lengths", [10, 65536, 10**6], "items of a session")
+    add_number(parser, "sessions", 1000, "sessions in a batch")
+    add_machine(parser, repeats=9, cuda=False)
+
+
+@torch.no_grad()
+def run(options: argparse.Namespace) -> None:
+    """Run `python -m benchmarks serving`."""
+    report = Report(options, set_up_device(options))
+    sizes = Sizes(options.items, options.width, options.codebooks, options.codewords, options.k, options.history)
+    recommender = build(sizes)
+    ranking = measure_ranking(recommender, sizes, options.batches, options.repeats)
+    steps = measure_steps(recommender, options.lengths, options.repeats)
+    sessions = recommender.start_many([["1", "2"]] * options.sessions)
+    update = partial(sessions.update, [str(i) for i in range(options.sessions)])
+    batch = time_calls({"update": update, "to_bytes": sessions.to_bytes}, repeats=options.repeats)
+    document = {"sizes": sizes._asdict(), "ranking": ranking, "steps": steps, "batch": batch}
+    tables = [ranking_table(ranking, sizes), step_table(steps), batch_table(batch, options.sessions)]
+    report.finish(document, tables, {})
 
 
 def build(sizes: Sizes) -> Recommender:
@@ -59,203 +89,106 @@ def build(sizes: Sizes) -> Recommender:
 def reconstructed(recommender: Recommender) -> Tensor:
     """The dense table of the same items (V, D)."""
     targets = recommender.network.items.targets
-    table = torch.empty(len(targets), recommender.bundle.hidden_size)
-    for block in torch.arange(len(targets)).split(2**14):
-        table[block[0] : block[-1] + 1] = targets.rows(block)
-    return table
+    return torch.cat([targets.rows(block) for block in torch.arange(len(targets)).split(2**14)])
 
 
-def histories_of(sizes: Sizes, n: int) -> list[list[str]]:
-    """n histories of random items, raw ids."""
-    numbers = np.random.default_rng(1).integers(sizes.n_items, size=(n, sizes.length))
-    return [list(map(str, row)) for row in numbers.tolist()]
+def dense_best(table: Tensor, hidden: Tensor, k: int) -> Any:
+    """The best items of a model with a dense table."""
+    return (hidden @ table.t()).topk(k)
 
 
 def check_ranking(recommender: Recommender, table: Tensor, hidden: Tensor, k: int) -> None:
-    """The best items of packed codes are those of the reconstructed vectors.
+    """Compare the best items of packed codes with those of the reconstructed vectors.
 
     Raises:
-        GateError: They are not.
+        CheckError: They differ.
     """
-    found, wanted = rank(recommender.network.items.targets, hidden, k), (hidden @ table.t()).topk(k)
-    allowed = TOLERANCE * float(wanted.values.abs().max())
-    error = float((found.scores - wanted.values).abs().max())
-    own = (table[found.ids] @ hidden.unsqueeze(2)).squeeze(2)
-    error = max(error, float((own - wanted.values).abs().max()))
-    if not error <= allowed:
-        raise GateError(
-            f"packed codes rank otherwise than their vectors, nothing was timed: scores differ by {error:.2g}"
+    actual, expected = rank(recommender.network.items.targets, hidden, k), dense_best(table, hidden, k)
+    scores = (table[actual.ids] @ hidden.unsqueeze(2)).squeeze(2)
+    error = max(float((x - expected.values).abs().max()) for x in (actual.scores, scores))
+    if not error <= TOLERANCE * float(expected.values.abs().max()):
+        raise CheckError(
+            f"packed codes rank differently from their vectors, nothing was timed: scores differ by {error:.2g}"
         )
 
 
-def run(options: argparse.Namespace) -> None:
-    """`python -m benchmarks serving`: see its --help."""
-    device = set_up_device("cpu", options.threads)
-    output, title = Output(options.output, "serving", overwrite=options.overwrite), heading(options.command, device)
-    print(title)
-    sizes = Sizes(options.items, options.width, options.codebooks, options.codewords, options.k, options.history)
-    with torch.no_grad():
-        recommender = build(sizes)
-        ranking = measure_ranking(recommender, sizes, options.batches, options.repeats)
-        for record in ranking:
-            for side, name in ((PACKED, "packed"), (DENSE, "dense")):
-                record[f"{name}_mb"] = in_fresh_process(memory_of, side, sizes, record["histories"])
-        stepping = measure_steps(recommender, options.lengths, options.repeats)
-        together = measure_batch(recommender, options.sessions, options.repeats)
-    document = {"sizes": vars(sizes), "ranking": ranking, "steps": stepping, "batch": together}
-    tables = [ranking_table(ranking, sizes), step_table(stepping), batch_table(together)]
-    for table in tables:
-        print("\n" + table.markdown(), end="")
-    output.tell(output.write(title, document, tables))
-
-
-def measure_ranking(recommender: Recommender, sizes: Sizes, batches: list[int], repeats: int) -> list[dict[str, Any]]:
-    """Time both sides in turns for every number of histories at once."""
+def measure_ranking(recommender: Recommender, sizes: Sizes, batches: list[int], repeats: int) -> list[Record]:
+    """Time and memory of both sides for every number of histories in one call."""
     table, records = reconstructed(recommender), []
     for n in batches:
         hidden = torch.randn(n, sizes.width)
         check_ranking(recommender, table, hidden, sizes.k)
-        calls = {
-            PACKED: partial(recommender.recommend, histories_of(sizes, n), sizes.k),
-            DENSE: partial(dense_best, table, hidden, sizes.k),
+        numbers = np.random.default_rng(1).integers(sizes.n_items, size=(n, sizes.length))
+        histories = [list(map(str, row)) for row in numbers.tolist()]
+        calls: dict[str, Call] = {
+            "packed": partial(recommender.recommend, histories, sizes.k),
+            "dense": partial(dense_best, table, hidden, sizes.k),
         }
-        times = timed(calls, repeats, f"{n} histories")
-        records.append({"histories": n, "packed": times[PACKED]._asdict(), "dense": times[DENSE]._asdict()})
+        memory = {f"{side}_mb": in_fresh_process(memory_of, side, sizes, n) for side in calls}
+        records.append({"histories": n, **time_calls(calls, repeats=repeats), **memory})
     return records
 
 
-def dense_best(table: Tensor, hidden: Tensor, k: int) -> Any:
-    """What a model with an item table does."""
-    return (hidden @ table.t()).topk(k)
-
-
+@torch.no_grad()
 def memory_of(side: str, sizes: Sizes, n: int) -> float:
-    """MB of the items and of one call, measured in a process of its own that has loaded its libraries."""
+    """MB of the items and of one call for n histories, in a fresh process."""
     torch.set_num_threads(1)
-    few = min(max(WARM_UP_ITEMS, sizes.k), sizes.n_items)
-    with torch.no_grad():
-        recommender = build(sizes)
-        hidden = torch.randn(n, sizes.width)
-        call: Callable[[], object]
-        if side == DENSE:
-            table = reconstructed(recommender)
-            held = table.nbytes
-            dense_best(table[:few], hidden, sizes.k)
-            call = partial(dense_best, table, hidden, sizes.k)
-        else:
-            items = recommender.network.items
-            held = sum({t.data_ptr(): t.nbytes for t in items.buffers()}.values())
-            rank(items.targets.take(torch.arange(few)), hidden, sizes.k)
-            call = partial(rank, items.targets, hidden, sizes.k)
-        return held / 2**20 + peak_of_call(call, torch.device("cpu")).extra_mb
+    few = torch.arange(min(max(WARM_UP_ITEMS, sizes.k), sizes.n_items))
+    recommender, hidden = build(sizes), torch.randn(n, sizes.width)
+    if side == "dense":
+        table = reconstructed(recommender)
+        dense_best(table[few], hidden, sizes.k)
+        return table.nbytes / 2**20 + peak_of_call(partial(dense_best, table, hidden, sizes.k)).extra_mb
+    items = recommender.network.items
+    n_bytes = sum({t.data_ptr(): t.nbytes for t in items.buffers()}.values())
+    rank(items.targets.take(few), hidden, sizes.k)
+    return n_bytes / 2**20 + peak_of_call(partial(rank, items.targets, hidden, sizes.k)).extra_mb
 
 
-def measure_steps(recommender: Recommender, lengths: list[int], repeats: int) -> list[dict[str, Any]]:
-    """Time one update after histories of every length, all in turns, beside a step that keeps keys and values."""
-    calls: dict[tuple[str, int], Callable[[], object]] = {}
-    sizes: dict[int, int] = {}
+def measure_steps(recommender: Recommender, lengths: list[int], repeats: int) -> list[Record]:
+    """Time one update after histories of every length, beside a step with cached keys and values."""
+    calls: dict[tuple[str, int], Call] = {}
+    records: list[Record] = []
     width = recommender.bundle.hidden_size
     for length in lengths:
         items = np.random.default_rng(length).integers(len(recommender.ids), size=length)
         session = recommender.start([str(item) for item in items.tolist()])
-        sizes[length] = len(session.to_bytes())
-        calls[STEP, length] = partial(session.update, "7")
-        calls[CACHED, length] = cached_step(Session(1, length, width, 0.1, torch.device("cpu"))).call
-    times = timed(calls, repeats, "steps")
-    return [
-        {
-            "length": length,
-            "session": times[STEP, length]._asdict(),
-            "cached": times[CACHED, length]._asdict(),
-            "session_bytes": sizes[length],
-            "cached_bytes": 2 * 4 * width * length,
-        }
-        for length in lengths
-    ]
+        calls["session", length] = partial(session.update, "7")
+        calls["cached", length] = transformer_step(Session(1, length, width), cache=True).call
+        sizes = {"session_bytes": len(session.to_bytes()), "cached_bytes": 2 * 4 * width * length}
+        records.append({"length": length, **sizes})
+    for (side, length), timing in time_calls(calls, repeats=repeats).items():
+        records[lengths.index(length)][side] = timing
+    return records
 
 
-def measure_batch(recommender: Recommender, n: int, repeats: int) -> dict[str, Any]:
-    """Time an update and a recommendation of many sessions at once."""
-    batch: SessionBatch = recommender.start_many([["1", "2"]] * n)
-    items = [str(i) for i in range(n)]
-    calls = {"update": partial(batch.update, items), "to_bytes": batch.to_bytes}
-    times = timed(calls, repeats, f"{n} sessions")
-    return {"sessions": n, **{name: timing._asdict() for name, timing in times.items()}}
-
-
-def timed(calls: dict[Any, Callable[[], object]], repeats: int, title: str) -> dict[Any, Timing]:
-    """Warm up and time in turns.
-
-    Raises:
-        Exception: What a call raises.
-    """
-    for call in calls.values():
-        call()
-    found: dict[Any, Timing] = {}
-    for name, timing in time_in_turns(
-        calls, dict.fromkeys(calls, repeats), device=torch.device("cpu"), title=title
-    ).items():
-        if isinstance(timing, Exception):
-            raise timing
-        found[name] = timing
-    return found
-
-
-def _cell(timing: dict[str, Any]) -> str:
-    return f"{milliseconds(timing['median'])} [{milliseconds(timing['low'])}, {milliseconds(timing['high'])}]"
-
-
-def ranking_table(records: list[dict[str, Any]], sizes: Sizes) -> Table:
+def ranking_table(records: list[Record], sizes: Sizes) -> Table:
     """Time and memory of both sides."""
     title = (
         f"The {sizes.k} best of {sizes.n_items:,} items, D = {sizes.width}, B = {sizes.n_codebooks}, W = "
         f"{sizes.n_codewords}: ms, median [fastest, slowest], and MB of items and call"
     )
-    columns = ["histories at once", PACKED, DENSE, "packed / dense", "MB packed", "MB dense", "packed / dense"]
-    rows = [
-        [
-            str(r["histories"]),
-            _cell(r["packed"]),
-            _cell(r["dense"]),
-            f"{r['packed']['median'] / r['dense']['median']:.3f}",
-            megabytes(r["packed_mb"]),
-            megabytes(r["dense_mb"]),
-            f"{r['packed_mb'] / r['dense_mb']:.3f}",
-        ]
-        for r in records
-    ]
-    return Table(title, columns, rows)
+    rows = []
+    for r in records:
+        times = [spread(r["packed"]), spread(r["dense"]), f"{r['packed']['median'] / r['dense']['median']:.3f}"]
+        memory = [megabytes(r["packed_mb"]), megabytes(r["dense_mb"]), f"{r['packed_mb'] / r['dense_mb']:.3f}"]
+        rows.append([str(r["histories"]), *times, *memory])
+    sides = ["LISABase, packed codes: recommend()", "dense float32 table: matmul and topk", "packed / dense"]
+    return Table(title, ["histories", *sides, "MB packed", "MB dense", "packed / dense"], rows)
 
 
-def step_table(records: list[dict[str, Any]]) -> Table:
-    """Time of one more item and what is kept between items."""
-    columns = [
-        "items in the history",
-        STEP,
-        CACHED,
-        "times as fast",
-        "bytes of the session",
-        "bytes of keys and values",
-    ]
-    rows = [
-        [
-            f"{r['length']:,}",
-            _cell(r["session"]),
-            _cell(r["cached"]),
-            ratio(r["cached"]["median"] / r["session"]["median"]),
-            f"{r['session_bytes']:,}",
-            f"{r['cached_bytes']:,}",
-        ]
-        for r in records
-    ]
+def step_table(records: list[Record]) -> Table:
+    """Time of one more item, and the bytes between items."""
+    rows = []
+    for r in records:
+        times = [spread(r["session"]), spread(r["cached"]), ratio(r["cached"]["median"] / r["session"]["median"])]
+        rows.append([f"{r['length']:,}", *times, f"{r['session_bytes']:,}", f"{r['cached_bytes']:,}"])
+    sides = ["LISABase session: update()", "Transformer, keys and values cached: attention alone", "times as fast"]
+    columns = ["items in the history", *sides, "bytes of the session", "bytes of keys and values"]
     return Table("One more item: ms, median [fastest, slowest]", columns, rows)
 
 
-def batch_table(record: dict[str, Any]) -> Table:
-    """Sessions a second, many at once."""
-    columns = [f"{record['sessions']:,} sessions at once", "ms, median [fastest, slowest]", "sessions a second"]
-    rows = [
-        [name, _cell(record[name]), f"{record['sessions'] / record[name]['median']:,.0f}"]
-        for name in ("update", "to_bytes")
-    ]
-    return Table("A batch of sessions", columns, rows)
+def batch_table(times: dict[str, Record], n: int) -> Table:
+    """Sessions a second, many in one batch."""
+    rows = [[name, spread(time), f"{n / time['median']:,.0f}"] for name, time in times.items()]
+    return Table(f"{n:,} sessions in one batch", ["call", "ms, median [fastest, slowest]", "sessions a second"], rows)

@@ -1,4 +1,4 @@
-"""Models without files: defaults from their yaml, a data set that only counts."""
+"""Models without files: settings from their yaml files, and a data set that only has sizes."""
 
 from typing import Any
 
@@ -20,16 +20,11 @@ FIELDS: dict[str, Any] = {
     "device": torch.device("cpu"),
     "train_neg_sample_args": {"distribution": "uniform", "sample_num": 1, "alpha": 1.0},
 }
-"""What a model reads besides its own settings, with RecBole's values."""
+"""Settings that a model reads besides its own, with RecBole's values."""
 
 
 class Catalogue:
-    """Stands for a data set of n items, padding included; item i was seen i times.
-
-    Args:
-        n_items: V.
-        time_unit: Seconds.
-    """
+    """Stands for a data set of n items, padding included; item i occurs i times, and time_unit is in seconds."""
 
     def __init__(self, n_items: int, time_unit: float = 1.0) -> None:
         self.n_items = n_items
@@ -37,26 +32,16 @@ class Catalogue:
         self.time_unit = time_unit
 
     def num(self, field: str) -> int:
-        """V, whatever the field."""
+        """V for any field."""
         return self.n_items
 
 
 def default_settings(name: str) -> dict[str, Any]:
-    """The settings of the model's yaml."""
+    """The settings of the model's yaml file."""
     return read_yaml(properties_path() / "model" / f"{name}.yaml")
 
 
 def build_model(name: str, *, catalogue: Catalogue, max_length: int, **settings: Any) -> Any:
-    """A model of the registry with random parameters.
-
-    Args:
-        name: Of the model.
-        catalogue: The items.
-        max_length: Longest sequence.
-        **settings: In place of the yaml's.
-
-    Returns:
-        The model.
-    """
+    """A model with random parameters; `settings` replace those of its yaml file."""
     config = FIELDS | default_settings(name) | settings | {"MAX_ITEM_LIST_LENGTH": max_length}
     return model_class(name)(config, catalogue)

@@ -1,41 +1,36 @@
-"""`python -m benchmarks paper NAME`: the paper's tables and figures, each by one command over what the package has."""
+"""`python -m benchmarks paper NAME` makes one table or figure of the paper: it trains what is missing, then writes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from recbole_lisa.errors import UsageError, did_you_mean
 
-_HELP = {
-    "ranking": ("the rows of the ranking table, trained from frozen configurations", "commands:ranking"),
-    "sensitivity": ("LISA-Soft and LISA-Mini over the number of codewords", "commands:sensitivity"),
-    "migration": ("LISA-Base on the codebooks of a vanilla Transformer", "commands:migration"),
-    "compression": ("the compression ratio of exported item tables", "commands:compression"),
-    "speed": ("time of every attention over lengths", "benchmarks:speed"),
-    "memory": ("peak memory of every attention over lengths", "benchmarks:memory"),
-    "online": ("a step of a session at growing histories", "benchmarks:online"),
+TABLES = {
+    "ranking": "The rows of the ranking table, trained from frozen configurations.",
+    "sensitivity": "LISA-Soft and LISA-Mini over the number of codewords W.",
+    "migration": "LISA-Base on the frozen codebooks of a vanilla Transformer.",
+    "compression": "The compression ratio of exported item tables.",
 }
-NAMES = tuple(_HELP)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run what is missing of a table or a figure and write its page.
+def main(arguments: Sequence[str]) -> int:
+    """Run what is missing of a table and write its page.
 
     Args:
-        argv: words after `reproduce`: the name, its options, and settings for all runs.
+        arguments: The name, its options, and settings of all runs.
 
     Returns:
-        0, or 1 when a run failed.
+        0, or 1 if a run failed.
 
     Raises:
-        UsageError: an unknown name, row or option, or a package is missing.
+        UsageError: An unknown name, row or option.
     """
-    name = argv[0] if argv else ""
+    name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
         print("usage: python -m benchmarks paper NAME [--help]\n")
-        print("\n".join(f"  {known:12} {_HELP[known][0]}" for known in NAMES))
+        print("\n".join(f"  {known:12} {text}" for known, text in TABLES.items()))
         return 0
-    if name not in NAMES:
-        raise UsageError(f"unknown table '{name}': known are {', '.join(NAMES)}.{did_you_mean(name, NAMES)}")
-    module, _, function = _HELP[name][1].partition(":")
-    command: Callable[[Sequence[str]], int] = getattr(import_module(f"{__name__}.{module}"), function)
-    return command(argv[1:])
+    if name not in TABLES:
+        raise UsageError(f"unknown table '{name}': known are {', '.join(TABLES)}.{did_you_mean(name, TABLES)}")
+    status: int = import_module(f"{__name__}.{name}").main(arguments[1:])
+    return status

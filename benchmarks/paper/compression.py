@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper.page import Results, write_text
+from benchmarks.paper.rows import ROWS
+from benchmarks.paper.runs import Results, results_of
+from benchmarks.paper.study import Study, markdown
 from recbole_lisa.saved import bundle_of_checkpoint
 from recbole_lisa.serving.export import write_export
 
@@ -16,58 +18,47 @@ PAPER = {
     "ml-25m": {"LISA-Base": 12.78, "LISA-Mini": 10.44},
 }
 """Data set -> row -> the paper's ratio."""
+_COLUMNS = ("row", "items", "float32 bytes", "coded bytes", "ratio", "the paper", "bytes on disk", "float32 to disk")
 
 
-def export_all(found: Results, folder: Path) -> dict[str, dict[str, Any]]:
-    """Export the first run of each row.
+def main(arguments: Sequence[str]) -> int:
+    """`python -m benchmarks paper compression --dataset=D`; one epoch by default, sizes do not depend on training."""
+    study = Study(
+        "compression", "Compression ratios of exported item tables.", {"model": "nothing: the rows are fixed"}
+    )
+    study.parser.set_defaults(seeds=[1])
+    study.parse(arguments)
+    study.settings.setdefault("epochs", "1")
+    runs = study.runs_of({name: ROWS[name] for name in ("LISA-Base", "LISA-Mini")})
+    n_failed = study.run(runs)
+    results = results_of(runs)
+    write_page(study, results, export_all(results, runs[0].folder.parent / "export"))
+    return 1 if n_failed else 0
 
-    Args:
-        found: row -> results of its seeds.
-        folder: the exports go into `export` below it, over those of an earlier call.
 
-    Returns:
-        Row -> manifest of its export, for the rows with a run.
-    """
+def export_all(results: Results, folder: Path) -> dict[str, dict[str, Any]]:
+    """Export the first run of each row; row -> manifest of its export."""
     manifests = {}
-    for row, runs in found.items():
+    for row, runs in results.items():
         if runs:
-            place = folder / "export" / runs[0]["dataset"] / row
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder / row, ignore_errors=True)
             bundle, _ = bundle_of_checkpoint(runs[0]["checkpoint"])
-            manifests[row] = write_export(bundle, place)
+            manifests[row] = write_export(bundle, folder / row)
     return manifests
 
 
-def compression_page(
-    dataset: str, manifests: Mapping[str, Mapping[str, Any]], settings: Sequence[str], folder: Path
-) -> Path:
-    """Write compression-<dataset>.md, with the words of the command line that all runs share, and return it."""
-    lines = [
-        f"# {dataset}, size of the item table",
-        "",
-        "The ratio is the paper's formula: a table of V x D in float32 to codes of log2(W) bits and codebooks in "
-        "float32. The bytes on disk are those of the exported file.",
-        "",
-        "| row | items | float32 bytes | coded bytes | ratio | the paper | bytes on disk | float32 to disk |",
-        "|" + "---|" * 8,
-    ]
+def write_page(study: Study, results: Results, manifests: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write compression-<dataset>.md."""
+    lines = []
     for row, manifest in manifests.items():
-        table = manifest["item_table"]
-        paper = PAPER.get(dataset, {}).get(row)
-        cells = [
-            *(row, f"{manifest['items']['n_items']:,}", f"{table['float32_bytes']:,.0f}"),
-            *(f"{table['formula_bytes']:,.0f}", f"{table['compression_ratio']:.2f}"),
-            "not in the paper" if paper is None else f"{paper:.2f}",
-            *(f"{table['bytes_on_disk']:,}", f"{table['float32_bytes'] / table['bytes_on_disk']:.2f}"),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
-        "```bash",
-        " ".join([f"python -m benchmarks paper compression --dataset={dataset}", *settings]),
-        "```",
-        "",
-    ]
-    page = folder / f"compression-{dataset}.md"
-    write_text(page, "\n".join(lines))
-    return page
+        table, paper = manifest["item_table"], PAPER.get(study.options.dataset, {}).get(row)
+        coded = [f"{table['formula_bytes']:,.0f}", f"{table['compression_ratio']:.2f}"]
+        disk = [f"{table['bytes_on_disk']:,}", f"{table['float32_bytes'] / table['bytes_on_disk']:.2f}"]
+        items = [f"{manifest['items']['n_items']:,}", f"{table['float32_bytes']:,.0f}"]
+        lines.append([row, *items, *coded, f"{paper:.2f}" if paper else "not in the paper", *disk])
+    text = (
+        "The ratio is the paper's formula: a table of V x D in float32 to codes of log2(W) bits and codebooks in "
+        "float32. The bytes on disk are those of the exported file."
+    )
+    body = [text, "", markdown(_COLUMNS, lines), "", "```bash", study.command(results), "```"]
+    study.write("size of the item table", results, body)

@@ -1,63 +1,62 @@
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import attention, gate, main
-from benchmarks.attention import is_too_slow
-from benchmarks.machine import Limits
-from benchmarks.probe import Probe, probe, status_of
+from benchmarks import attention, main, rows
+from benchmarks.attention import PARTS, measure_rows, probe
+from benchmarks.errors import CheckError
+from benchmarks.measure import Record, TimeLimitError, status_of
 from benchmarks.problem import Problem
-from benchmarks.rows import FLOOR, LISA_NAIVE, NAIVE, SDPA
+from benchmarks.rows import LISA_NAIVE, NAIVE, ROWS, SDPA, Row, check_rows, remove_projections
+from recbole_lisa.attention import MECHANISMS, build_attention
+from tests.helpers import assert_close
 
 TINY = ["attention", "--lengths", "8", "24", "--tokens", "48", "--widths", "16", "--repeats", "2"]
 TINY += ["--items", "30", "--threads", "1"]
-LIMITS = Limits(seconds=10.0, memory_mb=500.0, repeats=2, threads=1)
+SHAPE: dict[str, Any] = {"n": 2, "length": 21, "width": 16, "n_items": 30}
+CHECKED = [name for name, row in ROWS.items() if row.reference is not None]
 
 
-def without_processes(row: str, problem: Problem, limits: Limits) -> tuple[str, Probe | None]:
+def probe_without_process(name: str, problem: Problem, seconds: float) -> Record:
     """A probe that costs nothing: one row does not fit, one is too slow, one fails."""
-    if row == NAIVE and problem.length > 8:
-        return status_of(MemoryError(), limits), None
-    if row == "Linformer":
-        return limits.over_time, None
-    if row == "Reformer LSH-1":
-        return status_of(ValueError("broken"), limits), None
-    return "ok", Probe(0.001, 2.0, 1.0, 0.5, "")
+    errors = {"Linformer": TimeLimitError(), "Reformer LSH-1": ValueError("broken")}
+    if problem.length > 8:
+        errors[NAIVE] = MemoryError()  # type: ignore[assignment]  # another kind of error
+    if name in errors:
+        return {"status": status_of(errors[name], seconds)}
+    return {"status": "ok", "seconds": 0.001, "extra_mb": 2.0, "held_mb": 1.0, "output_mb": 0.5}
 
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "probe", without_processes)
+    monkeypatch.setattr(attention, "probe", probe_without_process)
     monkeypatch.setattr("benchmarks.measure.SAMPLE_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("fast")
-def test_the_command_writes_tables_records_and_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_tables_records_and_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TINY, "--output", str(tmp_path / "speed")]) == 0
-    printed = capsys.readouterr().out
-    assert "torch" in printed.splitlines()[0]
+    assert "torch" in capsys.readouterr().out.splitlines()[0]
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         "speed-memory.png", "speed-speedup.png", "speed-time.png", "speed.json", "speed.md",
     ]  # fmt: skip
     document = json.loads((tmp_path / "speed.json").read_text(encoding="utf-8"))
     assert document["tokens"] == 48
-    records = {(r["part"], r["row"], r["length"]): r for r in document["rows"]}
-    assert records["core", "LISA-128", 24]["n"] == 2
-    assert records["core", "LISA-128", 24]["samples"] == 2
-    assert records["core", "LISA-128", 24]["low"] <= records["core", "LISA-128", 24]["median"]
-    assert records["core", FLOOR, 8]["status"] == "ok"
-    assert ("sublayer", FLOOR, 8) not in records
+    record = {(r["part"], r["row"], r["length"]): r for r in document["rows"]}["core", "LISA-128", 24]
+    assert (record["n"], record["samples"]) == (2, 2)
+    assert record["low"] <= record["median"] <= record["high"]
     text = (tmp_path / "speed.md").read_text(encoding="utf-8")
     for reference in (SDPA, NAIVE, LISA_NAIVE):
-        assert f"How many times as fast as {reference}, core, D = 16" in text
+        assert f"core, D = 16: how many times as fast as {reference}" in text
     assert "![speedup](speed-speedup.png)" in text
 
 
 @pytest.mark.usefixtures("fast")
-def test_rows_that_do_not_fit_say_so_and_end_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_do_not_fit_say_so_and_stop_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TINY, "--parts", "core"]) == 0
     lines = capsys.readouterr().out.splitlines()
     time = {line.split("|")[1].strip(): line for line in reversed(lines) if line.startswith("| ")}
@@ -65,131 +64,167 @@ def test_rows_that_do_not_fit_say_so_and_end_nothing(capsys: pytest.CaptureFixtu
     assert time["Linformer"].count("skipped (over 30 s)") == 2
     assert time["Reformer LSH-1"].count("failed (broken)") == 2
     assert "failed" not in time["LISA-128"]
-    speed = lines[lines.index(f"How many times as fast as {NAIVE}, core, D = 16") :]
+    speed = lines[lines.index(f"core, D = 16: how many times as fast as {NAIVE}") :]
     row = next(line for line in speed if line.startswith("| LISA-256 "))
-    assert row.split("|")[3].strip() == "-", "there is nothing to compare with where the reference does not fit"
+    assert row.split("|")[3].strip() == "-", "the reference has no value there"
 
 
-@pytest.mark.usefixtures("fast")
-def test_a_row_that_fails_beside_the_others_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def broken(part: str, *, backward: bool) -> dict[str, Any]:
-        def build(problem: Problem) -> Any:
-            raise torch.OutOfMemoryError("full")
+def test_a_row_that_fails_beside_the_others_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(problem: Problem) -> Any:
+        raise torch.OutOfMemoryError("full")
 
-        return {"LISA-128": build}
-
-    monkeypatch.setattr(attention, "check_rows", lambda names, problem: None)
-    monkeypatch.setattr(attention, "rows_of", broken)
-    assert main([*TINY, "--parts", "core", "--output", str(tmp_path / "x.json")]) == 0
-    rows = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["rows"]
-    assert [row["status"] for row in rows] == ["out of memory"] * 2
+    monkeypatch.setattr(attention, "probe", probe_without_process)
+    monkeypatch.setitem(ROWS, "LISA-128", Row(full))
+    (record,) = measure_rows(["LISA-128"], Problem("core", **SHAPE), [], 10.0, 1)
+    assert record["status"] == "out of memory"
 
 
-@pytest.mark.usefixtures("fast")
-def test_the_slowest_rows_are_not_called_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(attention, "probe", lambda *_: ("ok", Probe(5.0, 2.0, 1.0, 0.5, "")))
-    assert main([*TINY, "--parts", "core", "--rows", NAIVE, "--output", str(tmp_path / "x.json")]) == 0
-    rows = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["rows"]
-    assert [(row["median"], row["samples"]) for row in rows] == [(5.0, 1)] * 2
+def test_a_slow_row_is_not_called_again_and_a_skipped_one_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "probe", lambda *_: {"status": "ok", "seconds": 5.0})
+    problem = Problem("core", **SHAPE)
+    (record,) = measure_rows([NAIVE], problem, [], 10.0, 2)
+    assert (record["median"], record["samples"]) == (5.0, 1)
+    earlier = [{"row": NAIVE, "part": "core", "width": 16, "status": "skipped (over 10 s)"}]
+    (record,) = measure_rows([NAIVE], problem, earlier, 10.0, 2)
+    assert record["status"] == "skipped (over 10 s)"
 
 
 def test_rows_are_measured_alone_and_in_turns(tmp_path: Path) -> None:
-    words = [*TINY, "--rows", "LISA-128", SDPA, "--parts", "sublayer", "--backward", "--dtype", "bfloat16"]
-    assert main([*words, "--output", str(tmp_path / "x.json")]) == 0
-    rows = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["rows"]
-    assert [(row["row"], row["length"]) for row in rows] == [
-        ("LISA-128", 8), (SDPA, 8), ("LISA-128", 24), (SDPA, 24),
+    arguments = [*TINY, "--rows", "LISA-128", SDPA, "--parts", "sublayer", "--backward", "--dtype", "bfloat16"]
+    assert main([*arguments, "--output", str(tmp_path / "x")]) == 0
+    records = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["rows"]
+    assert [(r["row"], r["length"], r["status"]) for r in records] == [
+        ("LISA-128", 8, "ok"), (SDPA, 8, "ok"), ("LISA-128", 24, "ok"), (SDPA, 24, "ok"),
     ]  # fmt: skip
-    for row in rows:
-        assert row["status"] == "ok"
-        assert row["output_mb"] == 48 * 16 * 2 / 2**20
-        assert 0 < row["low"] <= row["median"] <= row["high"]
+    for record in records:
+        assert record["output_mb"] == 48 * 16 * 2 / 2**20
+        assert 0 < record["low"] <= record["median"] <= record["high"]
 
 
-def test_a_probe_tells_memory_and_limits() -> None:
-    shape: dict[str, Any] = {"n": 1, "length": 2048, "width": 16, "n_items": 30}
-    status, found = probe(NAIVE, Problem("core", **shape), LIMITS)
-    assert status == "ok"
-    assert found is not None
+def test_a_probe_measures_memory_and_respects_limits() -> None:
+    problem = Problem("core", width=16, length=2048, n_items=30)
     logits = 2048**2 * 4 / 2**20
-    assert 2 * logits < found.extra_mb < 5 * logits
-    assert found.held_mb == 3 * 2048 * 16 * 4 / 2**20
-    assert found.peak_mb == found.held_mb + found.extra_mb
-    small = Limits(seconds=10.0, memory_mb=logits / 2, repeats=1, threads=1)
-    assert probe(NAIVE, Problem("core", **shape), small) == ("out of memory", None)
-    short = Limits(seconds=1e-9, memory_mb=500.0, repeats=1, threads=1)
-    assert probe(SDPA, Problem("core", **shape), short)[0] == "skipped (over 1e-09 s)"
+    record = probe(NAIVE, problem, 10.0, 500.0)
+    assert record["status"] == "ok"
+    assert 2 * logits < record["extra_mb"] < 5 * logits
+    assert record["held_mb"] == 3 * 2048 * 16 * 4 / 2**20
+    assert probe(NAIVE, problem, 10.0, logits / 2) == {"status": "out of memory"}
+    assert probe(SDPA, problem, 1e-9, 500.0) == {"status": "skipped (over 1e-09 s)"}
 
 
-@pytest.mark.parametrize(
-    ("times", "length", "slow"),
-    [
-        ([], 4096, False),
-        ([(128, 9.0)], 65536, False),  # how it grows is not known yet
-        ([(128, 1.0), (1024, 1.0)], 65536, False),  # constant
-        ([(128, 1.0), (1024, 8.0)], 8192, True),
-        ([(1024, 1.0), (4096, 0.5)], 65536, False),  # noise is no promise of falling times
-    ],
-)
-def test_a_row_is_skipped_when_its_growth_leads_past_the_limit(
-    times: list[tuple[int, float]], length: int, slow: bool
-) -> None:
-    records = [{"status": "ok", "length": at, "median": seconds} for at, seconds in times]
-    assert is_too_slow(records, length, LIMITS) is slow
-
-
-def test_a_row_that_was_skipped_is_skipped_at_every_longer_length() -> None:
-    assert is_too_slow([{"status": LIMITS.over_time, "length": 128}], 256, LIMITS)
-    assert not is_too_slow([{"status": "out of memory", "length": 128}], 256, LIMITS)
-
-
-def test_a_wrong_op_ends_the_command_before_anything_is_timed(
+def test_a_wrong_op_stops_the_command_before_anything_is_timed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    op = gate.lisa.__globals__["lisa_attention_items"]
+    op = rows.lisa_attention_items
 
     def wrong(*operands: torch.Tensor, **settings: Any) -> torch.Tensor:
         return op(*operands, **settings).flip(1)
 
-    monkeypatch.setattr("benchmarks.rows.lisa_attention_items", wrong)
-    assert main(TINY) == 1
+    monkeypatch.setattr(rows, "lisa_attention_items", wrong)
+    assert main([*TINY, "--parts", "core"]) == 1
     printed = capsys.readouterr()
     assert printed.err.startswith("error: LISA-128 (core) is wrong, nothing was timed")
     assert printed.out == ""
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ("--rows LISA128", "unknown row 'LISA128': known are LISA-128, "),
         ("--lengths 100", "length 100 is more than --tokens=48"),
         ("--lengths 0", "must be a whole number from 1 to 2147483647, got 0"),
-        ("--items 1", "argument --items: must be at least 2, the padding and an item, got 1"),
-        ("--decay -1", "must be a number of at least 0, got -1"),
         ("--parts heart", "invalid choice: 'heart'"),
         ("--dtype int8", "invalid choice: 'int8'"),
-        ("--device tpu", "invalid choice: 'tpu'"),
-        ("--cuda_graph", "--cuda_graph records a call on a GPU"),
         ("--outptu x", "unrecognized arguments: --outptu x"),
+        ("--device tpu", "invalid choice: 'tpu'"),
     ],
 )
-def test_mistakes_end_with_one_line_and_status_2(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TINY, *words.split()]) == 2
+def test_mistakes_are_one_line_and_status_2(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, *arguments.split()]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ")
     assert message in line
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_missing_cuda_device_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_cuda_device_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TINY, "--device", "cuda"]) == 2
     assert "torch sees no CUDA device" in capsys.readouterr().err
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("words", [[], ["--backward"], ["--cuda_graph", "--rows", SDPA, NAIVE]], ids=str)
-def test_rows_run_on_cuda(tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [[], ["--backward"]], ids=str)
+def test_rows_run_on_cuda(tmp_path: Path, arguments: list[str]) -> None:
     device = ["--device", "cuda", "--dtype", "bfloat16"]
-    assert main([*TINY, *device, *words, "--output", str(tmp_path / "x.json")]) == 0
-    rows = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["rows"]
-    assert {row["status"] for row in rows} == {"ok"}
+    assert main([*TINY, *device, *arguments, "--output", str(tmp_path / "x")]) == 0
+    records = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["rows"]
+    assert {record["status"] for record in records} == {"ok"}
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("part", PARTS)
+def test_every_row_attends_and_differentiates(part: str, backward: bool) -> None:
+    for name, row in ROWS.items():
+        case = row.build(Problem(part, **SHAPE, backward=backward))
+        out, *gradients = case()
+        assert out.shape == (2, 21, 16), name
+        assert torch.isfinite(out).all(), name
+        assert len(gradients) == (len(case.leaves) if backward else 0), name
+        assert bool(case.leaves) == backward or part == "sublayer" or name not in CHECKED
+        assert case.held_mb > 0
+
+
+def test_every_mechanism_has_a_row() -> None:
+    covered = {getattr(row.build, "keywords", {}).get("name") for row in ROWS.values()} | {"full", "lisa"}
+    assert set(MECHANISMS) <= covered
+
+
+@pytest.mark.parametrize("name", sorted(set(MECHANISMS) - {"lisa"}))
+def test_the_core_has_no_projection(name: str) -> None:
+    module = build_attention(name, hidden_size=16, max_length=21)
+    before = [m for m in module.modules() if isinstance(m, torch.nn.Linear)]
+    remove_projections(module, 16)
+    assert before
+    assert not [m for m in module.modules() if isinstance(m, torch.nn.Linear)]
+
+
+def test_the_same_problem_has_the_same_inputs_in_every_dtype() -> None:
+    dtypes = (torch.float32, torch.float64)
+    single, double = (ROWS["LISA-128 soft"].build(Problem("core", **SHAPE, dtype=dtype))()[0] for dtype in dtypes)
+    assert_close(single, double, computed_in=torch.float32)
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("part", PARTS)
+def test_the_correctness_check_passes_right_rows(part: str, dtype: torch.dtype, backward: bool) -> None:
+    assert len(CHECKED) == 6
+    check_rows(ROWS, Problem(part, 16, dtype=dtype, backward=backward, decay=0.1))
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", CHECKED)
+def test_the_correctness_check_catches_a_wrong_output(monkeypatch: pytest.MonkeyPatch, part: str, name: str) -> None:
+    right = ROWS[name]
+
+    def wrong(problem: Problem) -> Any:
+        case = right.build(problem)
+        forward = case.forward
+        case.forward = lambda: forward() * 1.01
+        return case
+
+    monkeypatch.setitem(ROWS, name, right._replace(build=wrong))
+    with pytest.raises(CheckError, match=rf"{name} \({part}\) is wrong, nothing was timed: its output differs"):
+        check_rows([name], Problem(part, 16))
+
+
+def test_the_correctness_check_catches_a_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*operands: torch.Tensor, **settings: Any) -> torch.Tensor:
+        items, codes, table, values = operands
+        return rows.lisa_attention_items(items, codes, table.detach() + 0 * table, values, **settings)
+
+    row = ROWS["LISA-128"]._replace(build=partial(rows.lisa, n_codewords=16, attend=wrong))
+    monkeypatch.setitem(ROWS, "LISA-128", row)
+    check_rows(["LISA-128"], Problem("core", 16))
+    with pytest.raises(CheckError, match=r"its gradient \d differs"):
+        check_rows(["LISA-128"], Problem("core", 16, backward=True))

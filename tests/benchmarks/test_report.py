@@ -1,92 +1,89 @@
-import importlib.util
+import argparse
 import json
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.plots import Figure, Panel
-from benchmarks.report import NO_PLOTS, Output, Table, commit, heading, megabytes, milliseconds, ratio
+from benchmarks.report import Panel, Report, Table, by_length, compared, draw, heading, megabytes, milliseconds, ratio
 from recbole_lisa.errors import UsageError
 
 TABLE = Table("Title", ("", "L = 1"), [["row", "2 ms"], ["longer row", "-"]])
-FIGURE = Figure("time", [Panel("p", "x", "y", {"LISA": [(1, 2), (10, 3)], "other": []}) for _ in range(3)])
+PANEL = Panel("p", "x", "y", {"LISA": [(1, 2), (10, 3)], "other": [(1, 5, 4, 7)]}, levels={"other": 4})
+CPU = torch.device("cpu")
+
+
+def report(output: Path | None, *, overwrite: bool = False) -> Report:
+    path = None if output is None else str(output)
+    return Report(argparse.Namespace(command="the command", output=path, overwrite=overwrite), CPU)
 
 
 def test_a_table_is_aligned_markdown() -> None:
-    assert TABLE.markdown().splitlines() == [
-        "Title",
-        "",
-        "|            | L = 1 |",
-        "|------------|-------|",
-        "| row        | 2 ms  |",
-        "| longer row | -     |",
-    ]
+    title, _, *lines = TABLE.markdown().splitlines()
+    assert title == "Title"
+    assert len({len(line) for line in lines}) == 1
+    assert [cell.strip() for cell in lines[3].split("|")] == ["", "longer row", "-", ""]
 
 
-@pytest.mark.parametrize(
-    ("option", "prefix"), [("new/", "new/name"), ("there", "there/name"), ("new/speed", "new/speed"), ("x", "x")]
-)
-def test_output_writes_json_markdown_and_plots(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, prefix: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("there").mkdir()
-    files = Output(option, "name").write("head", {"rows": [1]}, [TABLE, TABLE], [FIGURE])
-    assert [str(file) for file in files] == [f"{prefix}.json", f"{prefix}.md", f"{prefix}-time.png"]
-    assert json.loads(files[0].read_text(encoding="utf-8")) == {"header": "head", "rows": [1]}
-    text = files[1].read_text(encoding="utf-8")
-    assert text.startswith("head\n\nTitle\n\n|")
+@pytest.mark.parametrize("log", [False, True])
+def test_a_report_writes_json_markdown_and_plots(tmp_path: Path, log: bool) -> None:
+    report(tmp_path / "new" / "speed").finish({"rows": [1]}, [TABLE, TABLE], {"time": [PANEL._replace(log=log)] * 3})
+    files = {file.name: file for file in (tmp_path / "new").iterdir()}
+    assert sorted(files) == ["speed-time.png", "speed.json", "speed.md"]
+    document = json.loads(files["speed.json"].read_text(encoding="utf-8"))
+    assert document == {"header": heading("the command", CPU), "rows": [1]}
+    text = files["speed.md"].read_text(encoding="utf-8")
+    assert text.startswith(f"{heading('the command', CPU)}\n\nTitle\n\n|")
     assert text.count("| longer row |") == 2
-    assert f"![time]({files[2].name})" in text
-    assert files[2].read_bytes().startswith(b"\x89PNG")
+    assert "![time](speed-time.png)" in text
+    assert files["speed-time.png"].read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_json_name_is_the_only_file(tmp_path: Path) -> None:
-    (file,) = Output(str(tmp_path / "x.json"), "name").write("head", {}, [TABLE], [FIGURE])
-    assert list(tmp_path.iterdir()) == [file]
+def test_without_output_nothing_is_written(isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report(None).finish({}, [TABLE], {"time": [PANEL]})
+    assert list(isolated_run_dir.iterdir()) == []
+    assert "| longer row |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("ending", [".md", ".json"])
 def test_an_existing_file_needs_overwrite(tmp_path: Path, ending: str) -> None:
     (tmp_path / f"speed{ending}").write_text("old")
     with pytest.raises(UsageError, match=rf"speed\{ending}' exists: add --overwrite"):
-        Output(str(tmp_path / "speed"), "name")
-    Output(str(tmp_path / "speed"), "name", overwrite=True)
-
-
-def test_without_output_nothing_is_written() -> None:
-    assert Output(None, "name").write("head", {}, [TABLE]) == []
+        report(tmp_path / "speed")
+    report(tmp_path / "speed", overwrite=True)
 
 
 def test_an_output_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"'.*file/x\.json' cannot be written \(Not a directory\)"):
-        Output(str(tmp_path / "file" / "x"), "name")
+        report(tmp_path / "file" / "x")
 
 
-def test_without_matplotlib_the_rest_is_written_and_the_extra_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    find = importlib.util.find_spec
-
-    def without(name: str, *rest: Any) -> Any:
-        return None if name == "matplotlib" else find(name, *rest)
-
-    monkeypatch.setattr("importlib.util.find_spec", without)
-    files = Output(f"{tmp_path}/", "name").write("head", {}, [TABLE], [FIGURE])
-    assert [file.name for file in files] == ["name.json", "name.md"]
-    assert "![" not in files[1].read_text(encoding="utf-8")
-    assert NO_PLOTS in capsys.readouterr().out
-    assert "recbole-lisa[bench]" in NO_PLOTS
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UsageError, match=r"recbole-lisa\[bench\]"):
+        draw([PANEL], tmp_path / "x.png")
 
 
-def test_the_heading_says_device_threads_versions_commit_and_command() -> None:
-    line = heading("python -m benchmarks x", torch.device("cpu"))
-    assert f"{torch.get_num_threads()} threads, torch {torch.__version__}" in line
-    assert f"commit {commit()}" in line
+def test_the_heading_has_device_threads_versions_commit_and_command() -> None:
+    line = heading("python -m benchmarks x", CPU)
+    assert f"{torch.get_num_threads()} threads, torch {torch.__version__}, recbole-lisa " in line
+    assert ", commit " in line
     assert line.endswith("command: python -m benchmarks x")
+
+
+def test_tables_over_lengths_say_why_a_value_is_missing() -> None:
+    records = [
+        {"row": "a", "length": 9, "status": "ok", "median": 2.0},
+        {"row": "b", "length": 9, "status": "ok", "median": 8.0},
+        {"row": "a", "length": 1000, "status": "out of memory"},
+        {"row": "b", "length": 1000, "status": "ok", "median": 3.0},
+    ]
+    table = by_length("t", records, lambda record: str(record["median"]))
+    assert list(table.columns) == ["", "L = 9", "L = 1,000"]
+    assert list(table.rows) == [["a", "2.0", "out of memory"], ["b", "8.0", "3.0"]]
+    assert list(compared("as fast as", "a", records).rows) == [["b", "0.25x", "-"]]
 
 
 def test_numbers_keep_three_digits() -> None:

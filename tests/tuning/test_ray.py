@@ -13,8 +13,6 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.paper.paper import ROWS
-from benchmarks.paper.ranking import Cluster, finished, jobs, run_all
 from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
 from recbole_lisa.tuning import trainable
@@ -155,18 +153,6 @@ def test_trainable_works_in_a_tuner_of_the_user(folder: Path) -> None:
 def test_cluster_that_does_not_answer_is_refused() -> None:
     with pytest.raises(UsageError, match="no Ray cluster answers there"), ray_session("127.0.0.1:1"):
         pass
-
-
-@pytest.mark.slow
-def test_runs_of_a_table_go_through_ray(folder: Path) -> None:
-    small = ["--epochs=1", "--hidden_size=8", "--inner_size=8", "--eval_args={mode: uni12}"]
-    shared = [f"--data_path={Path('data').resolve()}", *small]
-    rows = {name: ROWS[name] for name in ("Linear", "Transformer")}
-    todo = list(jobs("tiny", rows, [1], Path("runs").resolve(), shared))
-    todo[1] = todo[1]._replace(options=["--model=Nothing", "--dataset=tiny"])
-    failed = run_all(todo, parallel=1, threads=1, cluster=Cluster("local", None))
-    assert [job.row for job in failed] == ["Transformer"]
-    assert [finished(job) for job in todo] == [True, False]
 
 
 @pytest.mark.slow

@@ -1,21 +1,21 @@
-"""The rows of the paper's ranking tables with its figures: HR@5, NDCG@5, HR@10, NDCG@10 in order."""
+"""The rows of the paper's ranking tables, and the paper's figures."""
 
 import csv
 from pathlib import Path
 from typing import Any, NamedTuple
 
-METRICS = ("hit@5", "ndcg@5", "hit@10", "ndcg@10")
-FIGURES = Path(__file__).with_name("paper.csv")
+METRICS = {"hit@5": "HR@5", "ndcg@5": "NDCG@5", "hit@10": "HR@10", "ndcg@10": "NDCG@10"}
+"""Name in a result -> name in the paper."""
 
 
 class Row(NamedTuple):
-    """One row: a model and the settings that differ from its yaml file."""
+    """A model and the settings that differ from its yaml file."""
 
     model: str
     settings: dict[str, Any]
 
-    def options(self) -> list[str]:
-        """As words of the command line."""
+    def arguments(self) -> list[str]:
+        """The row as command-line arguments."""
         return [f"--model={self.model}", *(f"--{key}={value}" for key, value in self.settings.items())]
 
 
@@ -38,11 +38,8 @@ ROWS: dict[str, Row] = {
 """Row name -> what to run; `Linear` is not in the paper."""
 
 
-def paper_figures(dataset: str) -> dict[str, tuple[float, ...]]:
-    """Row name -> the paper's four figures; empty for a data set that the paper does not have."""
-    with FIGURES.open(encoding="utf-8", newline="") as stream:
-        return {
-            line["row"]: tuple(float(line[name]) for name in METRICS)
-            for line in csv.DictReader(stream)
-            if line["dataset"] == dataset
-        }
+def paper_figures(dataset: str) -> dict[str, dict[str, float]]:
+    """Row name -> metric -> the paper's figure; empty for a data set that the paper does not have."""
+    with Path(__file__).with_name("paper.csv").open(encoding="utf-8", newline="") as stream:
+        lines = [line for line in csv.DictReader(stream) if line["dataset"] == dataset]
+    return {line["row"]: {name: float(line[name]) for name in METRICS} for line in lines}

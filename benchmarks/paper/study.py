@@ -1,0 +1,173 @@
+"""One table: its options, the checks before a training, its runs, and its page."""
+
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from benchmarks.options import add_list, add_number
+from benchmarks.paper.rows import METRICS, Row
+from benchmarks.paper.runs import Results, Run, check_folders, run_missing
+from benchmarks.report import write_text
+from recbole_lisa.cli.arguments import UsageParser, parse_settings
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.files import check_output
+
+MARK = "<!-- Below this line the page is written by hand; above it `python -m benchmarks paper ranking` writes. -->"
+_RESERVED = {
+    "seed": "--seeds",
+    "protocol": "nothing: it is the paper's",
+    "result_file": "--runs",
+    "checkpoint_dir": "--runs",
+    "codebook_plot": "nothing: runs would overwrite each other's plot",
+    "resume": "nothing: runs continue by themselves",
+    "show_progress": "nothing: each run writes a log",
+}
+
+
+class Study:
+    """The runs and the page of one table.
+
+    Args:
+        name: ranking, sensitivity, migration or compression.
+        description: Text of --help.
+        reserved: Settings that the table chooses itself -> the option to use instead.
+    """
+
+    def __init__(self, name: str, description: str, reserved: Mapping[str, str]) -> None:
+        self.name, self.reserved = name, _RESERVED | dict(reserved)
+        self.parser = UsageParser(f"python -m benchmarks paper {name}", description)
+        self.settings: dict[str, str] = {}
+        add = self.parser.add_argument
+        add("-d", "--dataset", required=True, help="data set name")
+        add_list(self.parser, "seeds", [1, 2, 3], "one run each")
+        add("--runs", default="runs", help="folder of the runs, from which they continue (default runs)")
+        add("--output", default="results", help="folder of the page (default results)")
+        add_number(self.parser, "parallel", 1, "runs at a time")
+        add_number(self.parser, "threads", 1, "CPU threads of each run")
+        add("--overwrite", action="store_true", help="write an existing page again; the notes at its end stay")
+        add("--only_page", action="store_true", help="train nothing, write the page of the finished runs")
+
+    def parse(self, arguments: Sequence[str]) -> Any:
+        """Read options and settings.
+
+        Raises:
+            UsageError: An argument is wrong.
+        """
+        self.options, settings = self.parser.parse_known_args(arguments)
+        if len(set(self.options.seeds)) < len(self.options.seeds):
+            raise UsageError(f"--seeds are {' '.join(map(str, self.options.seeds))}: name each one once")
+        self.settings = parse_settings(settings)
+        for key in self.reserved.keys() & self.settings.keys():
+            raise UsageError(f"'--{key}' is no setting of all runs: use {self.reserved[key]}")
+        return self.options
+
+    @property
+    def page(self) -> Path:
+        """The page: <dataset>.md for the ranking, <name>-<dataset>.md for the others."""
+        prefix = "" if self.name == "ranking" else f"{self.name}-"
+        return Path(self.options.output, f"{prefix}{self.options.dataset}.md")
+
+    def shared(self) -> list[str]:
+        """The settings of all runs as arguments for the shell, without the folders of this machine."""
+        shown = {**self.settings, **({"data_path": "DATA"} if "data_path" in self.settings else {})}
+        return [shlex.quote(f"--{key}={value}") for key, value in shown.items()]
+
+    def runs_of(self, rows: Mapping[str, Row]) -> list[Run]:
+        """Check everything that can be checked before a training, and list the runs, seed by seed.
+
+        Raises:
+            UsageError: A setting is wrong, the page exists, or a folder holds another run.
+        """
+        options = self.options
+        check_output(self.page, overwrite=options.overwrite)
+        for row in rows.values():
+            settings = {**self.settings, **row.settings, "seed": options.seeds[0]}
+            LISAConfig(row.model, options.dataset, protocol="paper", command_line=settings)
+        folder = Path(options.runs, "" if self.name == "ranking" else self.name, options.dataset).resolve()
+        # A run starts in its own folder, so a relative path must not move with it.
+        paths = {"data_path": str(Path(self.settings.get("data_path", "")).resolve())}
+        shared = [f"--{key}={paths.get(key, value)}" for key, value in self.settings.items()]
+        shared = [f"--dataset={options.dataset}", "--protocol=paper", *shared]
+        runs = [
+            Run(name, seed, [*row.arguments(), *shared, f"--seed={seed}"], folder / f"{name}-{seed}")
+            for seed in options.seeds
+            for name, row in rows.items()
+        ]
+        check_folders(runs)
+        return runs
+
+    def run(self, runs: Sequence[Run]) -> int:
+        """Run what is missing unless only the page is to be written; the number of failed runs."""
+        if self.options.only_page:
+            return 0
+        return len(run_missing(runs, parallel=self.options.parallel, threads=self.options.threads))
+
+    def command(self, results: Results) -> str:
+        """The command line of the page, with the seeds of the finished runs."""
+        seeds = " ".join(map(str, sorted({run["seed"] for runs in results.values() for run in runs})))
+        words = [f"python -m benchmarks paper {self.name} --dataset={self.options.dataset} --seeds {seeds}"]
+        return " ".join([*words, *self.shared()])
+
+    def write(self, title: str, results: Results, body: Sequence[str]) -> None:
+        """Write the page: title, settings, body; what is written by hand below MARK stays."""
+        notes = self.page.read_text(encoding="utf-8").partition(MARK)[2] if self.page.exists() else ""
+        title = f"# {self.options.dataset}, {title}"
+        write_text(self.page, "\n".join([title, "", *_settings(results), *body, "", MARK]) + (notes or "\n"))
+        print(self.page)
+
+
+def choose_rows(names: Sequence[str], rows: Mapping[str, Row]) -> dict[str, Row]:
+    """The named rows, in the order of the names.
+
+    Raises:
+        UsageError: A name is unknown.
+    """
+    for name in names:
+        if name not in rows:
+            raise UsageError(f"unknown row '{name}': known are {', '.join(rows)}.{did_you_mean(name, rows)}")
+    return {name: rows[name] for name in names}
+
+
+def cells(tests: Sequence[Mapping[str, float]]) -> list[str]:
+    """For each metric, the mean over the seeds, with the range if there are several."""
+    texts = []
+    for name in METRICS:
+        values = [test[name] for test in tests]
+        spread = f" [{max(values) - min(values):.4f}]" if len(values) > 1 else ""
+        texts.append(f"{statistics.mean(values):.4f}{spread}" if values else "not run")
+    return texts
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return tabulate(rows, columns, tablefmt="github", disable_numparse=True)
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Write a table whose cells need no quotes."""
+    write_text(path, "".join(",".join(map(str, row)) + "\n" for row in [columns, *rows]))
+
+
+def _settings(results: Results) -> list[str]:
+    """The settings that all runs share."""
+    runs = [run for row in results.values() for run in row]
+    if not runs:
+        return ["No run has finished.", ""]
+    config, negatives = runs[0]["config"], runs[0]["config"]["train_neg_sample_args"]
+    versions = sorted({f"torch {run['versions']['torch']} on {run['device']}" for run in runs})
+    return [
+        "The last item of each user is ranked among 100 items that the user never met (drawn once a seed), everything "
+        "before it trains, every position is supervised. "
+        f"Windows of at most {config['MAX_ITEM_LIST_LENGTH']} items, {config['loss_type']} with "
+        f"{negatives['sample_num']} {negatives['distribution']} negative, Adam {config['learning_rate']} with betas "
+        f"{tuple(config['adam_betas'])}, batches of {config['train_batch_size']} windows, {config['epochs']} epochs, "
+        "the last epoch is tested; everything else as in `properties/`. " + "; ".join(versions) + ".",
+        "",
+        "Mean over the seeds, the range (largest minus smallest) in brackets.",
+        "",
+    ]
