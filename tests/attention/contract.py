@@ -2,14 +2,22 @@
 
 import copy
 import json
+import math
 import re
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize, pad
 
-from recbole_lisa.attention import Attention, build_attention, describe_attention
+from recbole_lisa.attention import (
+    Attention,
+    ReformerAttention,
+    RoutingAttention,
+    build_attention,
+    describe_attention,
+)
 from tests.helpers import assert_close
 
 D = 16
@@ -65,20 +73,18 @@ class AttentionContract:
     def test_content_of_padding_changes_nothing(self, attention: Attention, length: int) -> None:
         x, valid = torch.randn(4, length, D), ragged(4, length)
         padded = torch.cat([x, torch.randn(4, 15, D) * 5], dim=1)
-        padded = torch.where(
-            torch.nn.functional.pad(valid, (0, 15)).unsqueeze(-1), padded, torch.randn_like(padded) * 5
-        )
-        out = self.call(attention, padded, torch.nn.functional.pad(valid, (0, 15)))
+        padded = torch.where(pad(valid, (0, 15)).unsqueeze(-1), padded, torch.randn_like(padded) * 5)
+        out = self.call(attention, padded, pad(valid, (0, 15)))
         assert_close(out[:, :length], self.call(attention, x, valid))
         assert (out[:, length:] == 0).all()
 
     @pytest.mark.parametrize("content", [1e6, 1e30, float("inf"), float("nan")])
     def test_padding_may_hold_anything(self, attention: Attention, content: float) -> None:
         valid, weight = ragged(4, 33), torch.randn(4, 33, D)
-        real = valid.unsqueeze(-1)
-        clean = torch.where(real, torch.randn(4, 33, D), 0.0)
+        kept = valid.unsqueeze(-1)
+        clean = torch.where(kept, torch.randn(4, 33, D), 0.0)
         results = []
-        for x in (clean, torch.where(real, clean, content * torch.ones(D).cumsum(0))):
+        for x in (clean, torch.where(kept, clean, content * torch.ones(D).cumsum(0))):
             module, x = copy.deepcopy(attention).train(), x.requires_grad_()
             out, last = self.call(module, x, valid), module.last(x, valid)
             ((out * weight).sum() + last.square().sum()).backward()
@@ -207,3 +213,13 @@ def ragged(n: int, length: int) -> Tensor:
     lengths = torch.randint(1, length + 1, (n,))
     lengths[0] = length
     return torch.arange(length) < lengths.unsqueeze(1)
+
+
+def full_shared_attention(attention: ReformerAttention | RoutingAttention, x: Tensor) -> Tensor:
+    """Exact causal attention with unit keys; a position sees itself only when it is the first: x (N, L, D)."""
+    query, value = attention.query_key(x), attention.value(x)
+    length = x.shape[1]
+    logits = query @ normalize(query, dim=-1).transpose(1, 2) / math.sqrt(x.shape[-1])
+    logits = torch.where(torch.eye(length, dtype=torch.bool), -5e4, logits)
+    logits = logits.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
+    return attention.output(torch.softmax(logits, dim=-1) @ value)

@@ -7,7 +7,6 @@ from torch import Tensor
 from recbole_lisa.attention import ClusteredAttention
 from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
 from tests.attention.contract import AttentionContract, D, ragged
-from tests.attention.windows import positions_that_change
 from tests.helpers import assert_close
 
 
@@ -93,12 +92,6 @@ def test_a_row_has_as_many_clusters_and_keys_as_it_has_items() -> None:
             assert_close(alone, full_attention(attention, x[n : n + 1, :length], causal=True))
 
 
-def test_replacing_the_next_item_alone_changes_earlier_positions() -> None:
-    attention = ClusteredAttention(hidden_size=32, n_clusters=20, n_top_keys=8).eval()
-    assert attention.sees_future
-    assert positions_that_change(attention, length=100, trials=10, hidden_size=32) > 0
-
-
 def test_planes_come_from_the_seed() -> None:
     one, same, other = build(), build(), build(hash_seed=1)
     assert torch.equal(one.planes, same.planes)
@@ -106,21 +99,3 @@ def test_planes_come_from_the_seed() -> None:
     assert not torch.equal(one.planes, other.planes)
     assert one.planes.shape == (D, 63)
     assert {"planes", "offsets"} <= set(one.state_dict())
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_clusters": 0}, "n_clusters must be at least 1, got 0"),
-        ({"n_top_keys": 0}, "n_top_keys must be at least 1, got 0"),
-        ({"n_hash_planes": 0}, "n_hash_planes must be at least 1, got 0"),
-        ({"n_kmeans_iterations": 0}, "n_kmeans_iterations must be at least 1, got 0"),
-        (
-            {"causality": "strict"},
-            "causality is 'strict', but no cheap strict form of clustered attention is known",
-        ),
-    ],
-)
-def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build(**settings)

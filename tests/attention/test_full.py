@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -29,20 +31,29 @@ def test_equals_explicit_causal_softmax() -> None:
     assert_close(attention(x, valid), attention.output(explicit) * valid.unsqueeze(-1))
 
 
-def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(ValueError, match="must divide hidden_size 16, got 3"):
-        FullAttention(hidden_size=D, n_heads=3)
-
-
-@pytest.mark.parametrize("dropout", [-1.0, 1.0])
-def test_dropout_must_be_a_probability(dropout: float) -> None:
-    with pytest.raises(ValueError, match=rf"in \[0, 1\), got {dropout}"):
-        FullAttention(hidden_size=D, dropout=dropout)
-
-
 def test_dropout_on_weights_acts_in_training_only() -> None:
     attention = FullAttention(hidden_size=D, dropout=0.5)
     x, valid = torch.randn(2, 9, D), ragged(2, 9)
     assert not torch.equal(attention(x, valid), attention(x, valid))
     attention.eval()
     assert torch.equal(attention(x, valid), attention(x, valid))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("n_heads", [1, 4])
+def test_equals_the_attention_of_gpt2_in_transformers(n_heads: int) -> None:
+    package: Any = pytest.importorskip("transformers.models.gpt2.modeling_gpt2")
+    config = package.GPT2Config(n_embd=D, n_head=n_heads, attn_pdrop=0.0, resid_pdrop=0.0)
+    config._attn_implementation = "sdpa"
+    ours, theirs = FullAttention(hidden_size=D, n_heads=n_heads).double(), package.GPT2Attention(config).double()
+    layers = (ours.query, ours.key, ours.value)
+    with torch.no_grad():  # their layers hold the transposed weight
+        theirs.c_attn.weight.copy_(torch.cat([layer.weight.t() for layer in layers], dim=1))
+        theirs.c_attn.bias.copy_(torch.cat([layer.bias for layer in layers]))
+        theirs.c_proj.weight.copy_(ours.output.weight.t())
+        theirs.c_proj.bias.copy_(ours.output.bias)
+    x = torch.randn(2, 23, D, dtype=torch.float64, requires_grad=True)
+    out, expected = ours(x, torch.ones(2, 23, dtype=torch.bool)), theirs(x)[0]
+    assert_close(out, expected)
+    weight = torch.randn_like(out)
+    assert_close(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (out, expected)))

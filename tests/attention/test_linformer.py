@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -32,14 +34,24 @@ def test_a_padded_sequence_equals_the_shorter_one() -> None:
         )
 
 
-def test_longer_sequences_than_built_for_are_refused() -> None:
-    attention = Linformer(hidden_size=D, max_length=5)
-    with pytest.raises(ValueError, match="built for 5 positions, got a sequence of 6"):
-        attention(torch.randn(1, 6, D), torch.ones(1, 6, dtype=torch.bool))
-
-
-@pytest.mark.parametrize("name", ["hidden_size", "max_length", "n_projected"])
-@pytest.mark.parametrize("size", [0, -1])
-def test_sizes_below_one_are_named(name: str, size: int) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got {size}"):
-        Linformer(**{"hidden_size": D, "max_length": 5, name: size})
+@pytest.mark.oracle
+@pytest.mark.parametrize("length", [1, 13, 20])
+def test_equals_the_package_linformer_without_padding(length: int) -> None:
+    package: Any = pytest.importorskip("linformer")
+    ours = Linformer(hidden_size=D, max_length=20, n_projected=7).double()
+    theirs = package.LinformerSelfAttention(D, seq_len=20, k=7, heads=1).double()
+    with torch.no_grad():
+        theirs.proj_k.copy_(ours.key_projection)
+        theirs.proj_v.copy_(ours.value_projection)
+        for layer, own in (
+            (theirs.to_q, ours.query),
+            (theirs.to_k, ours.key),
+            (theirs.to_v, ours.value),
+            (theirs.to_out, ours.output),
+        ):
+            layer.load_state_dict(own.state_dict())
+    x = torch.randn(2, length, D, dtype=torch.float64, requires_grad=True)
+    out, expected = ours(x, torch.ones(2, length, dtype=torch.bool)), theirs(x)
+    assert_close(out, expected)
+    weight = torch.randn_like(out)
+    assert_close(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (out, expected)))

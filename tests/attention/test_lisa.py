@@ -139,22 +139,3 @@ def test_a_frozen_attention_keeps_no_projection_and_computes_its_table_once() ->
     with torch.no_grad():
         attention.query.zero_()
     assert frozen.table.abs().sum() > 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"decay": -1.0}, "number >= 0, learnable or time, got -1.0"),
-        ({"decay": "linear"}, "got 'linear'"),
-        ({"decay": None}, "got None"),
-        ({"projection": "per_head"}, "per_codebook, shared, got 'per_head'"),
-        ({"bidirectional": True}, "set decay to 0, got 0.1"),
-        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
-        ({"encoding": "product"}, "residual, parallel, got 'product'"),
-        ({"similarity": "cosine"}, "bilinear, dot, euclidean, got 'cosine'"),
-        ({"n_codewords": 0}, r"at least 1, got \(16, 3, 0\)"),
-    ],
-)
-def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        LISAAttention(hidden_size=D, **{**SMALL, **settings})

@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from recbole_lisa.attention import MECHANISMS, RoutingAttention, SinkhornAttention, build_attention
+from recbole_lisa.attention import MECHANISMS, RoutingAttention, build_attention
 from recbole_lisa.ops.lisa.naive import causal_softmax_attention
-from tests.helpers import assert_close
 
 D, SHORT, LONG = 32, 1024, 8192
 SETTINGS: dict[str, dict[str, Any]] = {"lisa": {"n_codebooks": 4, "n_codewords": 8}}
@@ -93,26 +92,6 @@ def test_eight_times_the_length_takes_at_most_nine_times_the_memory(name: str, s
 def test_sizes_above_the_length_take_no_memory(name: str, settings: dict[str, Any]) -> None:
     attention = build_attention(name, hidden_size=D, max_length=50, **settings)
     assert peak_of_training(attention, 50) < 4 * 2**20
-
-
-def test_a_bucket_longer_than_the_sequence_weighs_its_nulls_as_before() -> None:
-    attention = SinkhornAttention(hidden_size=D, max_length=50, bucket_size=60, n_top_buckets=3).double().eval()
-    x, valid = torch.randn(2, 50, D, dtype=torch.float64), torch.ones(2, 50, dtype=torch.bool)
-    copies, column = 60, torch.arange(3)
-    scores = torch.cat([attention.key(x[:, :1]), attention.key(x[:, :1])], dim=-1) @ attention.sort_weight
-    left = torch.nn.functional.leaky_relu(scores)[..., column] / attention.temperature  # (N, 1, 3) nulls
-    expected = []
-    for row, query, key, value in zip(left, attention.query(x), attention.key(x), attention.value(x), strict=True):
-        rest, probability = row[0].clone(), []
-        for _ in column:
-            probability.append(torch.softmax(rest, dim=0).max())
-            rest[rest.argmax()] = -torch.inf
-        weights = torch.stack(probability).repeat_interleave(copies).unsqueeze(1)
-        keys = torch.cat([weights * attention.null_key, key])
-        logits = query @ keys.t() / D**0.5
-        logits[:, 3 * copies :].masked_fill_(torch.ones(50, 50, dtype=torch.bool).triu(1), -torch.inf)
-        expected.append(torch.softmax(logits, dim=1) @ torch.cat([weights * attention.null_value, value]))
-    assert_close(attention(x, valid), attention.output(torch.stack(expected)))
 
 
 def test_the_same_count_finds_a_square_matrix() -> None:

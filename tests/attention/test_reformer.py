@@ -1,12 +1,16 @@
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from recbole_lisa.attention import ReformerAttention
-from tests.attention.contract import AttentionContract, D
-from tests.attention.windows import full_shared_attention
+from tests.attention.contract import AttentionContract, D, full_shared_attention
 from tests.helpers import assert_close
+
+LENGTH, BUCKET = 48, 6
+VALID = torch.ones(2, LENGTH, dtype=torch.bool)
 
 
 class TestStrictReformer(AttentionContract):
@@ -64,15 +68,69 @@ def test_the_number_of_buckets_comes_from_the_longest_sequence() -> None:
     assert not torch.equal(attention.rotations, other.rotations)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"bucket_size": 0}, "bucket_size must be at least 1, got 0"),
-        ({"n_hashes": 0}, "n_hashes must be at least 1, got 0"),
-        ({"max_length": 0}, "max_length must be at least 1, got 0"),
-        ({"causality": "loose"}, "causality must be 'strict' or 'published', got 'loose'"),
-    ],
-)
-def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ReformerAttention(**{"hidden_size": D, "max_length": 10, **settings})
+def published(n_hashes: int) -> ReformerAttention:
+    attention = ReformerAttention(
+        hidden_size=D, max_length=LENGTH, bucket_size=BUCKET, n_hashes=n_hashes, causality="published"
+    )
+    return attention.double().eval()
+
+
+def assert_same(ours: Tensor, theirs: Tensor, x: Tensor) -> None:
+    assert_close(ours, theirs)
+    weight = torch.randn_like(ours)
+    assert_close(*(torch.autograd.grad((out * weight).sum(), x)[0] for out in (ours, theirs)))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("n_hashes", [1, 4])
+def test_the_published_form_equals_the_package_reformer_pytorch(n_hashes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    package: Any = pytest.importorskip("reformer_pytorch")
+    attention = published(n_hashes)
+    theirs = package.LSHSelfAttention(
+        D, heads=1, bucket_size=BUCKET, n_hashes=n_hashes, causal=True, full_attn_thres=0, dropout=0.0
+    ).double()
+    for layer, own in (
+        (theirs.toqk, attention.query_key),
+        (theirs.tov, attention.value),
+        (theirs.to_out, attention.output),
+    ):
+        layer.load_state_dict(own.state_dict())
+    x = torch.randn(2, LENGTH, D, dtype=torch.float64, requires_grad=True)
+    rotations = attention.rotations.transpose(0, 1).unsqueeze(0)  # (1, D, R, n_buckets / 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "randn", lambda *shape, **kwargs: rotations)
+        expected = theirs.eval()(x)
+    assert_same(attention(x, VALID), expected, x)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("n_hashes", [1, 4])
+def test_the_published_form_equals_transformers(n_hashes: int) -> None:
+    """Hugging Face leaves 1 / sqrt(D) out of the logits and norms keys by their mean square: same directions."""
+    modeling: Any = pytest.importorskip("transformers.models.reformer.modeling_reformer")
+    attention = published(n_hashes)
+    config = modeling.ReformerConfig(
+        hidden_size=D,
+        num_attention_heads=1,
+        attention_head_size=D,
+        lsh_attn_chunk_length=BUCKET,
+        lsh_num_chunks_before=1,
+        lsh_num_chunks_after=0,
+        num_hashes=n_hashes,
+        num_buckets=LENGTH // BUCKET,
+        lsh_attention_probs_dropout_prob=0.0,
+        is_decoder=True,
+        attn_layers=["lsh"],
+    )
+    theirs = modeling.LSHSelfAttention(config).double().eval()
+    scale = D**0.5
+    with torch.no_grad():
+        theirs.query_key.weight.copy_(attention.query_key.weight / scale)
+        theirs.value.weight.copy_(attention.value.weight)
+    x = torch.randn(2, LENGTH, D, dtype=torch.float64, requires_grad=True)
+    bucket = attention._buckets(attention.query_key(x), VALID)  # (N, R, L)
+    offsets = torch.arange(n_hashes).view(1, -1, 1) * (LENGTH // BUCKET)
+    buckets = (bucket + offsets).view(2, 1, -1)
+    expected = attention.output(theirs(x, buckets=buckets, num_hashes=n_hashes).hidden_states)
+    ours = attention(x, VALID)
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)  # its norm adds 1e-6 to the mean square

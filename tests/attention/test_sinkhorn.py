@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -107,7 +108,7 @@ def test_sorted_to_a_distant_bucket_sees_that_one_and_its_own() -> None:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("n_top_buckets", [1, 2, 3])
-@pytest.mark.parametrize("length", [1, 5, 18])
+@pytest.mark.parametrize("length", [1, 3, 5, 18])
 def test_equals_the_loop_over_positions(n_top_buckets: int, length: int) -> None:
     attention = build(n_top_buckets=n_top_buckets)
     x = torch.randn(2, length, D, requires_grad=True, **DOUBLE)
@@ -132,37 +133,65 @@ def loop(attention: SinkhornAttention, x: Tensor) -> Tensor:
         seen_keys, seen_values = [key[first : i + 1]], [value[first : i + 1]]
         for _ in range(n_top):
             left = torch.stack(list(scores.values())) / attention.temperature
-            share, best = torch.softmax(left, dim=0).max(dim=0)
+            probability, best = torch.softmax(left, dim=0).max(dim=0)
             column = list(scores)[int(best)]
             del scores[column]
             past = slice((column - n_top) * BUCKET, (column - n_top + 1) * BUCKET)
             null = column < n_top
-            seen_keys.append(share * (attention.null_key.expand(BUCKET, D) if null else key[past]))
-            seen_values.append(share * (attention.null_value.expand(BUCKET, D) if null else value[past]))
+            seen_keys.append(probability * (attention.null_key.expand(BUCKET, D) if null else key[past]))
+            seen_values.append(probability * (attention.null_value.expand(BUCKET, D) if null else value[past]))
         weights = torch.softmax(torch.cat(seen_keys) @ query[i] / math.sqrt(D), dim=0)
         out.append(weights @ torch.cat(seen_values))
     return attention.output(torch.stack(out))
 
 
-def test_longer_sequences_than_built_for_are_refused() -> None:
-    attention = SinkhornAttention(hidden_size=D, max_length=5)
-    x, valid = torch.randn(1, 6, D), torch.ones(1, 6, dtype=torch.bool)
-    for call in (attention.forward, attention.last):
-        with pytest.raises(ValueError, match="built for 5 positions, got a sequence of 6"):
-            call(x, valid)
+def package_with_our_weights(ours: SinkhornAttention) -> torch.nn.Module:
+    """The package rotates the second half of the heads: its first head has our weights, its second no output."""
+    package: Any = pytest.importorskip("sinkhorn_transformer.sinkhorn_transformer")
+    theirs = package.SinkhornSelfAttention(
+        D,
+        bucket_size=BUCKET,
+        max_seq_len=BUCKET * N_BUCKETS,
+        heads=2,
+        dim_head=D,
+        causal=True,
+        use_simple_sort_net=True,
+        n_top_buckets=ours.n_top_buckets,
+        temperature=ours.temperature,
+    ).double()
+    inner = theirs.sinkhorn_attention
+    with torch.no_grad():
+        theirs.to_q.weight[:D] = ours.query.weight
+        theirs.to_kv.weight[:D] = ours.key.weight
+        theirs.to_kv.weight[2 * D : 3 * D] = ours.value.weight
+        theirs.to_out.weight[:, :D] = ours.output.weight
+        theirs.to_out.weight[:, D:] = 0
+        theirs.to_out.bias.copy_(ours.output.bias)
+        inner.null_keys[0] = ours.null_key
+        inner.null_values[0] = ours.null_value
+        inner.sort_net.linear[0, 0] = ours.sort_weight
+    return theirs.eval()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"bucket_size": 0}, "bucket_size must be at least 1, got 0"),
-        ({"n_top_buckets": 0}, "n_top_buckets must be at least 1, got 0"),
-        ({"max_length": 0}, "max_length must be at least 1, got 0"),
-        ({"temperature": 0.0}, "temperature must be a finite number above 0, got 0.0"),
-        ({"temperature": -0.5}, "temperature must be a finite number above 0, got -0.5"),
-        ({"temperature": math.nan}, "temperature must be a finite number above 0, got nan"),
-    ],
-)
-def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build(**settings)
+@pytest.mark.oracle
+@pytest.mark.parametrize("n_top_buckets", [1, 2])
+@pytest.mark.parametrize("length", [10, 20])
+def test_equals_the_package_sinkhorn_transformer(n_top_buckets: int, length: int) -> None:
+    ours = build(n_top_buckets=n_top_buckets)
+    theirs = package_with_our_weights(ours)
+    x = torch.randn(3, length, D, dtype=torch.float64, requires_grad=True)
+    out, expected = ours(x, torch.ones(3, length, dtype=torch.bool)), theirs(x)
+    assert_close(out, expected)
+    weight = torch.randn_like(out)
+    inner = theirs.sinkhorn_attention
+    grads, expected_grads = (
+        torch.autograd.grad((y * weight).sum(), [x, *parameters])
+        for y, parameters in (
+            (out, [ours.sort_weight, ours.null_key, ours.null_value]),
+            (expected, [inner.sort_net.linear, inner.null_keys, inner.null_values]),
+        )
+    )
+    assert_close(grads[0], expected_grads[0])
+    assert_close(grads[1], expected_grads[1][0, 0])
+    for grad, expected_grad in zip(grads[2:], expected_grads[2:], strict=True):
+        assert_close(grad, expected_grad[0, 0])

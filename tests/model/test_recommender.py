@@ -7,10 +7,32 @@ import torch
 from recbole.data.interaction import Interaction
 
 from recbole_lisa.layers.sequence_encoder import Sequences
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from tests.helpers import assert_close
 from tests.model.build import MODEL_NAMES, build_model, last_position_batch, loss_value, random_batch
 
+# Modes of LISA, and two layers of every model. A mode is tested with two layers unless it says otherwise.
+MODES: dict[str, dict[str, Any]] = {
+    "no decay": {"histogram_decay": 0},
+    "learnable": {"histogram_decay": "learnable"},
+    "time": {"histogram_decay": "time"},
+    "bidirectional": {"histogram_decay": 0, "bidirectional": True},
+    "paper": {
+        "codebook_projection": "shared",
+        "codebook_encoding": "parallel",
+        "codebook_similarity": "dot",
+        "histogram_decay": 0,
+    },
+    "euclidean": {"codebook_similarity": "euclidean"},
+    "three layers": {"n_layers": 3},
+}
+LISA_MODELS = ("LISABase", "LISASoft", "LISAMini")
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{f"{name}-{n}": (name, {"n_layers": n}) for name in MODEL_NAMES for n in (1, 2)},
+    **{f"{name}-{mode}": (name, {"n_layers": 2} | MODES[mode]) for name in LISA_MODELS for mode in MODES},
+}
 every_model = pytest.mark.parametrize("name", MODEL_NAMES)
+every_case = pytest.mark.parametrize("case", CASES)
 every_loss = pytest.mark.parametrize("loss_type", ["BCE", "CE", "BPR", "gBCE", "SSM"])
 
 
@@ -57,28 +79,38 @@ def test_hidden_states_are_causal_by_perturbation(name: str, n_layers: int) -> N
         assert not torch.allclose(after[:, t + 1], before[:, t + 1])
 
 
-@every_model
-@pytest.mark.parametrize("n_layers", [1, 2])
-def test_the_last_hidden_state_is_that_of_the_whole_sequence(name: str, n_layers: int) -> None:
-    model = build_model(name, n_layers=n_layers).eval()
-    batch = random_batch(6, 13, 30)
-    items, lengths = batch["item_id_list"], batch["item_length"]
-    valid = torch.arange(13) < lengths.unsqueeze(1)
-    whole = model.encoder.encode(Sequences(items, valid), model.item_view()).hidden
-    last = model.encoder.encode_last(Sequences(items, valid), model.item_view()).hidden
-    assert_close(last, whole[torch.arange(6), lengths - 1])
+def build_case(case: str, **settings: Any) -> AttentiveRecommender:
+    name, own = CASES[case]
+    return build_model(name, **own, **settings).double().eval()
 
 
-@every_model
-@pytest.mark.parametrize("n_layers", [1, 2])
-def test_hidden_states_of_non_padding_positions_are_those_of_the_whole_batch(name: str, n_layers: int) -> None:
-    model = build_model(name, n_layers=n_layers, hidden_dropout_prob=0.0).double()
-    batch = random_batch(6, 13, 30)
-    history = Sequences(batch["item_id_list"], torch.arange(13) < batch["item_length"].unsqueeze(1), torch.ones(6, 13))
+def double_batch(n: int, length: int) -> tuple[dict[str, torch.Tensor], Sequences]:
+    batch = random_batch(n, length, 30)
+    batch["time_gap_list"] = batch["time_gap_list"].double()
+    valid = torch.arange(length) < batch["item_length"].unsqueeze(1)
+    return batch, Sequences(batch["item_id_list"], valid, batch["time_gap_list"])
+
+
+@every_case
+@torch.no_grad()
+def test_the_last_hidden_state_is_that_of_the_whole_sequence(case: str) -> None:
+    model = build_case(case)
+    batch, history = double_batch(6, 13)
+    whole = model.encoder.encode(history, model.item_view()).hidden
+    last = model.encoder.encode_last(history, model.item_view()).hidden
+    assert_close(last, whole[torch.arange(6), batch["item_length"] - 1])
+
+
+@every_case
+def test_hidden_states_of_non_padding_positions_are_those_of_the_whole_batch(case: str) -> None:
+    model = build_case(case)
+    _, history = double_batch(6, 13)
     view = model.view(model.embed(torch.arange(30)))
     non_padding, inputs = model.encoder.encode_non_padding(history, view)
     results = [non_padding, model.encoder.encode(history, view).hidden[history.valid]]
-    assert len(inputs) == (0 if name.startswith("LISA") and n_layers == 1 else n_layers)
+    assert len(inputs) == (
+        0 if case.startswith("LISA") and len(model.encoder.blocks) == 1 else len(model.encoder.blocks)
+    )
     leaves = list(model.parameters())
     gradients = [torch.autograd.grad(x.sin().sum(), leaves, allow_unused=True, retain_graph=True) for x in results]
     assert_close(*results)
@@ -88,16 +120,18 @@ def test_hidden_states_of_non_padding_positions_are_those_of_the_whole_batch(nam
             assert_close(ours, whole)
 
 
-@every_model
-def test_scores_do_not_depend_on_padding_or_neighbours(name: str) -> None:
-    model, batch = build_model(name).eval(), random_batch(4, 11, 30)
+@every_case
+@torch.no_grad()
+def test_scores_do_not_depend_on_padding_or_neighbours(case: str) -> None:
+    model = build_case(case)
+    batch, _ = double_batch(4, 11)
     scores = model.full_sort_predict(Interaction(batch))
     for i in range(4):
         length = int(batch["item_length"][i])
-        alone = {"item_id_list": batch["item_id_list"][i : i + 1, :length], "item_length": torch.tensor([length])}
-        assert_close(model.full_sort_predict(alone)[0], scores[i])
-        longer = torch.nn.functional.pad(alone["item_id_list"], (0, 9), value=7)
-        assert_close(model.full_sort_predict(alone | {"item_id_list": longer})[0], scores[i])
+        for spare in (0, 9):
+            columns = {key: batch[key][i : i + 1, :length] for key in ("item_id_list", "time_gap_list")}
+            columns = {key: torch.nn.functional.pad(x, (0, spare), value=7) for key, x in columns.items()}
+            assert_close(model.full_sort_predict(columns | {"item_length": torch.tensor([length])})[0], scores[i])
 
 
 @every_model
@@ -245,3 +279,35 @@ def test_time_decay_reads_the_gaps_in_units_of_the_data_set() -> None:
     without = {k: v for k, v in batch.items() if k != "time_gap_list"}
     with pytest.raises(ValueError, match="needs time_gaps"):
         model.full_sort_predict(without)
+
+
+@pytest.mark.parametrize("name", LISA_MODELS)
+def test_every_layer_has_codebooks_of_its_own(name: str) -> None:
+    model = build_model(name, n_layers=3)
+    books = [attention.codebook.codewords for attention in model.encoder.attentions]
+    assert len({id(book) for book in books}) == 3
+    assert model.codebook is model.encoder.attentions[0].codebook
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", LISA_MODELS)
+def test_every_layer_learns_in_both_supervisions(name: str, mode: str) -> None:
+    model, batch = build_model(name, **{"n_layers": 2} | MODES[mode]), random_batch(6, 9, 30)
+    for kind in [last_position_batch(batch)] if mode == "bidirectional" else [batch, last_position_batch(batch)]:
+        model.zero_grad()
+        loss_value(model.calculate_loss(kind)).backward()
+        gradients = {key: parameter.grad for key, parameter in model.named_parameters()}
+        for key, gradient in gradients.items():
+            assert gradient is not None and torch.isfinite(gradient).all(), key
+        for layer in range(len(model.encoder.attentions)):
+            for part in ("query", "value", "codebook.codewords"):
+                assert gradients[f"encoder.attentions.{layer}.{part}"].abs().sum() > 0, f"{part} of layer {layer}"
+
+
+@pytest.mark.parametrize("name", LISA_MODELS)
+def test_the_second_layer_reads_what_the_first_wrote(name: str) -> None:
+    model, batch = build_model(name, n_layers=2).eval(), Interaction(random_batch(4, 11, 30))
+    with torch.no_grad():
+        before = model.full_sort_predict(batch)
+        model.encoder.attentions[1].codebook.codewords.neg_()
+        assert not torch.allclose(model.full_sort_predict(batch), before)
