@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from recbole_lisa.cli.arguments import UsageParser, parse_settings
+from recbole_lisa.cli.arguments import UsageParser, parse_settings, positive
 from recbole_lisa.config.config import BUNDLED_DATASET, LISAConfig
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import probe_writing
@@ -81,9 +81,9 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]
     add("--config_files", nargs="+", default=[], metavar="FILE", help="as in run")
     add("--space", metavar="FILE", help="what is searched (default: properties/tuning/<model>.yaml)")
     add("--search", choices=("random", "grid", "optuna"), default="random", help="default: random")
-    add("--num_samples", type=int, help=f"trials, the default one included (default: {DEFAULT_SAMPLES}; grid: all)")
+    add("--num_samples", type=positive, help=f"trials, with the default one (default: {DEFAULT_SAMPLES}; grid: all)")
     add("--scheduler", choices=("asha", "none"), default="asha", help="what stops trials early (default: asha)")
-    add("--grace_period", type=int, help="epochs that every trial has (default: a sixth of epochs)")
+    add("--grace_period", type=positive, help="epochs that every trial has (default: a sixth of epochs)")
     add("--reduction_factor", type=int, default=3, help="ASHA continues one of so many trials (default: 3)")
     add("--cpus_per_trial", type=float, default=1.0, help="cores, and threads, of a trial (default: 1)")
     add("--gpus_per_trial", type=float, help="GPUs of a trial, or a fraction of one (default: 1 where there is one)")
@@ -97,11 +97,16 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]
 
 def _fixed(options: argparse.Namespace, settings: dict[str, str]) -> tuple[dict[str, Any], LISAConfig]:
     """What all trials share, with absolute paths, and the default configuration."""
-    config_files = [str(Path(file).resolve()) for file in options.config_files]
-    names = {"model": options.model, "dataset": options.dataset, "protocol": options.protocol}
-    fixed: dict[str, Any] = {**names, "config_files": config_files, **settings}
-    config = LISAConfig(options.model, options.dataset, protocol=options.protocol, config_files=config_files,
-                        command_line=settings)  # fmt: skip
+    model, dataset, protocol = options.model, options.dataset, options.protocol
+    files = [str(Path(file).resolve()) for file in options.config_files]
+    config = LISAConfig(model, dataset, protocol=protocol, config_files=files, command_line=settings)
+    fixed: dict[str, Any] = {
+        "model": model,
+        "dataset": dataset,
+        "protocol": protocol,
+        "config_files": files,
+        **settings,
+    }
     written = config.external_config_dict
     for key in _NOT_OF_A_SEARCH.keys() & written.keys():
         raise UsageError(f"'{key}' is no setting of a search: {_NOT_OF_A_SEARCH[key]}")
@@ -121,8 +126,6 @@ def _samples(options: argparse.Namespace, space: dict[str, Domain]) -> int | Non
             raise UsageError(f"--search=grid runs every combination: leave --num_samples={options.num_samples} out")
         next(grid(space))  # refuses a range before data is read
         return None
-    if options.num_samples is not None and options.num_samples < 1:
-        raise UsageError(f"--num_samples is {options.num_samples}, it must be at least 1")
     return options.num_samples or DEFAULT_SAMPLES
 
 
@@ -131,8 +134,8 @@ def _halving(options: argparse.Namespace, epochs: int) -> dict[str, Any] | None:
         if options.grace_period is not None:
             raise UsageError(f"--grace_period={options.grace_period} needs ASHA: leave it or --scheduler=none out")
         return None
-    grace = max(1, epochs // _GRACE_FRACTION) if options.grace_period is None else options.grace_period
-    if not 1 <= grace <= epochs:
+    grace = options.grace_period or max(1, epochs // _GRACE_FRACTION)
+    if grace > epochs:
         raise UsageError(f"--grace_period is {grace}, it must be from 1 to epochs, {epochs}")
     if options.reduction_factor < 2:
         raise UsageError(f"--reduction_factor is {options.reduction_factor}, it must be at least 2")
@@ -151,8 +154,7 @@ def _check_resources(options: argparse.Namespace, config: LISAConfig) -> None:
 
 def _folder(options: argparse.Namespace, config: LISAConfig) -> Path:
     """The folder of the search, absolute."""
-    default = f"{config['model']}-{config['dataset']}-{config['protocol']}"
-    name = default if options.name is None else options.name
+    name = f"{config['model']}-{config['dataset']}-{config['protocol']}" if options.name is None else options.name
     if not options.storage.strip():
         raise UsageError("--storage is empty, it must name a folder, such as tuned")
     if not name.strip() or Path(name).name != name or name == os.pardir:

@@ -93,7 +93,9 @@ def results_table(document: Mapping[str, Any]) -> pd.DataFrame:
         rest = {key: row[key] for key in ("seed", "epochs", "best_epoch")}
         ends = {"seconds": round(row["seconds"], 2), "node": row["node"]}
         rows.append({"trial": row["trial"], "status": row["status"], **row["settings"], **rest, **metrics, **ends})
-    return pd.DataFrame(rows).astype({"best_epoch": "Int64"})
+    table: pd.DataFrame = pd.DataFrame(rows)
+    table["best_epoch"] = table["best_epoch"].astype("Int64")  # a trial without a validation has none
+    return table
 
 
 def write_results(document: Mapping[str, Any], best: Mapping[str, Any], folder: Path, valid_metric: str) -> list[Path]:

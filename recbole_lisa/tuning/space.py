@@ -152,7 +152,8 @@ def planned(
     Raises:
         UsageError: The model refuses every combination.
     """
-    chosen, refused, reason = [default], [], ""
+    chosen, reason = [default], ""
+    refused: list[Settings] = []
     for candidate in itertools.islice(candidates, num_samples and num_samples * _DRAWS_PER_TRIAL):
         if len(chosen) == num_samples:
             break

@@ -1,6 +1,7 @@
 """A search from its checked settings to its results: Ray's Tuner with its searchers, its ASHA and its restore."""
 
 import contextlib
+import importlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -121,7 +122,9 @@ def _run_trials(study: Study, fixed: Settings, points: Sequence[Settings], resou
             space = {**fixed, RUN_TO_END: study.default, **_ray_space(study)}
             config = tune.TuneConfig(
                 metric="score", mode="max", num_samples=total - len(rows), scheduler=scheduler,
-                search_alg=_searcher(study, points, rows), reuse_actors=False, trial_dirname_creator=_folder_name,
+                search_alg=_searcher(study, points, rows), reuse_actors=False,
+                # The folders sort by the numbers that Ray gives to new trials.
+                trial_dirname_creator=lambda trial: f"trial_{int(trial.experiment_tag.split('_')[0]):05d}",
             )  # fmt: skip
             tuner = tune.Tuner(function, param_space=space, tune_config=config, run_config=_run_config(study, path))
         else:
@@ -159,17 +162,12 @@ def _searcher(study: Study, points: Sequence[Settings], rows: Sequence[Row]) -> 
     )
 
 
-def _folder_name(trial: Any) -> str:
-    """A name that sorts by the number that Ray gave the trial when it was created."""
-    return f"trial_{int(trial.experiment_tag.split('_')[0]):05d}"
-
-
 def _run_config(study: Study, path: Path) -> Any:
     """Ray's RunConfig; its class is in `ray.tune` since Ray 2.43 and in `ray.air` before."""
     tune, options = import_tune(), {}
     if not hasattr(tune, "RunConfig"):
         options = {"sync_config": tune.SyncConfig(syncer=None)}  # the storage is a folder that all nodes share
-        from ray import air as tune
+        tune = importlib.import_module("ray.air")
     return tune.RunConfig(
         name=path.name,
         storage_path=str(path.parent),

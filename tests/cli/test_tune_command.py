@@ -79,7 +79,7 @@ def test_arguments_are_taken_and_paths_made_absolute(started: Started, isolated_
         (["--search=grid"], "--search=grid needs choices"),
         (["--search=grid", "--space=one.yaml", "--num_samples=3"], "leave --num_samples=3 out"),
         (["--search=bayes"], "invalid choice: 'bayes'"),
-        (["--num_samples=0"], "--num_samples is 0, it must be at least 1"),
+        (["--num_samples=0"], "argument --num_samples: must be a whole number from 1"),
         (["--scheduler=none", "--grace_period=3"], "--grace_period=3 needs ASHA"),
         (["--grace_period=31"], "--grace_period is 31, it must be from 1 to epochs, 30"),
         (["--reduction_factor=1"], "--reduction_factor is 1, it must be at least 2"),

@@ -105,8 +105,10 @@ def test_search_writes_its_results_and_takes_more_trials(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_asha_stops_trials_and_resume_adds_trials(folder: Path) -> None:
+    """One trial at a time: the first that is drawn learns, those after it do not."""
     arguments = [*ARGUMENTS, "--config_files=mine.yaml", "--epochs=6", "--grace_period=1", "--reduction_factor=2"]
-    Path("space.yaml").write_text("learning_rate: {log_uniform: [1.0e-4, 5.0e-2]}\n", encoding="utf-8")
+    arguments.append(f"--cpus_per_trial={os.cpu_count()}")
+    Path("space.yaml").write_text("learning_rate: [1.0e-9, 0.02, 2.0e-9, 3.0e-9]\n", encoding="utf-8")
     assert main([*arguments, "--num_samples=4"]) == 0
     first = results(folder)["trials"]
     assert first[0]["status"] == "finished" and "stopped" in {trial["status"] for trial in first}

@@ -13,7 +13,7 @@ import yaml
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.errors import UsageError
 from recbole_lisa.tuning import results
-from recbole_lisa.tuning.plots import axis_of, draw_search
+from recbole_lisa.tuning.plots import draw_search
 from recbole_lisa.tuning.results import best_settings, check_best, conclude, results_table, summary, trial_row
 
 FIXED = {
@@ -105,23 +105,11 @@ def test_row_is_read_from_the_result_of_ray(tmp_path: Path) -> None:
 
 def test_plot_takes_any_kind_of_setting(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    kinds = [
-        ("finished", {"a": 1e-4, "b": "x", "c": "[1]", "d": None}),
-        ("stopped", {"a": 1e-2, "b": 2, "c": "[2]", "d": 3}),
-    ]
-    trials = [
-        {"trial": number, "status": status, "settings": settings, "score": 0.1 * number}
-        for number, (status, settings) in enumerate(kinds)
-    ]
-    draw_search(trials, "NDCG@10", tmp_path / "plot.png")
+    first = row(0, "finished", 0.3, 8, settings={"a": 1e-4, "b": "x", "c": "[1]", "d": None, "e": True})
+    draw_search(
+        [first, {**ROWS[1], "settings": {**first["settings"], "a": 1, "b": 2}}], "NDCG@10", tmp_path / "plot.png"
+    )
     assert (tmp_path / "plot.png").stat().st_size > 10_000
-
-
-def test_numbers_have_a_number_axis_and_other_values_names() -> None:
-    assert axis_of([3, 0.5]) == ([3.0, 0.5], [])
-    assert axis_of([0.1, "learnable", 0.1]) == ([0.0, 1.0, 0.0], ["0.1", "learnable"])
-    assert axis_of([True, False]) == ([1.0, 0.0], ["false", "true"])
-    assert axis_of([[2], None]) == ([0.0, 1.0], ["[2]", "null"])
 
 
 def test_summary_goes_from_best_to_worst() -> None:
