@@ -19,7 +19,7 @@ from recbole_lisa.layers.item_store import CodedItems
 from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.serving import Bundle, Recommender
 from recbole_lisa.serving.bundle import encoder_weights
-from recbole_lisa.serving.id_map import IdMap
+from recbole_lisa.serving.ids import IdMap
 from recbole_lisa.serving.ranking import rank
 
 TOLERANCE = 1e-5

@@ -23,7 +23,7 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output
 from recbole_lisa.serving.bundle import Bundle, encoder_weights
 from recbole_lisa.serving.export import write_export
-from recbole_lisa.serving.id_map import IdMap
+from recbole_lisa.serving.ids import IdMap
 from recbole_lisa.serving.inputs import History
 from recbole_lisa.serving.recommender import Recommender
 from recbole_lisa.training.checkpoint import RUN_KEYS, check_data, load_checkpoint

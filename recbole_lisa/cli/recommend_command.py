@@ -14,7 +14,7 @@ from recbole_lisa.cli.arguments import UsageParser, positive
 from recbole_lisa.datasets.histories import UserHistory, read_user_histories
 from recbole_lisa.errors import UsageError
 from recbole_lisa.serving import Recommender
-from recbole_lisa.serving.inputs import POLICIES, told_unknown
+from recbole_lisa.serving.inputs import POLICIES, numbers_of
 from recbole_lisa.serving.tables import check_table, read_ids, write_recommendations
 
 _USERS_AT_ONCE = 256
@@ -75,14 +75,13 @@ def _known(recommender: Recommender, history: UserHistory, on_unknown: str, wher
     Raises:
         UsageError: There are some, and the policy is raise.
     """
-    known = recommender.ids.numbers(history.items) >= 0
-    if known.all():
-        return history
-    message = f"{where}: {told_unknown([history.items[n] for n in (~known).nonzero()[0]])}"
-    if on_unknown == "raise":
-        raise UsageError(f"{message}; with --on_unknown=warn or skip they are left out")
-    if on_unknown == "warn":
-        print(f"warning: {message}; left out", file=sys.stderr)
+    _, known = numbers_of(
+        recommender.ids,
+        history.items,
+        on_unknown,
+        where,
+        warn=lambda message: print(f"warning: {message}", file=sys.stderr),
+    )
     kept = known.nonzero()[0]
     times = None if history.times is None else [history.times[n] for n in kept]
     return UserHistory(history.user, [history.items[n] for n in kept], times)

@@ -12,11 +12,11 @@ from typing import Any
 from recbole_lisa.cli.arguments import UsageParser, positive
 from recbole_lisa.errors import UsageError
 from recbole_lisa.serving import Recommender
-from recbole_lisa.serving.http.limits import Limits
+from recbole_lisa.serving.http.bodies import Limits
 
 REDIS_VARIABLE = "RECBOLE_LISA_REDIS"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_NEEDED = ("starlette", "uvicorn", "prometheus_client")
+_NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 _EPILOG = """\
 JSON in and out, with Content-Type: application/json:
 
@@ -55,9 +55,9 @@ def main(words: Sequence[str]) -> int:
     if missing:
         raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'recbole-lisa[serve]'")
     app, server = import_module("recbole_lisa.serving.http.app"), import_module("recbole_lisa.serving.http.server")
-    measures = import_module("recbole_lisa.serving.http.measures").Measures()
+    metrics = import_module("recbole_lisa.serving.http.metrics").Metrics()
     recommender = Recommender.load(options.export)
-    store = _store(options, recommender, measures)
+    store = _store(options, recommender, metrics)
     listening = server.listen(options.host, options.port)
     limits = Limits(
         body_bytes=options.max_body_bytes,
@@ -68,7 +68,7 @@ def main(words: Sequence[str]) -> int:
         waiting=options.max_waiting,
     )
     warm_up(recommender)
-    service = app.build_app(recommender, store, measures, limits, options.threads, hosts_of(options))
+    service = app.build_app(recommender, store, metrics, limits, options.threads, hosts_of(options))
     bundle = recommender.bundle
     print(f"{bundle.model} of {bundle.dataset}, {len(bundle.ids):,} items: {server.address_of(listening)}", flush=True)
     server.serve(service, listening, stop_seconds=options.stop_seconds)
@@ -90,13 +90,12 @@ def hosts_of(options: argparse.Namespace) -> frozenset[str] | None:
     return _LOOPBACK | {options.host.lower(), *(name.lower() for name in options.allowed_host)}
 
 
-def _store(options: argparse.Namespace, recommender: Recommender, measures: Any) -> Any:
+def _store(options: argparse.Namespace, recommender: Recommender, metrics: Any) -> Any:
+    stores = import_module("recbole_lisa.serving.http.stores")
     if options.redis:
-        redis_store = import_module("recbole_lisa.serving.http.redis_store").RedisStore
-        return redis_store(options.redis, recommender.fingerprint, options.session_seconds)
-    memory_store = import_module("recbole_lisa.serving.http.stores").MemoryStore
-    return memory_store(
-        options.max_sessions, options.session_seconds, lambda reason: measures.dropped.labels(reason).inc()
+        return stores.RedisStore(options.redis, recommender.fingerprint, options.session_seconds)
+    return stores.MemoryStore(
+        options.max_sessions, options.session_seconds, lambda reason: metrics.dropped.labels(reason).inc()
     )
 
 

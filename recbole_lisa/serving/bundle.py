@@ -1,29 +1,33 @@
-"""A trained model without RecBole and without its data: what an export holds, in memory."""
+"""A trained model without RecBole and without its data: the content of an export, in memory."""
 
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention import build_attention
+from recbole_lisa.attention import Attention, build_attention
 from recbole_lisa.layers.item_store import DenseItems, ItemStore
 from recbole_lisa.layers.session_encoder import SessionEncoder
 from recbole_lisa.serving.compression import CodeTable, coded_bytes, dense_bytes
-from recbole_lisa.serving.id_map import IdMap
+from recbole_lisa.serving.ids import IdMap
+
+ITEM_CODEWORDS = "attentions.0.codebook.codewords"
+"""The codewords that the items' codes refer to are also the encoder's; an export keeps them beside the codes."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """Everything that recommending needs.
+    """All that recommending needs.
 
     Attributes:
-        model: name of the model class.
-        dataset: name of the data set that it was trained on.
+        model: Name of the model class.
+        dataset: Name of the data set that it was trained on.
         encoder: `SequenceEncoder.settings()`.
-        weights: parameters and buffers of the encoder by name.
+        weights: Parameters and buffers of the encoder by name.
         items: V items; item 0 is the first real one, padding has none.
-        ids: raw id of each item.
-        time_unit: seconds in which the model measures the gaps between interactions.
+        ids: Raw id of each item.
+        time_unit: Seconds in which the model measures the gaps between interactions.
     """
 
     model: str
@@ -46,7 +50,7 @@ class Bundle:
         return [CodeTable(*codewords.shape[:2]) for _, codewords in self.items.tables()]
 
     def table_bytes(self) -> tuple[float, float]:
-        """Bytes of the float32 item table, and of what stands for it here, by the paper's formula."""
+        """Bytes of the float32 item table, and of its codes or vectors here, by the paper's formula."""
         dense = dense_bytes(len(self.ids), self.hidden_size)
         tables = self.code_tables()
         return dense, coded_bytes(len(self.ids), self.hidden_size, tables) if tables else dense
@@ -56,38 +60,44 @@ class Network(SessionEncoder):
     """The encoder of a bundle, for inference only: no dropout, no gradients, LISA's tables computed once.
 
     Args:
-        bundle: the trained model.
+        bundle: The trained model.
 
     Raises:
-        ValueError: the weights do not fit the settings, or a mechanism cannot run on this machine.
+        ValueError: The weights do not fit the settings, or a mechanism cannot run on this machine.
     """
 
     def __init__(self, bundle: Bundle) -> None:
-        settings = {**bundle.encoder}
-        layers, max_length = settings.pop("layers"), settings["max_length"]
-        super().__init__(
-            lambda i: build_attention(layers[i][0], **({"max_length": max_length} | layers[i][1])),
-            n_layers=len(layers),
-            dropout=0.0,
-            **settings,
-        )
+        super().__init__(**_arguments(bundle.encoder))
         self.to(next(iter(bundle.weights.values())).dtype)
-        self.load_state_dict(self._with_item_codebook(bundle))
+        self.load_state_dict(_with_item_codebook(bundle, self))
         self.eval().requires_grad_(False)
         self.attentions = nn.ModuleList(layer.frozen() for layer in self.layers())
         self.items: ItemStore = bundle.items
         if isinstance(bundle.items, DenseItems):
             self.items = DenseItems(bundle.items.targets.vectors, self.layers()[0].quantizer)
 
-    def _with_item_codebook(self, bundle: Bundle) -> dict[str, Tensor]:
-        """The weights, and the codewords that an export keeps beside the items' codes if the first layer reads them."""
-        if isinstance(bundle.items, DenseItems) or self.layers()[0].quantizer is None:
-            return bundle.weights
-        return bundle.weights | {ITEM_CODEWORDS: bundle.items.codewords}
 
+def check_weights(bundle: Bundle) -> None:
+    """Refuse settings that do not fit the weights, before memory is allocated for them.
 
-ITEM_CODEWORDS = "attentions.0.codebook.codewords"
-"""The codewords that the items' codes refer to are also the encoder's; an export keeps them beside the codes."""
+    Raises:
+        ValueError: With the first mistake.
+    """
+    n_layers, n_weights = len(bundle.encoder["layers"]), len(bundle.weights)
+    if not 1 <= n_layers <= n_weights:
+        raise ValueError(f"its settings have {n_layers} layers, it has {n_weights} weights")
+    try:
+        with torch.device("meta"):  # shapes without memory
+            encoder = SessionEncoder(**_arguments(bundle.encoder))
+    except (TypeError, RuntimeError, OverflowError, KeyError, IndexError) as error:
+        raise ValueError(f"its settings build no encoder: {str(error).partition(chr(10))[0]}") from error
+    expected = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in _with_item_codebook(bundle, encoder).items()}
+    for name in sorted(expected.keys() | shapes.keys()):
+        if expected.get(name) != shapes.get(name):
+            raise ValueError(
+                f"the weight {name} has the shape {shapes.get(name)}, its settings give {expected.get(name)}"
+            )
 
 
 def encoder_weights(encoder: nn.Module, items: ItemStore) -> dict[str, Tensor]:
@@ -99,3 +109,22 @@ def encoder_weights(encoder: nn.Module, items: ItemStore) -> dict[str, Tensor]:
     """
     skipped = () if isinstance(items, DenseItems) else (ITEM_CODEWORDS,)
     return {name: tensor.detach().cpu().clone() for name, tensor in encoder.state_dict().items() if name not in skipped}
+
+
+def _arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the encoder for inference."""
+    shapes = {key: value for key, value in settings.items() if key != "layers"}
+    layers, max_length = settings["layers"], settings["max_length"]
+
+    def build_layer(i: int) -> Attention:
+        name, own = layers[i]
+        return build_attention(name, **({"max_length": max_length} | own))
+
+    return {"build_layer": build_layer, "n_layers": len(layers), "dropout": 0.0, **shapes}
+
+
+def _with_item_codebook(bundle: Bundle, encoder: SessionEncoder) -> dict[str, Tensor]:
+    """The weights, and the codewords that an export keeps beside the items' codes if the first layer reads them."""
+    if isinstance(bundle.items, DenseItems) or encoder.layers()[0].quantizer is None:
+        return bundle.weights
+    return bundle.weights | {ITEM_CODEWORDS: bundle.items.codewords}

@@ -4,27 +4,32 @@ manifest.json   what the model is, its settings, sizes, and length and SHA-256 o
 items.npz       codes at log2(W) bits and their codewords, or the item vectors of a model without codes
 encoder.npz     the weights of the encoder
 item_ids.npz    the raw ids
+
+A checksum is no signature. So every setting and size of an export is checked against the bytes of its files before
+memory is allocated for it.
 """
 
 import hashlib
 import json
+import math
 import os
 import zipfile
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer, check_output
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.ops.packing import pack_codes, unpack_codes
-from recbole_lisa.serving.bundle import Bundle
-from recbole_lisa.serving.id_map import IdMap
+from recbole_lisa.serving.bundle import Bundle, check_weights
+from recbole_lisa.serving.ids import IdMap
 
 FORMAT, VERSION = "recbole-lisa export", 1
 MANIFEST, ITEMS, ENCODER, ITEM_IDS = "manifest.json", "items.npz", "encoder.npz", "item_ids.npz"
@@ -32,13 +37,48 @@ _SETS = ("history", "target")
 Arrays = dict[str, npt.NDArray[Any]]
 
 
+class _CodeSet(BaseModel):
+    n_codebooks: PositiveInt
+    n_codewords: PositiveInt
+
+
+class _Items(BaseModel):
+    kind: Literal["codes", "vectors"]
+    n_items: PositiveInt
+    history: _CodeSet | None = None
+    target: _CodeSet | None = None
+
+
+class _Encoder(BaseModel, extra="allow"):
+    hidden_size: PositiveInt
+    max_length: PositiveInt
+    layers: list[tuple[str, dict[str, Any]]]
+
+
+class _File(BaseModel):
+    bytes: PositiveInt
+    sha256: str
+
+
+class _Manifest(BaseModel):
+    """The keys of a manifest that reading depends on."""
+
+    model: str
+    dataset: str
+    items: _Items
+    encoder: _Encoder
+    time_unit: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    files: dict[str, _File]
+    fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
 def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: bool = False) -> dict[str, Any]:
     """Write an export; the manifest comes last, so that an interrupted one is never taken for complete.
 
     Args:
         bundle: The model.
-        folder: Where to; it is made.
-        overwrite: Replace an export that is there.
+        folder: The folder of the export; it is made.
+        overwrite: Write into a folder that has files in it.
 
     Returns:
         The manifest.
@@ -59,7 +99,7 @@ def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: b
         with atomic_writer(target / MANIFEST) as stream:
             stream.write((json.dumps(manifest, indent=2, ensure_ascii=True) + "\n").encode())
     except OSError as error:
-        raise _unwritable(target, error) from error
+        raise UsageError(f"cannot write the export '{folder}': {error.strerror}; name another folder") from error
     return manifest
 
 
@@ -67,7 +107,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Read and check the manifest of an export.
 
     Raises:
-        UsageError: It is missing, damaged, of another program or of a newer version of this one.
+        UsageError: It is missing, damaged, of another program or of another version of this one.
     """
     path = Path(folder) / MANIFEST
     try:
@@ -77,7 +117,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"'{folder}' is no export: {path.name}: {error.strerror}; write one with recbole-lisa export"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the export '{folder}' is damaged: {MANIFEST} is not JSON; write it again") from error
+        raise _damaged(folder, f"{MANIFEST} is not JSON") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UsageError(f"'{path}' is no manifest of {FORMAT}")
     if manifest.get("version") != VERSION:
@@ -86,7 +126,13 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
             "install the recbole-lisa that wrote it, or export again"
         )
     if manifest.get("checksum") != _checksum(manifest):
-        raise UsageError(f"the export '{folder}' is damaged: {MANIFEST} does not have its checksum; write it again")
+        raise _damaged(folder, f"{MANIFEST} does not have its checksum")
+    try:
+        _Manifest.model_validate(manifest)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise _damaged(folder, f"{MANIFEST}: {place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from error
     return manifest
 
 
@@ -94,7 +140,7 @@ def read_export(folder: str | os.PathLike[str]) -> tuple[Bundle, dict[str, Any]]
     """Read an export.
 
     Args:
-        folder: What `write_export` wrote.
+        folder: The folder that `write_export` wrote.
 
     Returns:
         The model and the manifest.
@@ -103,26 +149,35 @@ def read_export(folder: str | os.PathLike[str]) -> tuple[Bundle, dict[str, Any]]
         UsageError: A file is missing or damaged, or see `read_manifest`.
     """
     manifest = read_manifest(folder)
-    parts = {name: _read_part(Path(folder), name, manifest["files"][name]) for name in (ITEMS, ENCODER, ITEM_IDS)}
-    bundle = Bundle(
-        model=manifest["model"],
-        dataset=manifest["dataset"],
-        encoder=manifest["encoder"],
-        weights={name: torch.from_numpy(array) for name, array in parts[ENCODER].items()},
-        items=_items(parts[ITEMS], manifest["items"]),
-        ids=IdMap.from_arrays(parts[ITEM_IDS]),
-        time_unit=manifest["time_unit"],
-    )
+    parts = {name: _read_part(Path(folder), name, manifest["files"].get(name)) for name in (ITEMS, ENCODER, ITEM_IDS)}
+    try:
+        ids = IdMap.from_arrays(parts[ITEM_IDS])
+        weights = {name: torch.from_numpy(array) for name, array in parts[ENCODER].items()}
+        items = _items(parts[ITEMS], manifest["items"], len(ids), manifest["encoder"]["hidden_size"])
+        bundle = Bundle(
+            model=manifest["model"],
+            dataset=manifest["dataset"],
+            encoder=manifest["encoder"],
+            weights=weights,
+            items=items,
+            ids=ids,
+            time_unit=manifest["time_unit"],
+        )
+        check_weights(bundle)
+    except KeyError as error:
+        raise _damaged(folder, f"there is no {error}") from error
+    except ValueError as error:
+        raise _damaged(folder, str(error)) from error
     return bundle, manifest
 
 
-def _unwritable(folder: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write the export '{folder}': {error.strerror}; name another folder")
-
-
 def fingerprint_of(bundle: Bundle) -> str:
-    """SHA-256 over what the files of an export hold; equal to the manifest's `fingerprint`."""
+    """SHA-256 over the contents of an export's files; equal to the manifest's `fingerprint`."""
     return _fingerprint([hashlib.sha256(_npz(arrays)).hexdigest() for arrays in _contents(bundle).values()])
+
+
+def _damaged(folder: object, reason: str) -> UsageError:
+    return UsageError(f"the export '{folder}' is damaged: {reason}; write it again")
 
 
 def _fingerprint(digests: list[str]) -> str:
@@ -130,11 +185,8 @@ def _fingerprint(digests: list[str]) -> str:
 
 
 def _contents(bundle: Bundle) -> dict[str, Arrays]:
-    return {
-        ITEMS: _item_arrays(bundle.items),
-        ENCODER: {name: tensor.numpy() for name, tensor in bundle.weights.items()},
-        ITEM_IDS: bundle.ids.arrays(),
-    }
+    weights = {name: tensor.numpy() for name, tensor in bundle.weights.items()}
+    return {ITEMS: _item_arrays(bundle.items), ENCODER: weights, ITEM_IDS: bundle.ids.arrays()}
 
 
 def _manifest(bundle: Bundle, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -173,19 +225,35 @@ def _npz(arrays: Arrays) -> bytes:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, array, allow_pickle=False)  # type: ignore[no-untyped-call]
+                np.lib.format.write_array(entry, array, allow_pickle=False)  # type: ignore[no-untyped-call]  # numpy's
     return stream.getvalue()
 
 
-def _read_part(folder: Path, name: str, wanted: dict[str, Any]) -> Arrays:
+def _read_part(folder: Path, name: str, recorded: dict[str, Any] | None) -> Arrays:
     try:
         data = (folder / name).read_bytes()
     except OSError as error:
         raise UsageError(f"the export '{folder}' is incomplete: {name}: {error.strerror}; write it again") from error
-    if len(data) != wanted["bytes"] or hashlib.sha256(data).hexdigest() != wanted["sha256"]:
-        raise UsageError(f"the export '{folder}' is damaged: {name} does not have its checksum; write it again")
-    with np.load(BytesIO(data), allow_pickle=False) as archive:
-        return {key: archive[key] for key in archive.files}
+    if recorded is None or len(data) != recorded["bytes"] or hashlib.sha256(data).hexdigest() != recorded["sha256"]:
+        raise _damaged(folder, f"{name} does not have its checksum")
+    try:
+        with zipfile.ZipFile(BytesIO(data)) as archive:
+            return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in archive.infolist()}
+    except (ValueError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise _damaged(folder, f"{name}: {error}") from error
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> npt.NDArray[Any]:
+    """One array of an archive; its header must describe exactly the bytes that follow."""
+    if entry.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{entry.filename} is compressed")
+    stream = BytesIO(archive.read(entry))
+    np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]  # numpy's
+    shape, in_columns, dtype = np.lib.format.read_array_header_1_0(stream)  # type: ignore[no-untyped-call]  # numpy's
+    rest = stream.getbuffer()[stream.tell() :]
+    if dtype.hasobject or in_columns or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(rest):
+        raise ValueError(f"{entry.filename} does not have the shape {shape}")
+    return np.frombuffer(rest, dtype).reshape(shape).copy()
 
 
 def _item_arrays(items: ItemStore) -> Arrays:
@@ -198,14 +266,32 @@ def _item_arrays(items: ItemStore) -> Arrays:
     return arrays
 
 
-def _items(arrays: Arrays, settings: dict[str, Any]) -> ItemStore:
+def _items(arrays: Arrays, settings: dict[str, Any], n_items: int, hidden_size: int) -> ItemStore:
+    """The items of an export.
+
+    Raises:
+        ValueError: The arrays do not fit the settings.
+    """
+    if settings["n_items"] != n_items:
+        raise ValueError(f"{MANIFEST} has {settings['n_items']} items, {ITEM_IDS} has {n_items}")
     if settings["kind"] == "vectors":
+        _check(arrays["vectors"], (n_items, hidden_size))
         return DenseItems(torch.from_numpy(arrays["vectors"]))
     sets = []
     for name in _SETS:
-        if name in settings:
-            shape = (settings["n_items"], settings[name]["n_codebooks"])
-            packed = torch.from_numpy(arrays[f"{name}_codes"])
-            codes = unpack_codes(packed, shape, settings[name]["n_codewords"])
-            sets.append((codes, torch.from_numpy(arrays[f"{name}_codewords"])))
+        if settings.get(name) is not None:
+            n_codebooks, n_codewords = settings[name]["n_codebooks"], settings[name]["n_codewords"]
+            packed, codewords = arrays[f"{name}_codes"], arrays[f"{name}_codewords"]
+            _check(codewords, (n_codebooks, n_codewords, hidden_size))
+            codes = unpack_codes(torch.from_numpy(packed), (n_items, n_codebooks), n_codewords)
+            if int(codes.max()) >= n_codewords:
+                raise ValueError(f"a code of {ITEMS} is not below {n_codewords}")
+            sets.append((codes, torch.from_numpy(codewords)))
+    if not sets:
+        raise ValueError(f"{MANIFEST} names no codebooks")
     return CodedItems(*sets[0], CodedTargets(*sets[1]) if len(sets) > 1 else None)
+
+
+def _check(array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
+    if array.shape != shape or array.dtype.kind != "f":
+        raise ValueError(f"an array of {ITEMS} has the shape {array.shape}, its settings give {shape}")

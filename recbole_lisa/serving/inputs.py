@@ -2,14 +2,14 @@
 
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from recbole_lisa.errors import UsageError, did_you_mean
-from recbole_lisa.serving.id_map import IdMap
+from recbole_lisa.serving.ids import IdMap
 
 POLICIES = ("raise", "warn", "skip")
 MAX_NAMED = 3
@@ -18,10 +18,18 @@ Numbers = npt.NDArray[np.int64]
 
 
 class History(NamedTuple):
-    """Items of one user, oldest first: numbers (L,) int64 and seconds (L,) float64, or None where no time is given."""
+    """Items of one user, oldest first: numbers (L,) int64, and seconds (L,) float64 or None."""
 
     items: Numbers
     times: npt.NDArray[np.float64] | None
+
+
+def warn_caller(message: str) -> None:
+    """Warn about the line outside of this package that called it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OWN_MODULES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def check_policy(on_unknown: str) -> None:
@@ -32,11 +40,11 @@ def check_policy(on_unknown: str) -> None:
         )
 
 
-def listed(raw: Any, where: str) -> list[Any]:
+def as_list(raw: Any, where: str) -> list[Any]:
     """Ids as a list.
 
     Raises:
-        UsageError: they are a single text, or nothing that holds ids.
+        UsageError: They are a single text, or not a collection.
     """
     if isinstance(raw, str | bytes | int):
         raise UsageError(f"{where} must be a list of ids, got {raw!r}; write [{raw!r}]")
@@ -45,73 +53,59 @@ def listed(raw: Any, where: str) -> list[Any]:
     return list(raw)
 
 
-def numbers_of(ids: IdMap, raw: Iterable[Any], on_unknown: str, where: str) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+def numbers_of(
+    ids: IdMap, raw: Iterable[Any], on_unknown: str, where: str, *, warn: Callable[[str], None] = warn_caller
+) -> tuple[Numbers, npt.NDArray[np.bool_]]:
     """Number raw ids.
 
     Args:
-        ids: the catalogue.
-        raw: ids.
-        on_unknown: raise, warn or skip.
-        where: what the ids are, for the message.
+        ids: The catalogue.
+        raw: Raw ids.
+        on_unknown: What happens to unknown ids: raise, warn (and leave them out), or skip (leave them out).
+        where: What the ids are, for the message.
+        warn: Takes the message of a warning.
 
     Returns:
-        Numbers (K,) of the known ids in their order, and (L,) which of all ids are known.
+        Numbers (K,) of the known ids in their order, and which of all ids are known, (L,).
 
     Raises:
-        UsageError: an id is unknown and the policy is raise; or see listed.
+        UsageError: An id is unknown and the policy is raise; or see `as_list`.
     """
-    given = listed(raw, where)
-    numbers = ids.numbers(given)
+    raw = as_list(raw, where)
+    numbers = ids.numbers(raw)
     known = numbers >= 0
-    if not known.all():
-        _unknown([one for one, is_known in zip(given, known.tolist(), strict=True) if not is_known], on_unknown, where)
+    if on_unknown != "skip" and not known.all():
+        unknown = ids.unknown(raw)
+        named = ", ".join(map(repr, unknown[:MAX_NAMED])) + (", ..." if len(unknown) > MAX_NAMED else "")
+        message = f"{where}: {len(unknown)} unknown item{'s' if len(unknown) > 1 else ''}: {named}"
+        if on_unknown == "raise":
+            raise UsageError(f"{message}; on_unknown=warn or on_unknown=skip leaves them out")
+        warn(f"{message}; left out")
     return numbers[known], known
-
-
-def _unknown(raw: list[Any], on_unknown: str, where: str) -> None:
-    message = f"{where}: {told_unknown(raw)}"
-    if on_unknown == "raise":
-        raise UsageError(f"{message}; with on_unknown 'warn' or 'skip' they are left out")
-    if on_unknown == "warn":
-        warnings.warn(f"{message}; left out", stacklevel=_caller_level())
-
-
-def told_unknown(raw: Sequence[Any]) -> str:
-    """How many ids are unknown, and the first of them."""
-    named = ", ".join(repr(str(one)) for one in raw[:MAX_NAMED]) + (", ..." if len(raw) > MAX_NAMED else "")
-    return f"{len(raw)} unknown item{'s' if len(raw) > 1 else ''}: {named}"
-
-
-def _caller_level() -> int:
-    """The stacklevel, for a warning of the function that asks, of the line outside of this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OWN_MODULES:
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def read_histories(ids: IdMap, histories: Sequence[Any], times: Sequence[Any] | None, on_unknown: str) -> list[History]:
     """Read histories of raw ids.
 
     Args:
-        ids: the catalogue.
-        histories: one iterable of ids a user, oldest first.
-        times: one iterable of seconds a user beside it, or None.
-        on_unknown: raise, warn or skip.
+        ids: The catalogue.
+        histories: One collection of ids per user, oldest first.
+        times: One collection of seconds per user, or None.
+        on_unknown: See `numbers_of`.
 
     Raises:
-        UsageError: unknown ids under the policy raise, a history that is a single text, or times that do not fit.
+        UsageError: Unknown ids under the policy raise, a history that is a single text, or times that do not fit.
     """
     check_policy(on_unknown)
     if isinstance(histories, str | bytes) or not isinstance(histories, Iterable):
         raise UsageError(f"histories must be a list of lists of ids, got {histories!r}; write [[{histories!r}]]")
     if times is not None and len(times) != len(histories):
         raise UsageError(f"times must hold one list for each of the {len(histories)} histories, got {len(times)}")
-    found = []
+    read = []
     for n, raw in enumerate(histories):
         numbers, known = numbers_of(ids, raw, on_unknown, f"history {n}")
-        found.append(History(numbers, None if times is None else _seconds(times[n], known, f"history {n}")))
-    return found
+        read.append(History(numbers, None if times is None else _seconds(times[n], known, f"history {n}")))
+    return read
 
 
 def _seconds(times: Iterable[Any], known: npt.NDArray[np.bool_], where: str) -> npt.NDArray[np.float64]:

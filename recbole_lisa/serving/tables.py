@@ -92,7 +92,7 @@ def _write_parquet(stream: Any, rows: Iterable[tuple[str, Sequence[str], Sequenc
                 column.clear()
 
         for user, items, scores in rows:
-            new = ([user] * len(items), list(range(1, len(items) + 1)), list(items), list(scores))
+            new: tuple[list[Any], ...] = ([user] * len(items), [*range(1, len(items) + 1)], [*items], [*scores])
             for column, values in zip(columns, new, strict=True):
                 column.extend(values)
             total += len(items)

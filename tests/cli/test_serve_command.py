@@ -177,7 +177,7 @@ def test_missing_packages_are_told(
 ) -> None:
     monkeypatch.setattr("recbole_lisa.cli.serve_command.find_spec", lambda name: None)
     assert main(["serve", f"--export={export}"]) == 2
-    expected = "serve needs starlette and uvicorn and prometheus_client: pip install 'recbole-lisa[serve]'"
+    expected = "serve needs fastapi and uvicorn and prometheus_client: pip install 'recbole-lisa[serve]'"
     assert expected in capsys.readouterr().err
 
 

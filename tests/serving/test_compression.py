@@ -1,5 +1,6 @@
 """The ratios of the paper's table of settings, from the formula and from real files of the paper's sizes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,10 @@ import torch
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets
 from recbole_lisa.ops.packing import code_dtype
-from recbole_lisa.serving.bundle import Bundle
 from recbole_lisa.serving.compression import CodeTable, compression_ratio
 from recbole_lisa.serving.export import ITEMS, read_export, write_export
-from recbole_lisa.serving.id_map import IdMap
+from recbole_lisa.serving.ids import IdMap
+from tests.serving.build import small_bundle
 
 D, B, MINI_W = 128, 8, 32
 # Items and codewords of LISA-Base, and the ratios of LISA-Base and LISA-Mini that the paper prints.
@@ -42,8 +43,9 @@ def test_files_of_the_paper_s_sizes_have_these_ratios(dataset: str, model: str, 
         return codes, Codebook(hidden_size=D, n_codebooks=B, n_codewords=n_codewords).codewords.detach()
 
     items = CodedItems(*coded(w)) if model == "LISABase" else CodedItems(*coded(MINI_W), CodedTargets(*coded(w)))
-    encoder = {"hidden_size": D, "layers": []}
-    bundle = Bundle(model, dataset, encoder, {}, items, IdMap.from_ids(map(str, range(n_items))), 1.0)
+    sizes = {"hidden_size": D, "n_codebooks": B, "n_codewords": items.codewords.shape[1]}
+    encoder = small_bundle(model, **sizes)[1]
+    bundle = replace(encoder, dataset=dataset, items=items, ids=IdMap.from_ids(map(str, range(n_items))))
     table = write_export(bundle, tmp_path)["item_table"]
     assert round(table["compression_ratio"], 2) == (base if model == "LISABase" else mini)
     on_disk = (tmp_path / ITEMS).stat().st_size

@@ -1,6 +1,9 @@
+import hashlib
 import json
+import resource
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +111,113 @@ def test_other_manifests_are_named(change: dict[str, Any], message: str, tmp_pat
         read_manifest(tmp_path)
 
 
+def forge(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write a manifest with the right checksums of itself and of the files."""
+    for name in manifest["files"]:
+        data = (folder / name).read_bytes()
+        manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    manifest.pop("checksum", None)
+    manifest["checksum"] = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def change(manifest: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for part in parents:
+        manifest = manifest[part]
+    if value is None:
+        del manifest[last]
+    else:
+        manifest[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        *((key, None, f"{key}: field required") for key in ("model", "items", "encoder", "time_unit", "fingerprint")),
+        ("items.n_items", 10**12, "manifest.json has 1000000000000 items, item_ids.npz has 29"),
+        ("items.n_items", "many", "items.n_items: input should be a valid integer"),
+        ("items.history.n_codewords", 10**12, "an array of items.npz has the shape"),
+        ("items.history.n_codebooks", 10**12, "an array of items.npz has the shape"),
+        ("items.kind", "vectors", "there is no 'vectors'"),
+        ("items.history", None, "manifest.json names no codebooks"),
+        ("encoder.hidden_size", 10**12, "an array of items.npz has the shape"),
+        ("encoder.max_length", 10**12, "the weight position_embedding.weight has the shape"),
+        ("encoder.max_length", 10**30, "its settings build no encoder"),
+        ("encoder.inner_size", 10**12, "its settings give"),
+        ("encoder.inner_size", "wide", "its settings build no encoder"),
+        ("encoder.inner_size", None, "its settings build no encoder"),
+        ("encoder.hidden_act", "nothing", "nothing"),
+        ("encoder.surprise", 1, "its settings build no encoder"),
+        ("encoder.layers", [], "its settings have 0 layers"),
+        ("encoder.layers", [["lisa", {}]] * 10**5, "its settings have 100000 layers"),
+        ("encoder.layers.0.0", "nothing", "unknown attention 'nothing'"),
+        ("encoder.layers.0.1.n_codewords", 10**12, "its settings give"),
+        ("encoder.layers.0.1.surprise", 1, "has no setting 'surprise'"),
+        ("time_unit", 0, "time_unit: input should be greater than 0"),
+        ("files", {}, "items.npz does not have its checksum"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_forged_manifest_is_one_line(path: str, value: Any, message: str, tmp_path: Path) -> None:
+    manifest = write_export(small_bundle("LISABase")[1], tmp_path)
+    change(manifest, path, value)
+    forge(tmp_path, manifest)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UsageError, match="is damaged: .*write it again$") as caught:
+        read_export(tmp_path)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KB
+
+
+def npy(header: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"no zip", "encoder.npz: File is not a zip file"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }\n"), "does not have the shape"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }\n"), "does not have the shape"),
+        (npy("{'descr': '|O', 'fortran_order': False, 'shape': (0,), }\n"), "does not have the shape"),
+        (npy("nonsense"), "encoder.npz: "),
+        (b"", "encoder.npz: "),
+    ],
+    ids=str,
+)
+def test_a_forged_array_is_one_line(data: bytes, message: str, tmp_path: Path) -> None:
+    manifest = write_export(small_bundle("LISABase")[1], tmp_path)
+    if data == b"no zip":
+        (tmp_path / ENCODER).write_bytes(data)
+    else:
+        with zipfile.ZipFile(tmp_path / ENCODER, "w") as archive:
+            archive.writestr("position_embedding.weight.npy", data)
+    forge(tmp_path, manifest)
+    with pytest.raises(UsageError, match="is damaged: ") as caught:
+        read_export(tmp_path)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_compressed_and_unknown_weights_are_named(tmp_path: Path) -> None:
+    manifest = write_export(small_bundle("LISABase")[1], tmp_path)
+    with np.load(tmp_path / ENCODER) as archive:
+        weights = dict(archive)
+    for save, change, message in (
+        (np.savez_compressed, {}, "is compressed"),
+        (np.savez, {"more": np.zeros(3)}, "the weight more has the shape"),
+        (
+            np.savez,
+            {"position_embedding.weight": np.zeros((2, 16))},
+            "the weight position_embedding.weight has the shape",
+        ),
+    ):
+        save(tmp_path / ENCODER, **(weights | change))
+        forge(tmp_path, manifest)
+        with pytest.raises(UsageError, match=message):
+            read_export(tmp_path)
+
+
 def test_files_in_the_way_are_named(tmp_path: Path) -> None:
     _, bundle = small_bundle("LISABase")
     (tmp_path / "thesis.txt").write_text("years of work")
@@ -136,6 +246,7 @@ session = recommender.start(["item 1"])
 session.update("item 2")
 [expected] = recommender.recommend([["item 1", "item 2"]], 3)
 assert recommender.from_bytes(session.to_bytes()).recommend(3).items == expected.items
+del sys.modules["pandas"]  # the command reads its table with pandas
 from recbole_lisa.cli.main import main
 sys.exit(main(["recommend", "--export", {str(tmp_path / "export")!r}, "--input", {str(histories)!r},
                "--output", {str(tmp_path / "top.csv")!r}, "--k", "2"]))

@@ -91,7 +91,7 @@ def test_batches_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     recommender = small_recommender()
     histories = [raw([i % 29 + 1, i % 7 + 1]) for i in range(11)]
     together = recommender.recommend(histories, 5)
-    monkeypatch.setattr("recbole_lisa.serving.recommender.BATCH", 3)
+    monkeypatch.setattr("recbole_lisa.serving.scorer.BATCH", 3)
     monkeypatch.setattr(ranking_module, "MAX_QUERIES", 4)
     monkeypatch.setattr(ranking_module, "BLOCK_SCORES", 20)
     assert_same(recommender.recommend(histories, 5), together)

@@ -193,8 +193,11 @@ def test_bytes_that_do_not_fit_are_named() -> None:
     for value in (None, "text", [data]):
         with pytest.raises(UsageError, match="a session is bytes that to_bytes gave, got a (NoneType|str|list)"):
             recommender.from_bytes(value)  # type: ignore[arg-type]
-    for body in (data[:-24], data[:-16] + bytes(8)):  # of another length, under a checksum of its own
-        with pytest.raises(UsageError, match="not as long as this model's are"):
+    body = data[:-16]
+    huge = struct.pack("<i", N_ITEMS)  # an item number that the model does not have, as the newest item
+    forged = [body[:-8], body + bytes(8), body[:38] + struct.pack("<q", -1) + body[46:], body[:54] + huge + body[58:]]
+    for body in forged:  # under a checksum of their own
+        with pytest.raises(UsageError, match="its checksum, length or numbers are wrong"):
             recommender.from_bytes(body + hashlib.blake2b(body, digest_size=16).digest())
     assert recommender.from_bytes(memoryview(data)).to_bytes() == data  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="the session belongs to another model"):

@@ -1,17 +1,13 @@
 """The process: a listening socket, uvicorn on it, and an orderly end."""
 
-import asyncio
 import contextlib
-import signal
 import socket
-from typing import Any, NoReturn
+from typing import Any
 
-import h11
 import uvicorn
-from starlette.applications import Starlette
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import Termination
 
 MAX_CONNECTIONS = 1000
 IDLE_SECONDS = 30
@@ -19,26 +15,24 @@ MAX_HEAD_BYTES = 2**16
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens already: callers wait, and are not refused, until the service answers.
+    """Open a socket that listens: callers wait, and are not refused, until the service answers.
 
     Args:
         host: Name or address.
-        port: 0 takes a free one.
+        port: 0 takes a free port.
 
     Raises:
-        UsageError: It cannot be had.
+        UsageError: The address cannot be used.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        # Named as TCP: only then does asyncio send answers at once; else each waits some 40 ms for the caller's kernel.
-        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        try:
+        # asyncio sends answers at once only on a socket with this protocol; else each waits some 40 ms.
+        with contextlib.ExitStack() as stack:
+            listening = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
             listening.listen(MAX_CONNECTIONS)
-        except OSError:
-            listening.close()
-            raise
+            stack.pop_all()
         return listening
     except OSError as error:
         raise UsageError(
@@ -52,51 +46,16 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-class Connection(H11Protocol):
-    """uvicorn's connection, ended where the head of a request takes longer than an idle connection may be kept.
-
-    uvicorn waits for a head for ever, so that callers who never finish one could hold all connections.
-    """
-
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        """The first head may begin."""
-        super().connection_made(transport)
-        self._await_head()
-
-    def data_received(self, data: bytes) -> None:
-        """More of a head, or what follows one."""
-        super().data_received(data)
-        self._await_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for any more."""
-        super().connection_lost(exc)
-        self._forget_deadline()
-
-    def _await_head(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._forget_deadline()
-        elif self._deadline is None:
-            self._deadline = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
-
-    def _forget_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-
-def server_of(app: Starlette, stop_seconds: int) -> uvicorn.Server:
-    """uvicorn around a service, with limits on what a caller may hold.
+def server_of(app: Any, stop_seconds: int) -> uvicorn.Server:
+    """uvicorn with limits on what a caller may hold.
 
     Args:
-        app: The service.
-        stop_seconds: How long requests may take to end; what still runs then is cut off.
+        app: The service, an ASGI application.
+        stop_seconds: Seconds that requests may take to end after SIGTERM; later ones are cut off.
     """
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http="h11",  # the parser that limits the size of a head
         loop="asyncio",
         ws="none",
         lifespan="on",
@@ -112,23 +71,14 @@ def server_of(app: Starlette, stop_seconds: int) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def serve(app: Starlette, listening: socket.socket, *, stop_seconds: int) -> None:
-    """Answer requests until SIGTERM or Ctrl+C, and then end those that have begun.
+def serve(app: Any, listening: socket.socket, *, stop_seconds: int) -> None:
+    """Answer requests until SIGTERM or Ctrl+C, and then those that have begun.
 
     Args:
         app: The service.
         listening: From `listen`.
         stop_seconds: See `server_of`.
     """
-    # uvicorn raises the signal again once it has ended; that is then this handler's.
-    before = signal.signal(signal.SIGTERM, _end)
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            server_of(app, stop_seconds).run(sockets=[listening])
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        listening.close()
-
-
-def _end(*_: Any) -> NoReturn:
-    raise KeyboardInterrupt
+    # uvicorn raises the signal again once it has ended.
+    with listening, contextlib.suppress(KeyboardInterrupt, Termination):
+        server_of(app, stop_seconds).run(sockets=[listening])

@@ -1,65 +1,22 @@
-"""Where sessions lie between requests: bytes of constant size under an id, and a version that a write must name."""
+"""Sessions between requests: bytes of constant size under an id. A write names the bytes that it replaces."""
 
-import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any
 
-
-class Stored(NamedTuple):
-    """A session as it lies in a store, and the version that `SessionStore.replace` compares."""
-
-    data: bytes
-    version: bytes
-
-
-class SessionStore(Protocol):
-    """What the service asks of a store. A write is there for good, or for the time to live, once it returns True."""
-
-    name: str
-
-    async def create(self, session: str, data: bytes) -> bool:
-        """Store a new session; False where the id is taken."""
-
-    async def load(self, session: str) -> Stored | None:
-        """A session, which lives on from now; None where there is none."""
-
-    async def replace(self, session: str, data: bytes, version: bytes) -> bool:
-        """Store a session anew; False, and nothing is changed, where it has another version or is gone."""
-
-    async def delete(self, session: str) -> bool:
-        """Remove a session; False where there is none."""
-
-    async def check(self) -> None:
-        """See whether the store answers.
-
-        Raises:
-            RefusalError: 503, as every method may.
-        """
-
-    async def close(self) -> None:
-        """Let go of what it holds."""
-
-
-@dataclass
-class _Entry:
-    data: bytes
-    version: int
-    expires: float
+from recbole_lisa.errors import UsageError
+from recbole_lisa.serving.http.refusals import RefusalError
 
 
 class MemoryStore:
-    """At most `most` sessions in this process, each for `seconds` after it was last asked for.
-
-    When there is no room, the session goes that was asked for longest ago. One event loop uses it.
+    """Sessions in this process. Without room, the session that was unused for longest is removed.
 
     Args:
-        most: Sessions.
-        seconds: Time to live.
-        on_drop: Called with "expired" or "evicted" for every session that goes by itself.
+        most: Sessions at most.
+        seconds: Time to live after a session was last read or written.
+        on_drop: Called with "expired" or "evicted" for every removed session.
         clock: Seconds that never go back.
     """
 
@@ -73,8 +30,8 @@ class MemoryStore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.most, self.seconds, self._on_drop, self._clock = most, seconds, on_drop, clock
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # longest unused first, so that it expires first, too
-        self._writes = 0
+        # Session -> bytes and time of expiry; the one unused for longest is first, and it expires first.
+        self._entries: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
 
     def __len__(self) -> int:
         """Sessions that are alive."""
@@ -82,77 +39,135 @@ class MemoryStore:
         return len(self._entries)
 
     async def create(self, session: str, data: bytes) -> bool:
-        """See `SessionStore`."""
+        """Store a new session; False where the id is taken."""
         self._drop_expired()
         if session in self._entries:
             return False
         self._put(session, data)
-        while len(self._entries) > self.most:
+        if len(self._entries) > self.most:
             self._entries.popitem(last=False)
             self._on_drop("evicted")
         return True
 
-    async def load(self, session: str) -> Stored | None:
-        """See `SessionStore`."""
+    async def load(self, session: str) -> bytes | None:
+        """Read a session and begin its time to live again; None where there is none."""
         self._drop_expired()
-        entry = self._entries.get(session)
-        if entry is None:
-            return None
-        entry.expires = self._clock() + self.seconds
-        self._entries.move_to_end(session)
-        return Stored(entry.data, entry.version.to_bytes(8, "big"))
+        data = self._entries[session][0] if session in self._entries else None
+        if data is not None:
+            self._put(session, data)
+        return data
 
-    async def replace(self, session: str, data: bytes, version: bytes) -> bool:
-        """See `SessionStore`."""
+    async def replace(self, session: str, data: bytes, before: bytes) -> bool:
+        """Store a session anew; False, and nothing changes, where it no longer holds `before`."""
         self._drop_expired()
-        entry = self._entries.get(session)
-        if entry is None or entry.version.to_bytes(8, "big") != version:
+        if self._entries.get(session, (None, 0.0))[0] != before:
             return False
         self._put(session, data)
         return True
 
     async def delete(self, session: str) -> bool:
-        """See `SessionStore`."""
+        """Remove a session; False where there is none."""
         self._drop_expired()
         return self._entries.pop(session, None) is not None
 
     async def check(self) -> None:
-        """It always answers."""
+        """Check that the store answers."""
 
     async def close(self) -> None:
-        """Nothing is held outside of this process."""
+        """Close connections."""
 
     def _put(self, session: str, data: bytes) -> None:
-        self._writes += 1
-        self._entries[session] = _Entry(data, self._writes, self._clock() + self.seconds)
+        self._entries[session] = data, self._clock() + self.seconds
         self._entries.move_to_end(session)
 
     def _drop_expired(self) -> None:
-        now = self._clock()
-        while self._entries and next(iter(self._entries.values())).expires <= now:
+        while self._entries and next(iter(self._entries.values()))[1] <= self._clock():
             self._entries.popitem(last=False)
             self._on_drop("expired")
 
 
-class Locks:
-    """One lock for each session that is being changed, and none for the others."""
+class RedisStore:
+    """Sessions in Redis: they outlive the service, and several services can use them.
 
-    def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+    A session is one key with a time to live; its value is the session's bytes, which end in their checksum. Redis
+    compares the checksum and writes in one script: of two services that change a session, one writes and the other
+    reads again. A write counts once Redis has answered. No request is repeated: a write without an answer may have been
+    made, and a second one would count an item twice. The keys name the model, so sessions of another one are not found.
 
-    def __len__(self) -> int:
-        """Sessions that are being changed."""
-        return len(self._locks)
+    Args:
+        url: redis://, rediss:// or unix://.
+        fingerprint: Fingerprint of the model.
+        seconds: Time to live after a session was last read or written.
+        timeout: Seconds to wait for an answer of Redis.
+
+    Raises:
+        UsageError: The client is not installed, the URL is wrong, or no Redis answers.
+    """
+
+    name = "redis"
+    _REPLACE = """
+    if redis.call('GETRANGE', KEYS[1], -16, -1) ~= ARGV[1] then return 0 end
+    redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
+    return 1
+    """
+
+    def __init__(self, url: str, fingerprint: str, seconds: int, timeout: float = 5.0) -> None:
+        try:
+            import redis
+            import redis.asyncio
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+        except ImportError as error:
+            raise UsageError("--redis needs its client: pip install 'recbole-lisa[redis]'") from error
+        self._errors: Any = redis.RedisError
+        self._prefix, self._seconds = f"recbole-lisa:session-bytes:{fingerprint[:16]}:", seconds
+        limits: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
+        try:
+            with redis.Redis.from_url(url, **limits) as first:
+                self._redis: Any = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **limits)
+                first.ping()
+        except ValueError as error:
+            raise UsageError(f"--redis: {error}; write for example redis://127.0.0.1:6379/0") from error
+        except redis.RedisError as error:
+            raise UsageError(f"--redis: no answer from Redis: {error}") from error
+
+    async def create(self, session: str, data: bytes) -> bool:
+        """See `MemoryStore`; every method raises a RefusalError (503) where Redis does not answer."""
+        async with self._answering():
+            return bool(await self._redis.set(self._prefix + session, data, ex=self._seconds, nx=True))
+
+    async def load(self, session: str) -> bytes | None:
+        """See `MemoryStore`."""
+        async with self._answering():
+            data: bytes | None = await self._redis.getex(self._prefix + session, ex=self._seconds)
+        return data
+
+    async def replace(self, session: str, data: bytes, before: bytes) -> bool:
+        """See `MemoryStore`."""
+        arguments = self._prefix + session, before[-16:], data, self._seconds
+        async with self._answering():
+            return bool(await self._redis.eval(self._REPLACE, 1, *arguments))
+
+    async def delete(self, session: str) -> bool:
+        """See `MemoryStore`."""
+        async with self._answering():
+            return bool(await self._redis.delete(self._prefix + session))
+
+    async def check(self) -> None:
+        """See `MemoryStore`."""
+        async with self._answering():
+            await self._redis.ping()
+
+    async def close(self) -> None:
+        """See `MemoryStore`."""
+        await self._redis.aclose()
 
     @asynccontextmanager
-    async def of(self, session: str) -> AsyncIterator[None]:
-        """Hold the lock of a session; those who wait get it in the order in which they came."""
-        lock, users = self._locks.get(session, (asyncio.Lock(), 0))
-        self._locks[session] = lock, users + 1
+    async def _answering(self) -> AsyncIterator[None]:
         try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks.pop(session)
-            if users > 1:
-                self._locks[session] = lock, users - 1
+            yield
+        except self._errors as error:
+            raise RefusalError(503, "store_unavailable", "the store of sessions does not answer; try again") from error
+
+
+SessionStore = MemoryStore | RedisStore

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from recbole_lisa.serving import Recommender
-from recbole_lisa.serving.http.limits import Limits
-from recbole_lisa.serving.http.stores import MemoryStore, SessionStore
+from recbole_lisa.serving.http.bodies import Limits
 from tests.serving.build import small_recommender
 
 JSON = {"Content-Type": "application/json"}
-PATIENCE = 300.0
+PATIENCE = 60.0
 """Seconds after which a test gives up; nothing is ever expected to take so long."""
 
 
@@ -45,8 +44,8 @@ class Answer(NamedTuple):
 class Running:
     """A service that answers."""
 
-    def __init__(self, port: int, server: Any, thread: threading.Thread, measures: Any) -> None:
-        self.port, self.server, self.thread, self.measures = port, server, thread, measures
+    def __init__(self, port: int, server: Any, thread: threading.Thread) -> None:
+        self.port, self.server, self.thread = port, server, thread
 
     def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
         """One request; a body that is no bytes goes as JSON."""
@@ -81,24 +80,25 @@ def seeded_recommender(name: str = "LISABase", **settings: Any) -> Recommender:
 @contextlib.contextmanager
 def running(
     recommender: Recommender,
-    store: SessionStore | None = None,
+    store: Any = None,
     limits: Limits | None = None,
     hosts: frozenset[str] | None = None,
 ) -> Iterator[Running]:
     """Serve until the block ends."""
     from recbole_lisa.serving.http.app import build_app
-    from recbole_lisa.serving.http.measures import Measures
+    from recbole_lisa.serving.http.metrics import Metrics
     from recbole_lisa.serving.http.server import listen, server_of
+    from recbole_lisa.serving.http.stores import MemoryStore
 
-    measures = Measures()
-    app = build_app(recommender, MemoryStore(100, 1e6) if store is None else store, measures, limits, hosts=hosts)
+    metrics = Metrics()
+    app = build_app(recommender, MemoryStore(100, 1e6) if store is None else store, metrics, limits, hosts=hosts)
     listening, server = listen("127.0.0.1", 0), server_of(app, stop_seconds=int(PATIENCE))
     port = listening.getsockname()[1]
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
         wait_until(lambda: server.started)
-        yield Running(port, server, thread, measures)
+        yield Running(port, server, thread)
     finally:
         server.should_exit = True
         thread.join(PATIENCE)

@@ -1,5 +1,6 @@
 """The service over a real socket: equal to the Recommender, exact under concurrency, clear about mistakes."""
 
+import gzip
 import json
 import random
 import threading
@@ -10,12 +11,12 @@ from typing import Any
 import pytest
 
 from recbole_lisa.serving import Recommender
-from recbole_lisa.serving.http.limits import Limits
-from recbole_lisa.serving.http.stores import MemoryStore
+from recbole_lisa.serving.http.bodies import Limits
 from tests.serving.build import IDS, N_ITEMS, raw, small_bundle
 from tests.serving.http.build import JSON, PATIENCE, Running, running, seeded_recommender, wait_until
 
-pytest.importorskip("uvicorn")
+pytest.importorskip("fastapi")
+from recbole_lisa.serving.http.stores import MemoryStore, RedisStore
 
 
 def shown(answer: Any) -> dict[str, Any]:
@@ -194,8 +195,6 @@ def test_one_session_takes_concurrent_updates_one_after_the_other(service: Runni
 
 
 def test_two_services_on_one_redis_lose_no_update(redis_url: str) -> None:
-    from recbole_lisa.serving.http.redis_store import RedisStore
-
     recommender, n = seeded_recommender(), 30
 
     def store() -> Any:
@@ -226,15 +225,15 @@ def test_a_change_that_another_service_made_first_is_done_again(service: Running
 
         tries = 0
 
-        async def replace(self, session: str, data: bytes, version: bytes) -> bool:
+        async def replace(self, session: str, data: bytes, before: bytes) -> bool:
             self.tries += 1
             if self.tries <= 2:
                 stored = await self.load(session)
                 assert stored is not None
-                theirs = recommender.from_bytes(stored.data)
+                theirs = recommender.from_bytes(stored)
                 theirs.update("item 9")
-                await super().replace(session, theirs.to_bytes(), stored.version)
-            return await super().replace(session, data, version)
+                await super().replace(session, theirs.to_bytes(), stored)
+            return await super().replace(session, data, before)
 
     recommender, store = seeded_recommender(), Overtaken(9, 100)
     with running(recommender, store) as service:
@@ -250,10 +249,10 @@ def test_a_change_that_another_service_made_first_is_done_again(service: Running
 
 def test_a_store_that_never_takes_a_change_ends_in_503(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing(MemoryStore):
-        async def replace(self, session: str, data: bytes, version: bytes) -> bool:
+        async def replace(self, session: str, data: bytes, before: bytes) -> bool:
             return False
 
-    monkeypatch.setattr("recbole_lisa.serving.http.app.MAX_TRIES", 3)
+    monkeypatch.setattr("recbole_lisa.serving.http.routes.MAX_TRIES", 3)
     with running(seeded_recommender(), Refusing(9, 100)) as service:
         service.call("POST", "/sessions", {"id": "s"})
         refused = service.call("POST", "/sessions/s/items", {"items": raw([2])})
@@ -329,14 +328,14 @@ def test_a_failure_is_a_500_without_its_cause(caplog: pytest.LogCaptureFixture) 
     [
         ("POST", "/recommend", b"{", JSON, (400, "not_json")),
         ("POST", "/recommend", b"\xff", JSON, (400, "not_json")),
-        ("POST", "/recommend", b"", JSON, (400, "not_json")),
+        ("POST", "/recommend", b"", JSON, (422, "invalid")),
         ("POST", "/recommend", b'{"histories": ' + b"[" * 50_000, JSON, (400, "not_json")),
-        ("POST", "/recommend", b'{"histories": [[NaN]]}', JSON, (400, "not_json")),
+        ("POST", "/recommend", b'{"histories": [[NaN]]}', JSON, (422, "invalid")),
         ("POST", "/recommend", b'{"histories": [["\\ud800"]]}', JSON, (422, "invalid")),
         ("POST", "/recommend", b'{"histories": [["item 1"]], "k": 1e400}', JSON, (422, "invalid")),
-        ("POST", "/recommend", b'{"histories": [["item 1"]]}', {}, (415, "not_json")),
-        ("POST", "/recommend", b'{"histories": [["item 1"]]}', {"Content-Type": "text/plain"}, (415, "not_json")),
-        ("POST", "/recommend", b"{}", {**JSON, "Content-Encoding": "gzip"}, (415, "not_json")),
+        ("POST", "/recommend", b'{"histories": [["item 1"]]}', {}, (422, "invalid")),
+        ("POST", "/recommend", b'{"histories": [["item 1"]]}', {"Content-Type": "text/plain"}, (422, "invalid")),
+        ("POST", "/recommend", gzip.compress(b"{}"), {**JSON, "Content-Encoding": "gzip"}, (400, "not_json")),
         ("POST", "/sessions", b'{"id": "../x"}', JSON, (422, "invalid")),
         ("GET", "/sessions/a%00b", None, {}, (422, "invalid")),
         ("GET", "/sessions/%FF%FE", None, {}, (422, "invalid")),
@@ -347,8 +346,6 @@ def test_a_failure_is_a_500_without_its_cause(caplog: pytest.LogCaptureFixture) 
         ("GET", "/../../etc/passwd", None, {}, (404, "no_such_path")),
         ("GET", "/recommend", None, {}, (405, "not_allowed")),
         ("PUT", "/sessions", b"{}", JSON, (405, "not_allowed")),
-        ("GET", "/health", None, {"Host": "evil.example"}, (403, "other_host")),
-        ("GET", "/health", None, {"Host": "127.0.0.1.evil.example:80"}, (403, "other_host")),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -356,6 +353,12 @@ def test_mistakes_are_told_as_json(
     service: Running, method: str, path: str, body: bytes | None, headers: dict[str, str], error: tuple[int, str]
 ) -> None:
     assert service.call(method, path, body, headers).error == error
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:80", ""])
+def test_names_that_are_not_served_are_refused(service: Running, host: str) -> None:
+    answer = service.call("GET", "/health", headers={"Host": host})
+    assert (answer.status, answer.body) == (400, b"Invalid host header")
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:99", "127.0.0.1:8000"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from recbole_lisa.serving import Bundle, Recommender
-from recbole_lisa.serving.id_map import IdMap
+from recbole_lisa.serving.ids import IdMap
 from tests.serving.build import N_ITEMS
 from tests.serving.http.build import PATIENCE, Running, running, seeded_recommender
 

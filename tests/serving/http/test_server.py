@@ -39,18 +39,6 @@ def test_an_address_of_ipv6_is_written_in_brackets() -> None:
         assert address_of(listening) == f"http://[::1]:{listening.getsockname()[1]}/"
 
 
-@pytest.mark.parametrize("sent", [b"", HEAD, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /heal"])
-def test_a_connection_that_never_finishes_a_head_is_ended(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recbole_lisa.serving.http.server.IDLE_SECONDS", 0.2)
-    with (
-        running(seeded_recommender()) as service,
-        socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE) as connection,
-    ):
-        connection.sendall(sent)
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))
-        assert answer.count(b"HTTP/1.1 200") == sent.count(b"\r\n\r\n")
-
-
 def test_a_body_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recbole_lisa.serving.http.server.IDLE_SECONDS", 0.2)
     body = json.dumps({"histories": [raw([1])]}).encode()

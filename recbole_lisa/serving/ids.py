@@ -1,4 +1,4 @@
-"""Raw item ids and their numbers: any text, a few bytes an id beyond the text itself."""
+"""Raw item ids and their numbers: any text, a few bytes per id beyond the text itself."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,17 +16,16 @@ MAX_TRIES = 100_000
 class IdMap:
     """V distinct texts, numbered 0..V-1.
 
-    Kept are the texts as one run of bytes, where each ends, and a sorted 64-bit hash of each to find it by: no Python
-    object for every id, and loading does no work for every id either.
+    The texts are one run of bytes, and a sorted 64-bit hash of each finds its number. There is no Python object per id.
 
     Args:
-        text: (bytes,) uint8, the ids in utf-8 one after the other.
-        ends: (V,) int64, where each ends.
+        text: (bytes,) uint8, the ids in UTF-8 one after the other.
+        ends: (V,) int64, where each id ends.
         hashes: (V,) uint64, sorted.
         order: (V,) int32, the number of the id of each hash.
 
     Raises:
-        ValueError: the arrays do not fit each other.
+        ValueError: The arrays do not fit each other.
     """
 
     def __init__(
@@ -36,11 +35,12 @@ class IdMap:
         hashes: npt.NDArray[np.uint64],
         order: npt.NDArray[np.int32],
     ) -> None:
-        if not len(ends) == len(hashes) == len(order) or (ends[-1] if len(ends) else 0) != len(text):
-            raise ValueError(
-                f"the id map does not fit: {len(ends)} ends, {len(hashes)} hashes, {len(order)} numbers, "
-                f"{len(text)} bytes of text"
-            )
+        n, types = len(ends), [str(array.dtype) for array in (text, ends, hashes, order)]
+        fits = n == len(hashes) == len(order) and (ends[-1] if n else 0) == len(text)
+        if not fits or types != ["uint8", "int64", "uint64", "int32"] or text.ndim != 1:
+            raise ValueError(f"the id map does not fit: {n} ends, {len(hashes)} hashes, {len(text)} bytes of text")
+        if n and ((np.diff(ends) < 0).any() or ends[0] < 0 or order.min() < 0 or order.max() >= n):
+            raise ValueError("the id map does not fit: its ends or numbers are out of range")
         # Bytes and memory views give Python's own values several times as fast as arrays do.
         self._text, self._ends, self._order = text.tobytes(), ends.data, order.data
         self._hashes = hashes
@@ -50,7 +50,7 @@ class IdMap:
         """Number ids in the order given.
 
         Raises:
-            ValueError: an id appears twice.
+            ValueError: An id appears twice.
         """
         encoded = [one.encode(_ENCODING, _ERRORS) for one in ids]
         if len(set(encoded)) != len(encoded):
@@ -72,7 +72,7 @@ class IdMap:
         return cls(arrays["text"], arrays["ends"], arrays["hashes"], arrays["order"])
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """What an export keeps."""
+        """The arrays of an export."""
         text = np.frombuffer(self._text, dtype=np.uint8)
         return {"text": text, "ends": np.asarray(self._ends), "hashes": self._hashes, "order": np.asarray(self._order)}
 
@@ -81,47 +81,51 @@ class IdMap:
         return len(self._ends)
 
     def number(self, raw: object) -> int:
-        """The number of a raw id, -1 where there is none; what is no text counts as its text, 7 as "7"."""
+        """The number of a raw id, -1 where there is none; an id that is no text counts as its text, 7 as "7"."""
         return int(self.numbers([raw])[0])
 
     def numbers(self, raw: Sequence[object]) -> npt.NDArray[np.int64]:
-        """The numbers (L,) of raw ids, as number."""
-        wanted = [str(one).encode(_ENCODING, _ERRORS) for one in raw]
-        keys = np.array([_hash(one) for one in wanted], dtype=np.uint64)
+        """The numbers (L,) of raw ids, as `number`."""
+        texts = [str(one).encode(_ENCODING, _ERRORS) for one in raw]
+        keys = np.array([_hash(one) for one in texts], dtype=np.uint64)
         first = np.searchsorted(self._hashes, keys).tolist()
-        return np.array([self._find(*pair) for pair in zip(wanted, keys.tolist(), first, strict=True)], dtype=np.int64)
+        return np.array([self._find(*pair) for pair in zip(texts, keys.tolist(), first, strict=True)], dtype=np.int64)
 
-    def _find(self, wanted: bytes, key: int, at: int) -> int:
-        """The number of an id whose hash would stand at place `at`."""
-        while at < len(self._hashes) and self._hashes[at] == key:
-            number = int(self._order[at])
-            if self._bytes(number) == wanted:
-                return number
-            at += 1
-        return -1
+    def unknown(self, raw: Sequence[object]) -> list[str]:
+        """The raw ids that have no number."""
+        return [str(one) for one, number in zip(raw, self.numbers(raw).tolist(), strict=True) if number < 0]
 
     def raw(self, number: int) -> str:
         """The raw id of a number."""
         return self._bytes(number).decode(_ENCODING, _ERRORS)
 
     def search(self, text: str, most: int) -> list[str]:
-        """Up to `most` ids that contain a text, in the order of their numbers, but the id that is the text first.
+        """Up to `most` ids that contain a text, by number, but the id that equals the text first.
 
-        A text that often stands across two ids may find fewer: it is looked for in MAX_TRIES places.
+        Only MAX_TRIES places are looked at, so a text that often stands across two ids may have fewer results.
         """
-        wanted = text.encode(_ENCODING, _ERRORS)
-        found: list[int] = []
+        pattern = text.encode(_ENCODING, _ERRORS)
+        numbers: list[int] = []
         exact = self.number(text)
-        at, tries = self._text.find(wanted), 0
-        while at >= 0 and len(found) < most and tries < MAX_TRIES:
+        at, tries = self._text.find(pattern), 0
+        while at >= 0 and len(numbers) < most and tries < MAX_TRIES:
             number = bisect_right(self._ends, at)
             if number >= len(self):
                 break
-            # Further places in an id that the first one leaves would leave it, too.
-            if at + len(wanted) <= self._ends[number] and number != exact:
-                found.append(number)
-            at, tries = self._text.find(wanted, self._ends[number]), tries + 1
-        return [self.raw(number) for number in ([exact] if exact >= 0 else []) + found][:most]
+            # If the first place in an id reaches beyond it, so do the later ones.
+            if at + len(pattern) <= self._ends[number] and number != exact:
+                numbers.append(number)
+            at, tries = self._text.find(pattern, self._ends[number]), tries + 1
+        return [self.raw(number) for number in ([exact] if exact >= 0 else []) + numbers][:most]
+
+    def _find(self, text: bytes, key: int, at: int) -> int:
+        """The number of a text whose hash would stand at place `at`."""
+        while at < len(self._hashes) and self._hashes[at] == key:
+            number = int(self._order[at])
+            if self._bytes(number) == text:
+                return number
+            at += 1
+        return -1
 
     def _bytes(self, number: int) -> bytes:
         return self._text[self._ends[number - 1] if number else 0 : self._ends[number]]

@@ -1,4 +1,4 @@
-"""What GET /metrics tells, in the text form of Prometheus."""
+"""GET /metrics in the text form of Prometheus."""
 
 from collections.abc import Callable
 
@@ -7,38 +7,31 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Measures:
+class Metrics:
     """The metrics of one service."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        self.requests = Counter(
-            "recbole_lisa_requests", "Requests that were answered.", ("route", "status"), registry=self._registry
-        )
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.requests = Counter("recbole_lisa_requests", "Answered requests.", ("route", "status"), registry=registry)
         self.seconds = Histogram(
             "recbole_lisa_request_seconds",
             "From the head of a request to the end of its answer.",
             ("route",),
             buckets=SECONDS,
-            registry=self._registry,
+            registry=registry,
         )
         self.dropped = Counter(
-            "recbole_lisa_sessions_dropped",
-            "Sessions in memory that went by themselves.",
-            ("reason",),
-            registry=self._registry,
+            "recbole_lisa_sessions_dropped", "Sessions in memory that ended.", ("reason",), registry=registry
         )
         self.conflicts = Counter(
-            "recbole_lisa_session_conflicts",
-            "Writes that another service was ahead of, and that were done again.",
-            registry=self._registry,
+            "recbole_lisa_session_conflicts", "Writes repeated after another service's write.", registry=registry
         )
         for reason in ("expired", "evicted"):
             self.dropped.labels(reason)
 
     def watch(self, name: str, meaning: str, value: Callable[[], float]) -> None:
-        """Add a number that is asked for whenever the metrics are."""
+        """Add a number that is read whenever the metrics are."""
         Gauge(f"recbole_lisa_{name}", meaning, registry=self._registry).set_function(value)
 
     def text(self) -> bytes:

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from recbole_lisa.serving import id_map
-from recbole_lisa.serving.id_map import IdMap
+from recbole_lisa.serving import ids as id_map
+from recbole_lisa.serving.ids import IdMap
 
 STRANGE = [
     "",
@@ -52,8 +52,15 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="the id 'b' appears twice"):
         IdMap.from_ids(["a", "b", "b"])
     arrays = IdMap.from_ids(["a", "bc"]).arrays()
-    with pytest.raises(ValueError, match="2 ends, 2 hashes, 2 numbers, 2 bytes of text"):
+    with pytest.raises(ValueError, match="2 ends, 2 hashes, 2 bytes of text"):
         IdMap.from_arrays(arrays | {"text": arrays["text"][:2]})
+    for change in (
+        {"ends": arrays["ends"][::-1]},
+        {"order": arrays["order"] + 1},
+        {"ends": arrays["ends"].astype("f8")},
+    ):
+        with pytest.raises(ValueError, match="the id map does not fit"):
+            IdMap.from_arrays(arrays | change)
     assert len(IdMap.from_ids([])) == 0
     assert IdMap.from_ids([]).number("a") == -1
 

@@ -1,0 +1,130 @@
+"""A trained model that encodes histories and ranks items, as recommendations and sessions need it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recbole_lisa.errors import UsageError
+from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
+from recbole_lisa.serving.bundle import Bundle, Network
+from recbole_lisa.serving.export import fingerprint_of
+from recbole_lisa.serving.inputs import History, Numbers
+from recbole_lisa.serving.ranking import positions_of, rank
+
+BATCH = 128
+"""Histories encoded together."""
+
+
+class Recommendation(NamedTuple):
+    """Items for one user, best first, with their scores; fewer than k where no more are left."""
+
+    items: list[str]
+    scores: list[float]
+
+
+class Scorer:
+    """Histories of item numbers to hidden states, and hidden states to ranked items.
+
+    Args:
+        bundle: The model.
+        fingerprint: Identifies the model in the bytes of sessions; None computes it.
+    """
+
+    def __init__(self, bundle: Bundle, fingerprint: str | None = None) -> None:
+        self.bundle = bundle
+        self.ids = bundle.ids
+        self.network = Network(bundle)
+        self.max_length: int = bundle.encoder["max_length"]
+        self.needs_times = any(layer.needs_time_gaps for layer in self.network.layers())
+        self._fingerprint = fingerprint
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that the model consists of, as hexadecimal digits."""
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint_of(self.bundle)
+        return self._fingerprint
+
+    def encode(self, histories: Sequence[History]) -> Tensor:
+        """Hidden states (N, D) after the newest window of each history, none of them empty."""
+        hidden = torch.empty(
+            len(histories), self.bundle.hidden_size, dtype=self.network.position_embedding.weight.dtype
+        )
+        by_length = np.argsort([len(history.items) for history in histories], kind="stable")
+        for start in range(0, len(by_length), BATCH):
+            batch = by_length[start : start + BATCH]
+            sequences, view = self.sequences([histories[n] for n in batch], self.max_length)
+            hidden[batch] = self.network.encode_last(sequences, view).hidden
+        return hidden
+
+    def sequences(self, histories: Sequence[History], longest: int | None = None) -> tuple[Sequences, ItemView]:
+        """Histories as the encoder reads them: N right-padded sequences and the view of their distinct items.
+
+        Args:
+            histories: None of them empty.
+            longest: Keep at most so many of the newest items of each; None keeps all.
+        """
+        self.check_times(histories[0].times is not None)
+        lengths = [min(len(history.items), longest or len(history.items)) for history in histories]
+        items = np.zeros((len(histories), max(lengths)), dtype=np.int64)
+        gaps = np.zeros(items.shape, dtype=np.float32)
+        for n, (history, length) in enumerate(zip(histories, lengths, strict=True)):
+            items[n, :length] = history.items[-length:]
+            if history.times is not None:
+                gaps[n, :length] = np.diff(history.times, prepend=history.times[:1])[-length:]
+        valid = torch.arange(items.shape[1]) < torch.tensor(lengths).unsqueeze(1)
+        distinct, index = np.unique(items, return_inverse=True)
+        time_gaps = torch.from_numpy(gaps) / self.bundle.time_unit if self.needs_times else None
+        sequences = Sequences(torch.from_numpy(index.reshape(items.shape)), valid, time_gaps)
+        return sequences, self.network.items.view(torch.from_numpy(distinct))
+
+    def best(
+        self, hidden: Tensor, k: int, left_out: Sequence[Numbers] | None, candidates: Sequence[Numbers] | None = None
+    ) -> list[Recommendation]:
+        """Rank items for hidden states.
+
+        Args:
+            hidden: (N, D).
+            k: At least 1.
+            left_out: Item numbers that each must not get.
+            candidates: Sorted item numbers that each may get, the same object where they are the same; None for all.
+
+        Raises:
+            UsageError: k is below 1.
+        """
+        if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
+            raise UsageError(f"k must be a whole number of at least 1, got {k!r}")
+        targets = self.network.items.targets
+        if candidates is None:
+            return self._named(*rank(targets, hidden, int(k), left_out))
+        answers = [Recommendation([], [])] * len(hidden)
+        groups: dict[int, list[int]] = {}
+        for n, own in enumerate(candidates):
+            groups.setdefault(id(own), []).append(n)
+        for rows in groups.values():
+            allowed = candidates[rows[0]]
+            if not len(allowed):
+                continue
+            own_left_out = None if left_out is None else [positions_of(left_out[n], allowed) for n in rows]
+            numbers = torch.from_numpy(allowed)
+            scores, columns = rank(targets.take(numbers), hidden[rows], int(k), own_left_out)
+            for n, answer in zip(rows, self._named(scores, numbers[columns]), strict=True):
+                answers[n] = answer
+        return answers
+
+    def check_times(self, given: bool) -> None:
+        """Refuse a call without times where the model needs them."""
+        if self.needs_times and not given:
+            raise UsageError(
+                "this model's histogram decays with time (histogram_decay: time): give the times in seconds"
+            )
+
+    def _named(self, scores: Tensor, numbers: Tensor) -> list[Recommendation]:
+        answers = []
+        for row_scores, row in zip(scores.tolist(), numbers.tolist(), strict=True):
+            n = sum(score > float("-inf") for score in row_scores)
+            answers.append(Recommendation([self.ids.raw(number) for number in row[:n]], row_scores[:n]))
+        return answers
