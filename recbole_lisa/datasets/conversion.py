@@ -187,7 +187,7 @@ class RepeatedRows:
         hashes = pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(columns))), index=False).to_numpy()
         distinct, first = np.unique(hashes, return_index=True)
         at = np.asarray(np.searchsorted(self._known, distinct))
-        new = np.append(self._known, ~distinct[-1:])[at] != distinct
+        new = np.append(self._known, ~distinct[-1:])[at] != distinct  # appended: another hash, for places at the end
         self._known = np.insert(self._known, at[new], distinct[new])
         self.count += len(hashes) - int(new.sum())
         return np.sort(first[new])

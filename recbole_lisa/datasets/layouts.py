@@ -57,10 +57,7 @@ LAYOUTS = {
     "ml-25m": Layout(("ratings.csv",), _columns("userId", "movieId", "timestamp", "rating")),
     # The ratings-only files have no header; the item comes first.
     "amazon-2018": Layout(
-        _AMAZON,
-        _columns(1, 0, 3, 2),
-        lines=_columns("reviewerID", "asin", "unixReviewTime", "overall"),
-        header=False,
+        _AMAZON, _columns(1, 0, 3, 2), _columns("reviewerID", "asin", "unixReviewTime", "overall"), header=False
     ),
     # Variants of one product share its parent_asin, which the publisher's own benchmarks count as the item.
     "amazon-2023": Layout(_AMAZON, _columns("user_id", "parent_asin", "timestamp", "rating"), time_unit="ms"),
@@ -70,10 +67,7 @@ FORMATS = (*LAYOUTS, "csv")
 
 
 def parse_conversion(text: str) -> Layout:
-    """Read a format and its options as the key `conversion` holds them.
-
-    Args:
-        text: Such as `ml-1m`, or `csv --user=customer --no_header`; options are those of `recbole-lisa convert`.
+    """Read the key `conversion`: a format and options of `recbole-lisa convert`, such as `csv --user=customer`.
 
     Raises:
         UsageError: The format or an option is wrong.

@@ -6,8 +6,9 @@ The keys `archive`, `source`, `conversion`, `archive_url` and `archive_checksum`
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.datasets.conversion import convert
@@ -18,23 +19,13 @@ from recbole_lisa.errors import UsageError, did_you_mean
 _FORM = "tab-separated lines under the header user_id:token item_id:token timestamp:float"
 
 
-class Settings(Protocol):
-    """Settings by key: a configuration or a dict."""
-
-    def __getitem__(self, key: str, /) -> Any:
-        """The value of a key."""
-
-
 def known_datasets() -> list[str]:
     """Names of the data sets that have a yaml file."""
     return sorted(file.stem for file in (properties_path() / "dataset").glob("*.yaml"))
 
 
-def ensure_data(config: Settings) -> list[str]:
+def ensure_data(config: Mapping[str, Any]) -> list[str]:
     """Make sure that the interactions of a run are on disk: fetch and convert a missing public data set.
-
-    Args:
-        config: The configuration of the run; `data_path` ends in the data set's folder.
 
     Returns:
         What was done, line by line; empty where the file exists.
@@ -50,7 +41,7 @@ def ensure_data(config: Settings) -> list[str]:
     return obtain(folder, config, show_progress=bool(config["show_progress"]))
 
 
-def missing_data(config: Settings) -> str:
+def missing_data(config: Mapping[str, Any]) -> str:
     """The message for a missing file of interactions: which file, where it belongs and how to make it."""
     folder, dataset, known = Path(config["data_path"]), config["dataset"], known_datasets()
     path = folder / f"{dataset}.inter"
@@ -74,14 +65,16 @@ def _neighbours(folder: Path) -> list[str]:
         return []
 
 
-def _by_hand(folder: Path, settings: Settings) -> str:
+def _by_hand(folder: Path, settings: Mapping[str, Any]) -> str:
     """What the user can do without the download, as part of a sentence."""
     format_name, *options = shlex.split(settings["conversion"])
     command = ["recbole-lisa", "convert", format_name, settings["archive"], "--output", str(folder), *options]
     return f"get {settings['archive']} from {settings['source']} and run: {shlex.join(command)}"
 
 
-def obtain(folder: Path, settings: Settings, *, overwrite: bool = False, show_progress: bool = False) -> list[str]:
+def obtain(
+    folder: Path, settings: Mapping[str, Any], *, overwrite: bool = False, show_progress: bool = False
+) -> list[str]:
     """Download the raw file, unless it is beside the data set's folder already, and convert it.
 
     Args:

@@ -89,7 +89,7 @@ def _read_delimited(
     if not head:
         raise UsageError(f"{name} is empty: it needs a header and a line for each interaction")
     separator = layout.separator or ","
-    delimiter = _UNIT_SEPARATOR if len(separator) > 1 else separator
+    delimiter = separator if len(separator.encode()) == 1 else _UNIT_SEPARATOR
     quoting = csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE
     cells = next(csv.reader([head.replace(separator, delimiter)], delimiter=delimiter, quoting=quoting))  # type: ignore[arg-type]  # an int, not a literal
     places = range(len(cells))
@@ -127,7 +127,7 @@ class _CheckedText(io.TextIOBase):
     def read(self, size: int | None = -1, /) -> str:
         """At least `size` characters, with separators of one character."""
         chunk = self._text.read(size)
-        if len(self._separator) > 1:
+        if len(self._separator.encode()) > 1:
             chunk += self._text.readline()  # so that no separator is cut
             if _UNIT_SEPARATOR in chunk:
                 raise UsageError(f"{self._name} has a cell with {_UNIT_SEPARATOR!r}: use a separator of one character")

@@ -50,11 +50,8 @@ class RawFile(NamedTuple):
     def start(self, encoding: str) -> tuple[str, str]:
         """Decode the start of a text file that has not been read yet.
 
-        Args:
-            encoding: Text encoding; a byte-order mark overrides it.
-
         Returns:
-            The encoding to use, and up to 1 MiB of text.
+            The encoding to use (a byte-order mark overrides the given one), and up to 1 MiB of text.
 
         Raises:
             UsageError: The encoding is unknown, or the file is not text.

@@ -72,7 +72,7 @@ class OddFile:
     @property
     def is_plain(self) -> bool:
         """Whether each cell can be told from its neighbours, so that there is no doubt about what the file says."""
-        marks = ["\n", "\r", "\0", self.separator, *(["\x1f"] if len(self.separator) > 1 else [])]
+        marks = ["\n", "\r", "\0", self.separator, *(["\x1f"] if len(self.separator.encode()) > 1 else [])]
         cells = [cell for row in self.rows for cell in row]
         return not any(mark in cell for cell in cells for mark in marks)
 
@@ -81,7 +81,7 @@ files = st.builds(
     OddFile,
     rows=st.lists(st.tuples(texts, texts, times, texts), max_size=25),
     columns=st.one_of(st.just(list(COLUMNS)), st.permutations(list(COLUMNS)), st.just(["user", "item", "time"])),
-    separator=st.sampled_from(["\t", "\t", "\t", ",", ";", "|", " ", "::", "||", "\x1f"]),
+    separator=st.sampled_from(["\t", "\t", "\t", ",", ";", "|", " ", "::", "||", "\x1f", "ü"]),
     line_end=st.sampled_from(["\n", "\n", "\r\n"]),
     encoding=st.sampled_from(["utf-8", "utf-8", "utf-8-sig"]),
     ends=st.booleans(),
