@@ -1,4 +1,4 @@
-"""Batches for training and evaluation, gathered from the flat store when they are asked for."""
+"""Batches for training and evaluation, gathered from the flat store one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `recbole-lisa convert`: words in, counts out, one line for a mistake."""
+"""The command `recbole-lisa convert`: arguments in, counts out, one line for a mistake."""
 
 import subprocess
 import sys
@@ -17,8 +17,8 @@ def raw(isolated_run_dir: Path) -> Path:
 
 
 def test_the_command_writes_the_file_and_prints_the_counts(raw: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["convert", "csv", "raw.csv", "--output", "data/mine", "--user=who", "--item", "what", "--time=when"]
-    assert main(words) == 0
+    arguments = ["convert", "csv", "raw.csv", "--output", "data/mine", "--user=who", "--item", "what", "--time=when"]
+    assert main(arguments) == 0
     assert capsys.readouterr().out.splitlines() == [
         "read raw.csv: 3 rows, 2 users, 1 items",
         "left out 1 rows without an item",
@@ -30,7 +30,7 @@ def test_the_command_writes_the_file_and_prints_the_counts(raw: Path, capsys: py
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ([], "the following arguments are required: format, input, --output"),
         (["csv", "raw.csv"], "the following arguments are required: --output"),
@@ -48,9 +48,9 @@ def test_the_command_writes_the_file_and_prints_the_counts(raw: Path, capsys: py
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(
-    raw: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    raw: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert main(["convert", *words]) == 2
+    assert main(["convert", *arguments]) == 2
     output, errors = capsys.readouterr()
     assert output == ""
     assert errors.startswith(f"error: {message}") and errors.count("\n") == 1
@@ -58,9 +58,9 @@ def test_a_mistake_is_one_line_and_status_2(
 
 
 def test_the_command_needs_neither_torch_nor_recbole(raw: Path) -> None:
-    words = ["convert", "csv", "raw.csv", "--output=d", "--user=who", "--item=what", "--time=when"]
+    arguments = ["convert", "csv", "raw.csv", "--output=d", "--user=who", "--item=what", "--time=when"]
     code = (
-        f"import sys; from recbole_lisa.cli.main import main; status = main({words!r})\n"
+        f"import sys; from recbole_lisa.cli.main import main; status = main({arguments!r})\n"
         "print([name for name in ('torch', 'recbole', 'ray') if name in sys.modules], status)"
     )
     root = str(Path(__file__).parents[2])

@@ -170,16 +170,10 @@ def test_interval_that_cannot_be_read_is_refused(text: str) -> None:
 
 
 def test_core_rows_repeat_until_nothing_is_left_to_drop() -> None:
-    # Items 0-4 x users 0-4 form a 5-core; user 5 hangs on item 5, which hangs on user 5.
+    # Items 0-4 x users 0-4 form a 5-core; user 5 depends on item 5, which depends on user 5.
     users, items = (grid.ravel() for grid in np.meshgrid(np.arange(5), np.arange(5)))
     users = np.concatenate([users, [5, 5, 5, 5, 0]])
     items = np.concatenate([items, [0, 1, 2, 3, 5]])
     np.testing.assert_array_equal(core_rows(users, items, FIVE_CORE, FIVE_CORE), np.arange(25))
-
-
-def test_core_rows_without_intervals_keep_everything() -> None:
     np.testing.assert_array_equal(core_rows(np.array([0, 1]), np.array([3, 3]), [], []), [0, 1])
-
-
-def test_core_rows_can_be_empty() -> None:
     assert len(core_rows(np.array([0, 1]), np.array([3, 3]), FIVE_CORE, [])) == 0

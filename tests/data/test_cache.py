@@ -109,7 +109,7 @@ def test_no_file_of_another_kind_is_overwritten(make_config: MakeConfig, tmp_pat
     assert path.read_bytes() == before
 
 
-def test_features_and_unwritable_places_are_told(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_features_and_unwritable_places_are_errors(make_config: MakeConfig, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the data set cannot be saved to '/dev/null/kept'"):
         create_dataset(make_config(ROWS, dataset_save_path="/dev/null/kept"))
     (tmp_path / "tiny" / "tiny.user").write_text("user_id:token\tage:float\nu1\t5\n", encoding="utf-8")

@@ -40,7 +40,7 @@ def samples_of(batch: Interaction) -> list[tuple[int, ...]]:
     """User, inputs and targets of each row, without padding."""
     targets = batch["target_id_list"] if "target_id_list" in batch else batch["item_id"][:, None]
     rows = zip(batch["user_id"].tolist(), batch["item_id_list"].tolist(), targets.tolist(), strict=True)
-    return [(user, *filter(None, inputs), -1, *filter(None, wanted)) for user, inputs, wanted in rows]
+    return [(user, *filter(None, inputs), -1, *filter(None, kept)) for user, inputs, kept in rows]
 
 
 def expected_samples(loader: TrainLoader, longest: int) -> Counter[tuple[int, ...]]:
@@ -104,37 +104,27 @@ def test_a_sample_is_spread_evenly_over_the_windows(make_config: MakeConfig, mos
     assert equal(loader.sample(most), sample)
 
 
-def test_batches_have_the_documented_columns(make_config: MakeConfig) -> None:
-    config = make_config(many_users(), train_neg_sample_args={"sample_num": 3}, train_batch_size=8)
-    batch = next(iter(train_loader(config)))
-    n, longest = batch["item_id_list"].shape
-    assert {name: tuple(batch[name].shape) for name in batch} == {
-        "user_id": (n,),
-        "item_id_list": (n, longest),
-        "item_length": (n,),
-        "time_gap_list": (n, longest),
-        "target_id_list": (n, longest),
-        "neg_target_id_list": (n, longest, 3),
-    }
-    assert {batch[name].dtype for name in batch if name != "time_gap_list"} == {torch.int64}
-    assert batch["time_gap_list"].dtype == torch.float32
-
-
-def test_last_position_batches_have_the_documented_columns(make_config: MakeConfig) -> None:
+@pytest.mark.parametrize(
+    ("supervision", "target", "negative"),
+    [("all_positions", "target_id_list", "neg_target_id_list"), ("last_position", "item_id", "neg_item_id")],
+)
+def test_batches_have_the_documented_columns(
+    make_config: MakeConfig, supervision: str, target: str, negative: str
+) -> None:
     config = make_config(
-        many_users(), supervision="last_position", train_neg_sample_args={"sample_num": 3}, train_batch_size=8
+        many_users(), supervision=supervision, train_neg_sample_args={"sample_num": 3}, train_batch_size=8
     )
     batch = next(iter(train_loader(config)))
     n, longest = batch["item_id_list"].shape
+    targets = (n, longest) if supervision == "all_positions" else (n,)
     assert {name: tuple(batch[name].shape) for name in batch} == {
-        "user_id": (n,),
-        "item_id_list": (n, longest),
-        "item_length": (n,),
-        "time_gap_list": (n, longest),
-        "item_id": (n,),
-        "neg_item_id": (n, 3),
+        **{"user_id": (n,), "item_length": (n,), "item_id_list": (n, longest), "time_gap_list": (n, longest)},
+        **{target: targets, negative: (*targets, 3)},
     }
-    assert (batch["neg_item_id"] != batch["item_id"][:, None]).all()
+    assert {batch[name].dtype for name in batch if name != "time_gap_list"} == {torch.int64}
+    assert batch["time_gap_list"].dtype == torch.float32
+    drawn, padded = batch[negative], batch[target][..., None]
+    assert ((drawn != padded) | (padded == 0)).all()
 
 
 def test_column_names_follow_the_configuration(make_config: MakeConfig) -> None:
@@ -170,20 +160,17 @@ def test_every_window_appears_once_in_an_epoch(make_config: MakeConfig, supervis
     assert Counter(sample for batch in batches for sample in samples_of(batch)) == expected_samples(loader, 4)
 
 
-def test_epochs_differ_and_the_same_epoch_is_identical(make_config: MakeConfig) -> None:
-    config = make_config(many_users(), train_batch_size=16)
-    first, other = train_loader(config), train_loader(config)
-    first.set_epoch(2)
+def test_epochs_and_seeds_differ_and_the_same_epoch_is_identical(make_config: MakeConfig) -> None:
+    first, again, other = (
+        train_loader(make_config(many_users(), seed=seed, train_batch_size=16)) for seed in (1, 1, 2)
+    )
+    for loader in (first, again, other):
+        loader.set_epoch(2)
     list(first)
-    other.set_epoch(2)
-    assert all(equal(one, two) for one, two in zip(first, other, strict=True))
-    other.set_epoch(3)
+    assert all(equal(one, two) for one, two in zip(first, again, strict=True))
     assert not all(equal(one, two) for one, two in zip(first, other, strict=True))
-
-
-def test_seeds_give_different_batches(make_config: MakeConfig) -> None:
-    one, two = (next(iter(train_loader(make_config(many_users(), seed=seed)))) for seed in (1, 2))
-    assert not equal(one, two)
+    again.set_epoch(3)
+    assert not all(equal(one, two) for one, two in zip(first, again, strict=True))
 
 
 def test_global_random_state_neither_matters_nor_moves(make_config: MakeConfig) -> None:
@@ -196,21 +183,15 @@ def test_global_random_state_neither_matters_nor_moves(make_config: MakeConfig) 
     assert equal(one, next(iter(loader)))
 
 
-def test_batches_group_similar_lengths(make_config: MakeConfig) -> None:
+def test_batches_group_similar_lengths_and_come_in_random_order(make_config: MakeConfig) -> None:
     rows = [(f"u{n}", f"i{t % 50}", t) for n in range(300) for t in range(3 + n % 160)]
     loader = train_loader(make_config(rows, MAX_ITEM_LIST_LENGTH=160, train_batch_size=10))
-    spreads = [int(batch["item_length"].max() - batch["item_length"].min()) for batch in loader]
-    assert max(spreads) <= 2 * 160 // 16
-    padded = sum(batch["item_id_list"].numel() for batch in loader) / int(loader.windows.length.sum())
+    batches = list(loader)
+    assert max(int(batch["item_length"].max() - batch["item_length"].min()) for batch in batches) <= 2 * 160 // 16
+    longest = np.array([batch["item_id_list"].shape[1] for batch in batches])
+    padded = sum(batch["item_id_list"].numel() for batch in batches) / int(loader.windows.length.sum())
     assert padded < 1.12
-
-
-def test_order_of_batches_is_not_by_length(make_config: MakeConfig) -> None:
-    rows = [(f"u{n}", f"i{t % 50}", t) for n in range(300) for t in range(3 + n % 160)]
-    loader = train_loader(make_config(rows, MAX_ITEM_LIST_LENGTH=160, train_batch_size=10))
-    longest = np.array([batch["item_id_list"].shape[1] for batch in loader])
-    rises = (np.diff(longest) > 0).mean()
-    assert 0.25 < rises < 0.75
+    assert 0.25 < (np.diff(longest) > 0).mean() < 0.75
 
 
 def test_popularity_negatives_use_training_counts(make_config: MakeConfig) -> None:

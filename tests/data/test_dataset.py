@@ -65,17 +65,17 @@ def test_last_position_samples_equal_recboles_augmentation(make_config: MakeConf
     theirs = SequentialDataset(config).build()
     ours = create_loaders(config, create_dataset(config))
     assert len(recbole_samples(theirs[0])) > 0
-    for stock, loader in zip(theirs, ours, strict=True):
-        assert loader_samples(loader) == recbole_samples(stock)
+    for reference, loader in zip(theirs, ours, strict=True):
+        assert loader_samples(loader) == recbole_samples(reference)
 
 
 def test_items_are_numbered_as_recbole_numbers_them(make_config: MakeConfig) -> None:
     config = make_config(TINY)
-    stock, dataset = SequentialDataset(config), create_dataset(config)
+    reference, dataset = SequentialDataset(config), create_dataset(config)
     for field in ("user_id", "item_id"):
-        np.testing.assert_array_equal(dataset.field2id_token[field], stock.field2id_token[field])
-        assert dataset.token2id(field, stock.field2id_token[field][1]) == 1
-        assert dataset.num(field) == stock.num(field)
+        np.testing.assert_array_equal(dataset.field2id_token[field], reference.field2id_token[field])
+        assert dataset.token2id(field, reference.field2id_token[field][1]) == 1
+        assert dataset.num(field) == reference.num(field)
 
 
 def test_phases_share_the_store_and_hold_their_own_rows(make_config: MakeConfig) -> None:
@@ -120,9 +120,9 @@ def test_filters_keep_the_rows_that_recbole_keeps(
     make_config: MakeConfig, users: str | None, items: str | None
 ) -> None:
     config = make_config(TINY, user_inter_num_interval=users, item_inter_num_interval=items)
-    stock, dataset = SequentialDataset(config), create_dataset(config)
+    reference, dataset = SequentialDataset(config), create_dataset(config)
     assert 0 < len(dataset.inter_feat) < len(TINY)
-    pd.testing.assert_frame_equal(dataset.inter_feat, stock.inter_feat, check_dtype=False)
+    pd.testing.assert_frame_equal(dataset.inter_feat, reference.inter_feat, check_dtype=False)
 
 
 @pytest.mark.parametrize(("keep", "expected"), [("first", "cba"), ("last", "bac")])
@@ -170,11 +170,11 @@ def test_item_features_are_loaded_as_recbole_loads_them(make_config: MakeConfig,
     (tmp_path / "tiny" / "tiny.item").write_text("\n".join(features) + "\n", encoding="utf-8")
     dataset = create_dataset(config)
     dataset.build()
-    found = dataset.get_item_feature()
-    assert found["genre"].shape == (dataset.item_num, 2)
+    features = dataset.get_item_feature()
+    assert features["genre"].shape == (dataset.item_num, 2)
     row = dataset.token2id("item_id", "i3")
-    assert tokens(dataset, "genre", found["genre"][row]) == ("x", "y3")
-    assert found["year"][row] == 1993
+    assert tokens(dataset, "genre", features["genre"][row]) == ("x", "y3")
+    assert features["year"][row] == 1993
     # Item i8 has no features: by RecBole's filter_inter_by_user_or_item its interactions are left out.
     assert "i8" not in dataset.field2id_token["item_id"]
 
@@ -270,8 +270,8 @@ def test_short_users_are_counted(make_config: MakeConfig, caplog: pytest.LogCapt
 def test_values_keep_numbers_in_intervals_and_tokens_in_lists(make_config: MakeConfig) -> None:
     rows = [("u", str(item), item) for item in range(1, 9)]
 
-    def left(**wanted: Any) -> list[str]:
-        dataset = create_dataset(make_config(rows, val_interval=wanted))
+    def left(**intervals: Any) -> list[str]:
+        dataset = create_dataset(make_config(rows, val_interval=intervals))
         return [str(token) for token in dataset.field2id_token["item_id"][1:]]
 
     assert left(timestamp="[2,4);(7,inf)") == ["2", "3", "8"]
@@ -279,21 +279,21 @@ def test_values_keep_numbers_in_intervals_and_tokens_in_lists(make_config: MakeC
     assert left(item_id=["3", "5"], timestamp="(3,9]") == ["5"]
 
 
-def test_every_filter_tells_what_it_leaves(make_config: MakeConfig, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_filter_logs_what_it_leaves(make_config: MakeConfig, caplog: pytest.LogCaptureFixture) -> None:
     rows = [*TINY, ("", "i", 1), ("u1", "i1", 99), ("rare", "i1", 5)]
     config = make_config(
         rows, rm_dup_inter="first", val_interval={"timestamp": "[0,98]"}, user_inter_num_interval="[2,inf)"
     )
     with caplog.at_level("INFO"):
         create_dataset(config).build()
-    told = [record.message for record in caplog.records if record.message.startswith("tiny: ")]
-    counts = [int(line.split()[1]) for line in told]
+    lines = [record.message for record in caplog.records if record.message.startswith("tiny: ")]
+    counts = [int(line.split()[1]) for line in lines]
     assert counts[0] == len(rows)
     assert counts == sorted(counts, reverse=True)
-    assert "tiny: 31 interactions of" in told[0] and told[0].endswith(" read")
-    assert told[1].endswith("left after rows without user or item are left out")
-    assert any("rm_dup_inter='first'" in line for line in told)
-    assert "user_inter_num_interval='[2,inf)', item_inter_num_interval=" in told[-2]
+    assert "tiny: 31 interactions of" in lines[0] and lines[0].endswith(" read")
+    assert lines[1].endswith("left after rows without user or item are left out")
+    assert any("rm_dup_inter='first'" in line for line in lines)
+    assert "user_inter_num_interval='[2,inf)', item_inter_num_interval=" in lines[-2]
 
 
 @pytest.mark.parametrize(
@@ -317,14 +317,14 @@ def test_every_filter_tells_what_it_leaves(make_config: MakeConfig, caplog: pyte
         ),
     ],
 )
-def test_a_filter_that_leaves_nothing_is_told_with_the_numbers(
+def test_a_filter_that_leaves_nothing_is_an_error_with_the_numbers(
     make_config: MakeConfig, rows: list[Any], settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
         create_dataset(make_config(rows, **settings))
 
 
-def test_targets_of_each_part_and_equal_times_are_told(
+def test_targets_of_each_part_and_equal_times_are_logged(
     make_config: MakeConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = make_config([("u", "i", 1), ("u", "j", 1), ("v", "i", 1)])

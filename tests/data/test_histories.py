@@ -21,7 +21,7 @@ def test_gaps_are_seconds_since_the_users_previous_item() -> None:
     np.testing.assert_array_equal(store.gaps, np.float32([0, 60, 0, 0, 0.5]))
 
 
-def test_times_that_float32_cannot_tell_apart_keep_their_order() -> None:
+def test_times_that_float32_cannot_separate_keep_their_order() -> None:
     late, early = 881_250_950.0, 881_250_949.0
     assert np.float32(late) == np.float32(early)
     store = build([(1, 1, late), (1, 2, early)])

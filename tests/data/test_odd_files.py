@@ -71,7 +71,7 @@ class OddFile:
 
     @property
     def is_plain(self) -> bool:
-        """Whether each cell can be told from its neighbours, so that there is no doubt about what the file says."""
+        """Whether each cell is separate from its neighbours, so that the meaning of the file is clear."""
         marks = ["\n", "\r", "\0", self.separator, *(["\x1f"] if len(self.separator.encode()) > 1 else [])]
         cells = [cell for row in self.rows for cell in row]
         return not any(mark in cell for cell in cells for mark in marks)
@@ -109,10 +109,10 @@ TINY = {
 def meant_histories(file: OddFile) -> dict[str, list[str]]:
     """What the rows say: each user's items by time, equal times in file order; rows without an id are left out."""
     rows = sorted((row for row in file.rows if row[0] and row[1]), key=lambda row: float(row[2]))
-    found: dict[str, list[str]] = {}
+    histories: dict[str, list[str]] = {}
     for user, item, _, _ in rows:
-        found.setdefault(user, []).append(item)
-    return found
+        histories.setdefault(user, []).append(item)
+    return histories
 
 
 def read_histories(config: LISAConfig) -> dict[str, list[str]]:
@@ -143,11 +143,11 @@ def check(file: OddFile, folder: Path) -> None:
     (folder / "dataset" / "odd").mkdir(parents=True)
     (folder / "dataset" / "odd" / "odd.inter").write_bytes(file.content())
     options = {**TINY, "field_separator": file.separator}
-    words = [f"--{key}={value}" for key, value in options.items()]
+    arguments = [f"--{key}={value}" for key, value in options.items()]
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-            status = main(["-m", "Transformer", "-d", "odd", *words])
+            status = main(["-m", "Transformer", "-d", "odd", *arguments])
         assert status in (0, 2)
         if status == 2:
             assert said.getvalue().splitlines()[-1].startswith("error: ")

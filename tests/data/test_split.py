@@ -67,16 +67,16 @@ def checked(split: Any, longest: int, eval_step: int = 1) -> None:
     ],
     ids=str,
 )
-def test_a_part_that_is_asked_for_and_has_no_item_is_refused_with_the_numbers(
-    split: Any, phase: str, takes: int
-) -> None:
-    told = f"no history is long enough for a {phase} item: the longest of 2 has {takes - 1} interactions, and the split"
-    with pytest.raises(UsageError, match=re.escape(f"{told} {split} takes {takes}; loosen the filters, or ")):
+def test_a_part_of_the_split_without_items_is_refused_with_the_numbers(split: Any, phase: str, takes: int) -> None:
+    start = (
+        f"no history is long enough for a {phase} item: the longest of 2 has {takes - 1} interactions, and the split"
+    )
+    with pytest.raises(UsageError, match=re.escape(f"{start} split {split} takes {takes}; loosen the filters, or ")):
         checked(split, takes - 1)
     checked(split, 4)
 
 
-def test_what_is_not_asked_for_may_be_missing() -> None:
+def test_a_part_that_the_split_leaves_out_may_be_missing() -> None:
     checked({"RS": [1, 0, 0]}, 2)
     checked({"LS": "test_only"}, 3)
     checked({"LS": "valid_and_test"}, 3, eval_step=0)

@@ -25,9 +25,9 @@ HEAD = "user_id:token\titem_id:token\ttimestamp:float\n"
 HEAD_WITH_RATING = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
 
 
-def converted(source: Path, words: str = "csv", **options: Any) -> tuple[str, Conversion]:
+def converted(source: Path, conversion_text: str = "csv", **options: Any) -> tuple[str, Conversion]:
     """Convert a file into the folder `set` beside it; the atomic file and the report."""
-    report = convert(source, source.parent / "set", parse_conversion(words), **options)
+    report = convert(source, source.parent / "set", parse_conversion(conversion_text), **options)
     assert sorted(path.name for path in (source.parent / "set").iterdir()) == ["set.inter"]
     return (source.parent / "set" / "set.inter").read_text(encoding="utf-8"), report
 
@@ -51,10 +51,12 @@ ML_25M = "userId,movieId,rating,timestamp\n1,1193,5.0,978300760\n1,661,3.5,97830
 AMAZON = HEAD_WITH_RATING + "A1\tB01\t5\t1363392000\n"
 
 
-def test_ml_1m_is_read_from_its_zip(tmp_path: Path) -> None:
+def test_ml_1m_and_ml_100k_are_read_from_their_zip(tmp_path: Path) -> None:
     text = "1::1193::5::978300760\n1::661::3.5::978302109\n"
     source = zipped(tmp_path, "ml-1m.zip", {"ml-1m/README": "", "ml-1m/movies.dat": "", "ml-1m/ratings.dat": text})
-    atomic, report = converted(source, "ml-1m")
+    tabs = zipped(tmp_path, "ml-100k.zip", {"ml-100k/u.data": text.replace("::", "\t")})
+    assert converted(tabs, "ml-100k")[0] == MOVIELENS
+    atomic, report = converted(source, "ml-1m", overwrite=True)
     assert atomic == MOVIELENS
     assert report.lines() == [
         "read ml-1m.zip (ratings.dat): 2 rows, 1 users, 2 items",
@@ -73,11 +75,6 @@ def test_ml_25m_is_read_packed_and_unpacked(tmp_path: Path, form: str) -> None:
     source = {"file": plain, "gz": packed, "zip": archive, "folder": folder}[form]
     atomic, _ = converted(source.rename(tmp_path / source.name), "ml-25m")
     assert atomic == MOVIELENS
-
-
-def test_ml_100k_is_read_from_its_tabs(tmp_path: Path) -> None:
-    source = zipped(tmp_path, "ml-100k.zip", {"ml-100k/u.data": "1\t1193\t5\t978300760\n1\t661\t3.5\t978302109\n"})
-    assert converted(source, "ml-100k")[0] == MOVIELENS
 
 
 def test_amazon_2018_is_read_as_ratings_and_as_reviews(tmp_path: Path) -> None:
@@ -161,16 +158,13 @@ def test_ids_keep_any_text_and_the_run_reads_them_back(tmp_path: Path) -> None:
     assert train.histories.items.tolist() == [*range(1, len(ODD_IDS) + 1)] * len(ODD_IDS)
 
 
-def test_control_characters_become_escapes(tmp_path: Path) -> None:
+def test_control_characters_and_halves_of_surrogates_become_escapes(tmp_path: Path) -> None:
     text = 'user_id,item_id,timestamp\n"a\tb","c\nd",1\n"a\\tb","\x01",2\n'
     atomic, report = converted(csv(tmp_path, text))
     assert atomic == HEAD + "a\\tb\tc\\nd\t1\na\\tb\t\\x01\t2\n"
     assert (report.notes["escaped"], report.users) == (3, (1, 1))
-
-
-def test_half_a_surrogate_pair_becomes_an_escape(tmp_path: Path) -> None:
-    source = csv(tmp_path, '{"user_id": "\\ud800", "item_id": "\\ud83d\\ude00", "timestamp": 1}', "raw.jsonl")
-    assert converted(source)[0] == HEAD + "\\ud800\t😀\t1\n"
+    halves = csv(tmp_path, '{"user_id": "\\ud800", "item_id": "\\ud83d\\ude00", "timestamp": 1}', "raw.jsonl")
+    assert converted(halves, overwrite=True)[0] == HEAD + "\\ud800\t😀\t1\n"
 
 
 @pytest.mark.parametrize(
@@ -191,11 +185,8 @@ def test_times_are_read_as_seconds(tmp_path: Path, cell: str, seconds: str, kind
     atomic, report = converted(csv(tmp_path, f"user_id,item_id,timestamp\nu,i,{cell}\nu,j,3\n"))
     assert atomic == HEAD + f"u\ti\t{seconds}\nu\tj\t3\n"
     assert {name: count for name, count in report.notes.items() if count} == ({kind: 1} if kind else {})
-
-
-def test_a_named_unit_wins_over_the_size(tmp_path: Path) -> None:
     source = csv(tmp_path, "user_id,item_id,timestamp\nu,i,5000\n")
-    assert converted(source, "csv --time_unit=ms")[0] == HEAD + "u\ti\t5\n"
+    assert converted(source, "csv --time_unit=ms", overwrite=True)[0] == HEAD + "u\ti\t5\n"
 
 
 @pytest.mark.parametrize("time", ["yesterday", "01/02/2020", "2020-02-30", "nan", "inf", "0x10"])
@@ -246,11 +237,8 @@ def test_marks_of_the_encoding_and_windows_line_ends(tmp_path: Path, encoding: s
     assert atomic == HEAD + "ü\t😀\t5\n"
     assert report.notes["bom"] == 1
     assert "noted 1 file with Windows line ends, read like any other" in report.lines()
-
-
-def test_an_encoding_can_be_named(tmp_path: Path) -> None:
-    source = csv(tmp_path, "user_id,item_id,timestamp\nü,i,5\n".encode("utf-16-le"))
-    assert converted(source, "csv --encoding=utf-16-le")[0] == HEAD + "ü\ti\t5\n"
+    named = csv(tmp_path, "user_id,item_id,timestamp\nü,i,5\n".encode("utf-16-le"))
+    assert converted(named, "csv --encoding=utf-16-le", overwrite=True)[0] == HEAD + "ü\ti\t5\n"
 
 
 REFUSED = [
@@ -288,13 +276,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("words", "text", "message"), REFUSED)
+@pytest.mark.parametrize(("conversion_text", "text", "message"), REFUSED)
 def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
-    tmp_path: Path, words: str, text: bytes, message: str
+    tmp_path: Path, conversion_text: str, text: bytes, message: str
 ) -> None:
     source = csv(tmp_path, text)
     with pytest.raises(UsageError, match=message):
-        convert(source, tmp_path / "deep" / "set", parse_conversion(words))
+        convert(source, tmp_path / "deep" / "set", parse_conversion(conversion_text))
     assert [path.name for path in tmp_path.iterdir()] == ["raw.csv"]
 
 
@@ -339,7 +327,7 @@ def test_a_gz_inside_a_zip_is_unpacked_too(tmp_path: Path) -> None:
     assert (atomic, report.name) == (HEAD + "u\ti\t1\n", "set.zip (raw.csv)")
 
 
-def test_damaged_and_wrong_archives_are_told(tmp_path: Path) -> None:
+def test_damaged_and_wrong_archives_are_errors(tmp_path: Path) -> None:
     reading = parse_conversion("ml-25m")
     whole = zipped(tmp_path, "ml-25m.zip", {"ratings.csv": ML_25M * 100})
     for name, content, message in (
@@ -358,7 +346,7 @@ def test_damaged_and_wrong_archives_are_told(tmp_path: Path) -> None:
     assert not (tmp_path / "set").exists()
 
 
-def test_an_atomic_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
+def test_an_atomic_file_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     source = csv(tmp_path, "user_id,item_id,timestamp\nu,i,1\n")
     old, _ = converted(source)
     with pytest.raises(UsageError, match=r"set\.inter' exists: add --overwrite"):
@@ -399,13 +387,13 @@ def test_an_interruption_leaves_no_folder(
         ("x" * 300, r"'x+/x+\.inter' cannot be written \(File name too long\)"),
     ],
 )
-def test_an_output_that_cannot_be_is_told(isolated_run_dir: Path, output: str, message: str) -> None:
+def test_an_output_that_is_invalid_is_an_error(isolated_run_dir: Path, output: str, message: str) -> None:
     source = csv(isolated_run_dir, ML_25M)
     with pytest.raises(UsageError, match=message):
         convert(source, Path(output), parse_conversion("ml-25m"))
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     source = csv(tmp_path, ML_25M)
     with pytest.raises(UsageError, match=r"set\.inter' cannot be written \(Not a directory\)"):
         convert(source, source / "set", parse_conversion("ml-25m"))

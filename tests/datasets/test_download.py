@@ -130,7 +130,7 @@ def test_a_useless_address_or_checksum_is_refused(tmp_path: Path, url: str, chec
         download(url, tmp_path / "a", checksum)
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write '.*file/a.zip'"):
         download("https://a/b", tmp_path / "file" / "a.zip", None)
@@ -168,8 +168,8 @@ def test_a_run_behind_a_firewall_ends_in_one_line_and_leaves_nothing(
     isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], dead_url: str
 ) -> None:
     started = time.perf_counter()
-    words = ["-m", "LISASoft", "-d", "ml-1m", f"--archive_url={dead_url}"]
-    assert main(words) == 2
+    arguments = ["-m", "LISASoft", "-d", "ml-1m", f"--archive_url={dead_url}"]
+    assert main(arguments) == 2
     assert time.perf_counter() - started < 10
     output, errors = capsys.readouterr()
     assert (output, errors.count("\n")) == ("", 1)
@@ -194,27 +194,27 @@ def test_an_archive_that_lies_there_is_used_when_it_is_the_publishers(isolated_r
     assert "found dataset/ml-1m.zip" in Path(result["log"]).read_text()
 
 
-def test_the_command_downloads_and_tells(isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_downloads_and_prints(isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = archive()
     with Publisher(content) as publisher:
-        words = ["download", "ml-1m", "--data_path=d", "--archive_url", publisher.url]
-        assert main([*words, "--archive_checksum", md5(content)]) == 0
+        arguments = ["download", "ml-1m", "--data_path=d", "--archive_url", publisher.url]
+        assert main([*arguments, "--archive_checksum", md5(content)]) == 0
         assert capsys.readouterr().out.splitlines() == [
             f"downloaded {publisher.url} to d/ml-1m.zip, its checksum is right",
             "read ml-1m.zip (ratings.dat): 108 rows, 12 users, 12 items",
             "wrote d/ml-1m/ml-1m.inter: 108 rows, 12 users, 12 items",
         ]
-        assert main(words) == 2
+        assert main(arguments) == 2
         assert capsys.readouterr().err == (
             "error: 'd/ml-1m/ml-1m.inter' exists: add --overwrite to replace it, or name another file\n"
         )
         requests = publisher.requests
-        assert main([*words, "--archive_checksum", md5(content), "--overwrite"]) == 0
+        assert main([*arguments, "--archive_checksum", md5(content), "--overwrite"]) == 0
     assert publisher.requests == requests
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["ml-2m"], "unknown data set 'ml-2m': known are alibaba, "),
         (["alibaba"], "'alibaba' has no address to download from: get UserBehavior.csv.zip from https://"),
@@ -222,8 +222,8 @@ def test_the_command_downloads_and_tells(isolated_run_dir: Path, capsys: pytest.
     ],
 )
 def test_a_mistake_of_the_command_is_one_line(
-    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert main(["download", *words]) == 2
+    assert main(["download", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
     assert names(isolated_run_dir) == []

@@ -35,8 +35,8 @@ def test_a_converted_file_gives_the_ids_that_a_run_reads(tmp_path: Path) -> None
         "".join(json.dumps({"user_id": f"u{raw}", "item_id": raw, "timestamp": 1}) + "\n" for raw in ids)
     )
     convert(tmp_path / "raw.jsonl", tmp_path / "shop", parse_conversion("csv"))
-    found = read_user_histories(tmp_path / "shop" / "shop.inter", **NAMES)
-    assert [history.items for history in found] == [[raw] for raw in ids]
+    histories = read_user_histories(tmp_path / "shop" / "shop.inter", **NAMES)
+    assert [history.items for history in histories] == [[raw] for raw in ids]
     fields = {"user_id": "token", "item_id": "token"}
     read = read_columns(
         tmp_path / "shop" / "shop.inter", fields, separator="\t", encoding="utf-8", seq_separator=" ", tokens="object"
@@ -52,7 +52,7 @@ def test_parquet_is_read_with_its_own_types(tmp_path: Path) -> None:
     assert read_user_histories(tmp_path / "h.parquet", **NAMES) == EXPECTED
 
 
-def test_a_parquet_file_that_is_damaged_or_has_nulls_is_told(tmp_path: Path) -> None:
+def test_a_parquet_file_that_is_damaged_or_has_nulls_is_an_error(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     file = tmp_path / "h.parquet"
     for table, message in (
@@ -71,8 +71,8 @@ def test_a_parquet_file_that_is_damaged_or_has_nulls_is_told(tmp_path: Path) -> 
 def test_without_times_the_order_of_the_rows_counts(tmp_path: Path) -> None:
     file = tmp_path / "h.tsv"
     file.write_text("who\twhat\n1\tx\n1\ty\n")
-    found = read_user_histories(file, user="who", item="what", time="timestamp")
-    assert found == [UserHistory("1", ["x", "y"], None)]
+    histories = read_user_histories(file, user="who", item="what", time="timestamp")
+    assert histories == [UserHistory("1", ["x", "y"], None)]
 
 
 def test_empty_lines_count_for_nothing(tmp_path: Path) -> None:
