@@ -27,10 +27,10 @@ from recbole_lisa.training.trainer import LISATrainer, fit_supervision
 
 def run(
     model: str | type[Any],
-    dataset: str,
+    dataset: str | PathLike[str],
     *,
     protocol: str | None = None,
-    config_files: Iterable[str | PathLike[str]] = (),
+    config_files: str | PathLike[str] | Iterable[str | PathLike[str]] = (),
     config_dict: Mapping[str, Any] | None = None,
     command_line: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def run(
         model,
         dataset,
         protocol=protocol,
-        config_files=list(config_files),
+        config_files=config_files,
         config_dict=config_dict,
         command_line=command_line,
     )
@@ -109,7 +109,7 @@ def train_and_test(
     """The run itself, in this process or in each of several: the first one logs, prints and writes files."""
     started = perf_counter()
     with run_log(config) as log:
-        log_settings(config, [*notes, *fit_supervision(config)], log)
+        log_settings(config, [*notes, *config.remarks, *fit_supervision(config)], log)
         warn_if_crowded(config["device"].type)
 
         init_seed(config["seed"], config["reproducibility"])

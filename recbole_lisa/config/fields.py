@@ -16,7 +16,7 @@ class FieldNames:
         user: (N,) user ids.
         item: (N,) item ids: the target of a last-position or evaluation row.
         item_list: (N, L) input items, oldest first, padded on the right with 0.
-        item_length: (N,) number of real items in each row.
+        item_length: (N,) number of items in each row.
         target_list: (N, L) the item that follows each input.
         negative_list: (N, L, R) negatives of each position.
         negative: (N, R) negatives of a last-position row.
@@ -36,15 +36,7 @@ class FieldNames:
 
 
 def field_names(config: _Lookup) -> FieldNames:
-    """Derive the column names from RecBole's field settings.
-
-    Args:
-        config: Anything that maps RecBole's keys (`USER_ID_FIELD`, `ITEM_ID_FIELD`, `TIME_FIELD`,
-            `LIST_SUFFIX`, `ITEM_LIST_LENGTH_FIELD`, `NEG_PREFIX`) to their values.
-
-    Returns:
-        The names, with RecBole's defaults for instance `item_id_list` and `neg_item_id`.
-    """
+    """Derive the column names from RecBole's keys of fields, suffixes and prefixes."""
     item, suffix, prefix = config["ITEM_ID_FIELD"], config["LIST_SUFFIX"], config["NEG_PREFIX"]
     target_list = f"target_id{suffix}"
     return FieldNames(

@@ -1,14 +1,12 @@
-"""Where the yaml files with every default lie: in a checkout, an editable install or a wheel."""
+"""Where the yaml files with every default are: in a checkout, an editable install or a wheel."""
 
 from pathlib import Path
 
 
 def properties_path() -> Path:
-    """Find the folder that holds `overall.yaml`, `model/`, `dataset/` and `protocol/`.
+    """The folder that holds `overall.yaml`, `model/`, `dataset/`, `protocol/` and `tuning/`.
 
-    Returns:
-        The folder inside the installed package if there is one (a wheel carries a copy), else `properties/`
-        beside the package (a checkout, or an editable install of one).
+    It is inside the package in a wheel, and beside the package in a checkout.
 
     Raises:
         FileNotFoundError: Neither place holds `overall.yaml`.
@@ -18,7 +16,4 @@ def properties_path() -> Path:
     for place in places:
         if (place / "overall.yaml").is_file():
             return place
-    raise FileNotFoundError(
-        f"overall.yaml is neither in {places[0]} nor in {places[1]}: the installation is incomplete, "
-        "install recbole-lisa again"
-    )
+    raise FileNotFoundError(f"overall.yaml is neither in {places[0]} nor in {places[1]}: install recbole-lisa again")

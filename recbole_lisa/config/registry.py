@@ -1,4 +1,4 @@
-"""The models by name. A model's module is imported only when the model is asked for."""
+"""The models by name. The module of a model is imported when the model is used."""
 
 from importlib import import_module
 from typing import Any
@@ -28,21 +28,17 @@ OPTIONAL_MODELS: dict[str, str] = {"GLATransformer": f"{_PACKAGE}.glatransformer
 """Models that need an extra and a CUDA device; elsewhere they refuse to run before data is read."""
 
 
-def model_class(name: str) -> type[Any]:
-    """Import the class of a model.
-
-    Args:
-        name: A key of `MODELS` or `OPTIONAL_MODELS`.
-
-    Returns:
-        The class, a subclass of RecBole's `SequentialRecommender`.
+def model_class(model: Any) -> type[Any]:
+    """The class of a model: of a key of `MODELS` or `OPTIONAL_MODELS`, or a model class of RecBole itself.
 
     Raises:
-        UsageError: There is no model of this name.
+        UsageError: It is neither.
     """
+    if isinstance(model, type) and hasattr(model, "full_sort_predict"):
+        return model
     known = {**MODELS, **OPTIONAL_MODELS}
-    if name not in known:
-        raise UsageError(f"unknown model '{name}': known are {', '.join(known)}.{did_you_mean(name, known)}")
-    module, _, attribute = known[name].partition(":")
-    found: type[Any] = getattr(import_module(module), attribute)
-    return found
+    if not isinstance(model, str) or model not in known:
+        raise UsageError(f"unknown model '{model}': known are {', '.join(known)}.{did_you_mean(str(model), known)}")
+    module, _, attribute = known[model].partition(":")
+    imported: type[Any] = getattr(import_module(module), attribute)
+    return imported

@@ -1,15 +1,19 @@
 """The settings that exist, read from the comments of the yaml files, and the check of a value against them.
 
-A line `key: value  # (type) meaning` declares a key. The meaning may end in what is allowed: `: a | b` names
-the strings, `, >= 1`, `, > 0` or `, in [0, 1)` bounds numbers and the numbers of a list.
+A line `key: value  # (type) meaning` declares a key. The meaning may end in what is allowed: `: a | b` names strings,
+`, >= 1`, `, > 0` or `, in [0, 1)` bounds a number and the numbers of a list.
 """
 
 import math
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from recbole_lisa.errors import UsageError, did_you_mean
@@ -24,22 +28,32 @@ _NULLS = ("~", "null", "Null", "NULL", "None")
 
 
 class YamlLoader(yaml.SafeLoader):
-    """YAML as RecBole's users write it: `1e-3` is a number and `None` is null; no Python object is made.
+    """YAML as RecBole's users write it: `1e-3` is a number, `010` is ten and `None` is null; no Python object is made.
 
-    A key that is given twice is a mistake, not a choice of the last one.
+    A key that is given twice is a mistake.
     """
+
+    # YAML 1.1 reads 010 as eight and 1:30 as ninety.
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:int"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_decimal(self, node: yaml.ScalarNode) -> int:
+        """Read digits as a decimal number."""
+        return int(self.construct_scalar(node))
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Refuse a mapping with a repeated key."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.composer.ComposerError(None, None, f"'{key.value}' is given twice", key.start_mark)
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in {key for key in keys if keys.count(key) > 1}:
+            raise yaml.composer.ComposerError(None, None, f"'{key}' is given twice", node.start_mark)
         return node
 
 
+YamlLoader.add_constructor("tag:yaml.org,2002:int", YamlLoader.construct_decimal)
+YamlLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?\d[\d_]*$"), list("-+0123456789"))
 YamlLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
@@ -52,7 +66,7 @@ class Key:
 
     Attributes:
         name: The key.
-        types: Names of the types a value may have; empty when RecBole declares none.
+        types: Names of the types a value may have; empty when any is allowed.
         nullable: Whether `~` is a value.
         choices: The strings allowed; empty when any is.
         bound: The range of a number as written, such as `>= 1` or `in [0, 1)`; empty when there is none.
@@ -83,22 +97,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def declared_keys(path: Path) -> dict[str, Key]:
-    """Read the keys of a yaml file with what their comments declare.
-
-    Args:
-        path: A yaml file that the program ships, or one of RecBole's.
-
-    Returns:
-        The keys by name; a key without a comment accepts any value.
-    """
+    """The keys of a yaml file of this package or of RecBole; a key without a comment accepts any value."""
     settings = read_yaml(path)
     keys = {name: Key(name) for name in settings}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        found = _DECLARATION.match(line)
-        if not found:
-            continue
-        name, types = found["name"], tuple(found["types"].split(" or "))
-        choices, bound = _CHOICES.search(found["meaning"]), _BOUND.search(found["meaning"])
+    for declaration in filter(None, map(_DECLARATION.match, path.read_text(encoding="utf-8").splitlines())):
+        name, types = declaration["name"], tuple(declaration["types"].split(" or "))
+        choices, bound = _CHOICES.search(declaration["meaning"]), _BOUND.search(declaration["meaning"])
         keys[name] = Key(
             name,
             types=tuple(kind for kind in types if kind in _PYTHON_TYPES),
@@ -112,35 +116,50 @@ def declared_keys(path: Path) -> dict[str, Key]:
 def check_value(key: Key, value: Any, origin: str) -> Any:
     """Turn what the user wrote into a value of the key's type.
 
-    Text is read as yaml unless the key takes text; an int serves as a float, a tuple as a list, and a number
-    as text where only text is taken.
+    Text is read as yaml unless the key takes text. An int serves as a float, a number as text where only text is taken.
+    A number of numpy, a path and a tuple are taken as number, text and list.
 
     Args:
         key: The declared key.
         value: Text of the command line, or a value of a file or a dict.
         origin: Where it was written, for the message.
 
-    Returns:
-        The value to use.
-
     Raises:
         UsageError: The type is wrong or the value is not allowed.
     """
-    value = _convert(key, value)
+    value = _convert(key, plain(value))
     if not _has_type(key, value):
-        wanted = " or ".join(key.types) + (" or ~" if key.nullable else "")
-        raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {wanted}")
+        types = " or ".join(key.types) + (" or ~" if key.nullable else "")
+        raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {types}")
     if isinstance(value, str) and key.choices and value not in key.choices:
-        allowed = ", ".join(key.choices) + (f" or a number {key.bound}" if "float" in key.types else "")
+        known = ", ".join(key.choices) + (f" or a number {key.bound}" if "float" in key.types else "")
         raise UsageError(
-            f"unknown {key.name} '{value}' ({origin}): known are {allowed}.{did_you_mean(value, key.choices)}"
+            f"unknown {key.name} '{value}' ({origin}): known are {known}.{did_you_mean(value, key.choices)}"
         )
     for number in value if isinstance(value, list) else [value]:
-        if _is_number(number) and not math.isfinite(number):
-            raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be finite")
-        if key.bound and _is_number(number) and not _within(number, key.bound):
+        if is_number(number) and not _fits(number, key.bound):
+            raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be finite and not above 1e30 or 2^63 - 1")
+        if is_number(number) and key.bound and not _within(number, key.bound):
             raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {key.bound}")
     return value
+
+
+def plain(value: Any) -> Any:
+    """Copy a value as None, bool, int, float, str, or lists and string-keyed dicts of these."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [plain(part) for part in value]
+    return value.name if isinstance(value, Enum) else os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is an int or a float, and no bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _convert(key: Key, value: Any) -> Any:
@@ -151,12 +170,10 @@ def _convert(key: Key, value: Any) -> Any:
             value = _parse(value)
     if value is False and "no" in key.choices:  # as yaml reads an unquoted no
         return "no"
-    if isinstance(value, tuple):
-        value = list(value)
-    if not _is_number(value) or not key.types:
+    if not is_number(value) or not key.types:
         return value
     if "float" in key.types and "int" not in key.types:
-        return float(value)
+        return value if isinstance(value, int) and abs(value) > 2**63 else float(value)
     return str(value) if key.types == ("str",) else value
 
 
@@ -172,13 +189,13 @@ def _has_type(key: Key, value: Any) -> bool:
         return key.nullable
     if not key.types:
         return True
-    if isinstance(value, bool):
-        return "bool" in key.types
-    return any(isinstance(value, _PYTHON_TYPES[kind]) for kind in key.types)
+    return type(value) in [_PYTHON_TYPES[kind] for kind in key.types]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _fits(number: float, bound: str) -> bool:
+    """Whether torch can compute with a number; infinity where the bound holds it."""
+    largest = 2**63 - 1 if isinstance(number, int) else 1e30  # a step of Adam stays below the largest float32
+    return abs(number) <= largest or (math.isinf(number) and "inf" in bound)
 
 
 def _within(number: float, bound: str) -> bool:

@@ -131,7 +131,7 @@ def test_ce_gets_no_negatives(protocol: str, own: dict[str, Any]) -> None:
     assert config["train_neg_sample_args"]["distribution"] == "none"
 
 
-def test_the_words_of_the_process_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_arguments_of_the_process_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["pytest", "--epochs=77", "--no_such_key=1"])
     assert build()["epochs"] == 200
 
@@ -166,7 +166,14 @@ def test_the_device_is_the_cpu_without_cuda_and_the_environment_stays(
 
 @pytest.mark.parametrize(
     ("settings", "device"),
-    [({}, "cuda"), ({"gpu_id": "1"}, "cuda:1"), ({"gpu_id": 0}, "cuda:0"), ({"use_gpu": False}, "cpu")],
+    [
+        ({}, "cuda"),
+        ({"gpu_id": "1"}, "cuda:1"),
+        ({"gpu_id": 0}, "cuda:0"),
+        ({"gpu_id": "1,0"}, "cuda:1"),
+        ({"use_gpu": False}, "cpu"),
+        ({"gpu_id": ""}, "cpu"),
+    ],
 )
 def test_a_gpu_is_named_only_when_the_user_names_it(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], device: str
@@ -176,14 +183,6 @@ def test_a_gpu_is_named_only_when_the_user_names_it(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert build(config_dict=settings)["device"] == torch.device(device)
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
-
-
-@pytest.mark.parametrize("gpu_id", ["2", "0,1", "first"])
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, gpu_id: str) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UsageError, match=f"gpu_id is '{gpu_id}', it must be one number from 0 to 1"):
-        build(config_dict={"gpu_id": gpu_id})
 
 
 def test_own_data_needs_no_yaml_file(tmp_path: Path) -> None:
@@ -227,5 +226,5 @@ def test_plain_survives_json_and_a_checkpoint(tmp_path: Path) -> None:
 
 def test_a_configuration_can_be_copied_and_pickled() -> None:
     config = build(command_line={"epochs": "9"})
-    for twin in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
-        assert twin.plain() == config.plain()
+    for other in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
+        assert other.plain() == config.plain()

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from recbole_lisa.config import validation
 from recbole_lisa.config.config import LISAConfig
@@ -24,7 +26,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "protocol": ({"protocol": "papers"}, "unknown protocol 'papers': known are full_ranking, paper."),
     "contradicting-dataset": (
         {"dataset": "ml-1m"},
-        "dataset is 'ml-1m' (config_dict) but 'ml-100k' was chosen: settings may repeat the dataset of the run, not",
+        "dataset is 'ml-1m' (config_dict) but 'ml-100k' was chosen: settings may repeat it, not",
     ),
     "type": ({"epochs": "ten"}, "epochs (config_dict) is 'ten', it must be int"),
     "range": ({"n_layers": 0}, "n_layers (config_dict) is 0, it must be >= 1"),
@@ -36,7 +38,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "nproc": ({"nproc": 0}, "nproc (config_dict) is 0, it must be >= 1"),
     "nproc-above-the-batch": (
         {"nproc": 9, "train_batch_size": 8},
-        "nproc is 9, but train_batch_size is 8 and the processes share it: set nproc to 8 or fewer",
+        "nproc is 9, but train_batch_size is 8: set nproc to 8 or fewer",
     ),
     "amp": ({"amp": "bf32"}, "unknown amp 'bf32' (config_dict): known are no, bf16, fp16."),
     "amp-contradicted": (
@@ -47,23 +49,23 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "compile": ({"compile": "yes please"}, "compile (config_dict) is 'yes please', it must be bool"),
     "metric": (
         {"metrics": ["Hits"]},
-        "unknown metric 'Hits': known are Hit, MRR, NDCG, Recall, Precision, MAP, GAUC, ShannonEntropy. "
+        "metric 'Hits' is not computed: known are Hit, MRR, NDCG, Recall, Precision, MAP, GAUC, ShannonEntropy. "
         "Did you mean 'Hit'?",
     ),
-    "metric-that-is-no-name": ({"metrics": [5]}, "metrics holds 5, it must hold names of Hit"),
-    "value-metric": ({"metrics": ["AUC"]}, "metric 'AUC' compares values, these models rank: use Hit"),
-    "ItemCoverage": ({"metrics": ["ItemCoverage"]}, "metric 'ItemCoverage' cannot be computed: RecBole 1.2.1"),
-    "GiniIndex": ({"metrics": ["NDCG", "giniindex"]}, "metric 'giniindex' cannot be computed"),
-    "AveragePopularity": ({"metrics": "AveragePopularity"}, "metric 'AveragePopularity' cannot be computed"),
-    "TailPercentage": ({"metrics": ["TailPercentage"]}, "metric 'TailPercentage' cannot be computed"),
+    "metric-that-is-no-name": ({"metrics": [5]}, "metric 5 is not computed: known are Hit, MRR"),
+    "no-metric": ({"metrics": []}, "metric None is not computed: known are Hit, MRR"),
+    "value-metric": ({"metrics": ["AUC"]}, "metric 'AUC' is not computed (it compares values, these models rank)"),
+    **{
+        name: ({"metrics": ["NDCG", name]}, f"metric '{name}' is not computed (RecBole 1.2.1 always fails on it)")
+        for name in ("ItemCoverage", "giniindex", "AveragePopularity", "TailPercentage")
+    },
     "metric-of-full-ranking": (
         {"metrics": ["GAUC", "NDCG"], "eval_args": {"mode": {"test": "uni100"}}},
-        "metric 'GAUC' needs a ranking of every item: use eval_args mode 'full', not 'uni100'",
+        "metric 'GAUC' ranks every item: use eval_args mode 'full', not 'uni100'",
     ),
     "valid-metric": (
-        {"topk": [5]},
-        "valid_metric 'NDCG@10' is not reported: with these metrics and topk it must be one of "
-        "Hit@5, NDCG@5, MRR@5. Did you mean 'NDCG@5'?",
+        {"topk": [5], "valid_metric": "NDCG@10"},
+        "valid_metric 'NDCG@10' is not reported: choose one of Hit@5, NDCG@5, MRR@5. Did you mean 'NDCG@5'?",
     ),
     "topk-zero": ({"topk": [0, 10]}, "topk (config_dict) is [0, 10], it must be >= 1"),
     "topk-fraction": ({"topk": [2.5]}, "topk is [2.5], it must be one or more whole numbers >= 1"),
@@ -72,15 +74,15 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"eval_args": {"modes": "full"}},
         "unknown part 'modes' of eval_args: known are split, order, group_by, mode. Did you mean 'mode'?",
     ),
-    "eval-order": ({"eval_args": {"order": "RO"}}, "eval_args order is 'RO', it must be TO"),
-    "eval-group": ({"eval_args": {"group_by": "none"}}, "eval_args group_by is 'none', it must be user"),
+    "eval-order": ({"eval_args": {"order": "RO"}}, "unknown order 'RO' (eval_args): known are TO"),
+    "eval-group": ({"eval_args": {"group_by": "none"}}, "unknown group_by 'none' (eval_args): known are user"),
     "eval-split": (
         {"eval_args": {"split": {"TS": [1, 2]}}},
         "eval_args split is {'TS': [1, 2]}, it must be {LS: valid_and_test} or {RS: [0.8, 0.1, 0.1]}",
     ),
     "eval-leave-out": (
         {"eval_args": {"split": {"LS": "test"}}},
-        "eval_args split LS is 'test', it must be valid_and_test, valid_only or test_only",
+        "unknown LS 'test' (eval_args split): known are valid_and_test, valid_only, test_only. Did you mean",
     ),
     "eval-mode": ({"eval_args": {"mode": "uni"}}, "eval_args mode is 'uni', it must be full, uniN or popN, such as"),
     "eval-labeled": ({"eval_args": {"mode": "labeled"}}, "eval_args mode is 'labeled', it must be full, uniN or"),
@@ -94,7 +96,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "bce-without-negatives": (
         {"train_neg_sample_args": None},
-        "train_neg_sample_args is None, loss_type BCE needs negatives: {distribution: uniform, sample_num: 1}",
+        "train_neg_sample_args is None, but loss_type BCE needs it: {sample_num: 1}",
     ),
     "negatives-part": (
         {"train_neg_sample_args": {"sample_nums": 2}},
@@ -102,14 +104,20 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "negatives-distribution": (
         {"train_neg_sample_args": {"distribution": "normal"}},
-        "train_neg_sample_args distribution is 'normal', it must be uniform or popularity",
+        "unknown distribution 'normal' (train_neg_sample_args): known are uniform, popularity.",
     ),
     "negatives-count": (
         {"train_neg_sample_args": {"sample_num": 0}},
-        "train_neg_sample_args sample_num is 0, it must be a whole number >= 1",
+        "sample_num (train_neg_sample_args) is 0, it must be >= 1",
     ),
-    "negatives-dynamic": ({"train_neg_sample_args": {"dynamic": True}}, "dynamic negatives are not supported"),
-    "bidirectional-leak": ({"bidirectional": True}, "would see the item it must predict; set supervision to last_"),
+    "negatives-dynamic": (
+        {"train_neg_sample_args": {"dynamic": True}},
+        "train_neg_sample_args dynamic is True, which is not supported: set it to False",
+    ),
+    "bidirectional-leak": (
+        {"bidirectional": True},
+        "a position would see its target; set supervision to last_position",
+    ),
     "bidirectional-decay": (
         {"bidirectional": True, "supervision": "last_position"},
         "histogram_decay is 0.1, with bidirectional True it must be 0",
@@ -126,34 +134,48 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         "unknown learner 'sparse_adam' (config_dict): known are adam, adamw",
     ),
     "weight-decay": ({"weight_decay": -1}, "weight_decay (config_dict) is -1.0, it must be >= 0"),
-    "learning-rate": ({"learning_rate": ".inf"}, "learning_rate (config_dict) is inf, it must be finite"),
+    "learning-rate": ({"learning_rate": ".inf"}, "learning_rate (config_dict) is inf, it must be finite and"),
     "eval-step": ({"eval_step": 0}, "eval_step (config_dict) is 0, it must be >= 1"),
     "clip-part": (
         {"clip_grad_norm": {"maxnorm": 5}},
         "unknown part 'maxnorm' of clip_grad_norm: known are max_norm, norm_type. Did you mean 'max_norm'?",
     ),
-    "clip-empty": ({"clip_grad_norm": {}}, "clip_grad_norm max_norm is None, it must be a number > 0"),
-    "clip-norm": ({"clip_grad_norm": {"max_norm": "5x"}}, "clip_grad_norm max_norm is '5x', it must be a number > 0"),
+    "clip-empty": ({"clip_grad_norm": {}}, "clip_grad_norm lacks max_norm: write clip_grad_norm={max_norm: 5}"),
+    "clip-norm": ({"clip_grad_norm": {"max_norm": "5x"}}, "max_norm (clip_grad_norm) is '5x', it must be float"),
     "clip-kind": (
         {"clip_grad_norm": {"max_norm": 5, "norm_type": "two"}},
-        "clip_grad_norm norm_type is 'two', it must be a number > 0 or .inf",
+        "norm_type (clip_grad_norm) is 'two', it must be float",
     ),
     "negatives-alpha": (
         {"train_neg_sample_args": {"alpha": "x"}},
-        "train_neg_sample_args alpha is 'x', it must be a number >= 0",
+        "alpha (train_neg_sample_args) is 'x', it must be float",
     ),
-    "negatives-alpha-below-0": ({"train_neg_sample_args": {"alpha": -1}}, "alpha is -1, it must be a number >= 0"),
+    "negatives-alpha-below-0": (
+        {"train_neg_sample_args": {"alpha": -1}},
+        "alpha (train_neg_sample_args) is -1.0, it must be >= 0",
+    ),
     "negatives-candidates": (
         {"train_neg_sample_args": {"candidate_num": 2}},
         "unknown part 'candidate_num' of train_neg_sample_args",
     ),
     **{
-        f"eval-ratios-{ratios}": (
-            {"eval_args": {"split": {"RS": ratios}}},
-            f"eval_args split RS is {ratios!r}, it must be three numbers >= 0 for training, validation and test",
+        f"eval-ratios-{ratios}": ({"eval_args": {"split": {"RS": ratios}}}, f"is {ratios!r}, it must be {right}")
+        for ratios, right in (
+            *((ratios, "list") for ratios in (None, 0.8)),
+            *((ratios, "like [0.8, 0.1, 0.1]") for ratios in ([0.8, 0.2], ["a", 0.1, 0.1], [0, 0.5, 0.5], [0, 0, 0])),
+            ([0.8, -0.1, 0.3], ">= 0"),
         )
-        for ratios in (None, 0.8, [0.8, 0.2], ["a", 0.1, 0.1], [0.8, -0.1, 0.3], [0, 0.5, 0.5], [0, 0, 0])
     },
+    "same-fields": ({"ITEM_ID_FIELD": "user_id"}, "ITEM_ID_FIELD and USER_ID_FIELD are both 'user_id': each must"),
+    "load-nothing": ({"load_col": {"inter": None}}, "load_col inter is None, it must be a list of columns"),
+    "normalize-twice": ({"normalize_field": ["timestamp"], "normalize_all": True}, "normalize_all are both set"),
+    "overflow": ({"learning_rate": 1e38}, "learning_rate (config_dict) is 1e+38, it must be finite and not above 1e30"),
+    "long": ({"epochs": 2**63}, "it must be finite and not above 1e30 or 2^63 - 1"),
+    "very-long": ({"learning_rate": 10**400}, "it must be float"),
+    "gpu": ({"gpu_id": "abc"}, "gpu_id is 'abc', it must be the number of a GPU; use_gpu=False for the CPU"),
+    "gpu-below-0": ({"gpu_id": -1}, "gpu_id is '-1', it must be the number of a GPU"),
+    "octal": ({"epochs": "0x10"}, "epochs (config_dict) is '0x10', it must be int"),
+    "number-as-key": ({1: 2}, "unknown key 1 (config_dict)."),
     "encoding": ({"encoding": "foo"}, "encoding is 'foo', it must be a text encoding, such as utf-8 or latin-1"),
     "encoding-of-bytes": ({"encoding": "base64"}, "encoding is 'base64', it must be a text encoding"),
     "separator": ({"field_separator": ""}, "field_separator is '', it must be at least one character"),
@@ -166,16 +188,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         "{'inter': ['user_id', 'item_id', 'timestamp']}: set load_col to ~ or leave unload_col out",
     ),
     "level": ({"state": "INFOS"}, "state is 'INFOS', it must be one of CRITICAL, ERROR, WARNING, INFO, DEBUG."),
-    **{
-        f"without-effect-{key}": ({key: value}, f"{key} is {value!r}, but it has no effect on these models")
-        for key, value in {
-            "threshold": {"rating": 3},
-            "preload_weight": {"a": "b"},
-            "additional_feat_suffix": ["a"],
-            "alias_of_item_id": ["a"],
-        }.items()
-    },
-    "without-effect": ({"worker": 4}, "worker is 4, but it has no effect on these models: leave it out"),
 }
 
 
@@ -221,18 +233,56 @@ def test_amp_and_recboles_keys_say_the_same(settings: dict[str, Any], amp: str, 
 
 
 @pytest.mark.parametrize(
-    ("external", "message"),
+    ("settings", "message"),
     [
-        ({}, "nproc is 3, but there are 2 GPUs and each process needs one: set nproc to 2 or fewer, or use_gpu to F"),
-        ({"gpu_id": "1"}, "gpu_id is '1', but nproc=3 takes the first 3 GPUs: leave gpu_id out and choose by CUDA_VIS"),
+        ({"nproc": 3}, "nproc is 3, one GPU each: set it to 2 or fewer, or use_gpu to False"),
+        ({"nproc": 2, "gpu_id": "1"}, "nproc=2 takes the first 2 GPUs: choose by CUDA_VISIBLE_DEVICES, not by gpu_id"),
+        ({"gpu_id": "2"}, "gpu_id is 2, it must be a number from 0 to 1; use_gpu=False for the CPU"),
     ],
 )
-def test_processes_beyond_the_gpus_are_refused(external: dict[str, Any], message: str) -> None:
-    settings = {"nproc": 3, "train_batch_size": 8, "gpu_id": "1"}
-    validation.check_processes(settings, {}, 3)
+def test_gpus_that_are_not_there_are_refused(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UsageError) as caught:
-        validation.check_processes(settings, external, 2)
-    assert str(caught.value).startswith(message)
+        LISAConfig("LISASoft", "ml-100k", config_dict=settings)
+    assert str(caught.value) == message
+    assert LISAConfig("LISASoft", "ml-100k", config_dict={"nproc": 2})["device"] == torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("settings", "remark"),
+    [
+        (
+            {"worker": 4, "POSITION_FIELD": "p", "threshold": {"rating": 3}, "unused_col": {"inter": ["a"]}},
+            "no effect: worker=4, threshold={'rating': 3}, POSITION_FIELD='p', unused_col={'inter': ['a']}",
+        ),
+        ({"gpu_id": "0,1"}, "gpu_id is '0,1': the first GPU is used; nproc takes several"),
+        ({"topk": [5, 20]}, "valid_metric is NDCG@20: NDCG@10 is not among the metrics"),
+        ({"metrics": ["Hit", "Recall"]}, "valid_metric is Hit@5: NDCG@10 is not among the metrics"),
+        ({"metrics": ["Hit"], "valid_metric": "Hit@5"}, None),
+        ({"worker": 0, "epochs": 3}, None),
+    ],
+)
+def test_what_has_no_effect_and_what_is_chosen_is_remarked(settings: dict[str, Any], remark: str | None) -> None:
+    config = LISAConfig("LISASoft", "ml-100k", config_dict=settings)
+    assert config.remarks == ([] if remark is None else [remark])
+    if remark is not None and remark.startswith("valid_metric"):
+        assert config["valid_metric"] == remark.split()[2].rstrip(":")
+
+
+def test_values_of_numpy_paths_and_tuples_are_plain_ones(isolated_run_dir: Path) -> None:
+    Path("mine.yaml").write_text("epochs: 010\n", encoding="utf-8")
+    settings = {"hidden_size": np.int64(16), "learning_rate": np.float32(0.5), "topk": np.array([5, 10])}
+    settings |= {"data_path": Path("here"), "adam_betas": (np.float64(0.5), 0.9), "bidirectional": np.bool_(False)}
+    for files in ("mine.yaml", Path("mine.yaml"), ["mine.yaml"]):
+        config = LISAConfig("LISASoft", Path("ml-100k"), config_files=files, config_dict=settings)
+        assert config["epochs"] == 10
+    assert {key: config[key] for key in settings if key != "data_path"} == {
+        **{"hidden_size": 16, "learning_rate": 0.5, "topk": [5, 10], "adam_betas": [0.5, 0.9], "bidirectional": False}
+    }
+    assert {type(config[key]) for key in ("hidden_size", "learning_rate", "bidirectional")} == {int, float, bool}
 
 
 def test_wandb_is_refused_where_it_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +319,10 @@ def test_heads_that_do_not_divide_the_width_are_refused() -> None:
         ({"dataset": "ml-10k"}, "Did you mean 'ml-100k'?"),
         ({"protocol": "papers"}, "unknown protocol 'papers': known are full_ranking, paper. Did you mean 'paper'?"),
         ({"config_files": ["absent.yaml"]}, "cannot read the configuration file 'absent.yaml'"),
+        ({"config_files": "absent.yaml"}, "cannot read the configuration file 'absent.yaml'"),
+        ({"config_dict": [1]}, "config_dict is [1], it must hold settings by key, such as {'epochs': 10}"),
+        ({"model": None}, "unknown model 'None': known are LISABase,"),
+        ({"model": dict}, "unknown model '<class 'dict'>': known are LISABase,"),
     ],
 )
 def test_an_unknown_name_is_named_with_the_known_ones(

@@ -55,6 +55,8 @@ def test_declared_keys_accepts_null_only_where_it_is_the_default_or_declared(tmp
     ("types", "written", "value"),
     [
         (("int",), "7", 7),
+        (("int",), "010", 10),
+        (("int", "str"), "1:30", "1:30"),
         (("float",), "1e-3", 0.001),
         (("float",), "1", 1.0),
         (("float",), 1, 1.0),
@@ -98,9 +100,21 @@ def test_check_value_reads_text_by_type(types: tuple[str, ...], written: Any, va
         (Key("topk", ("list", "int")), "{}", "topk (command line) is {}, it must be list or int or ~"),
         (Key("width", ("int",), bound=">= 1"), "0", "width (command line) is 0, it must be >= 1"),
         (Key("rate", ("float",), bound="> 0"), "0", "rate (command line) is 0.0, it must be > 0"),
-        (Key("rate", ("float",), bound="> 0"), ".inf", "rate (command line) is inf, it must be finite"),
-        (Key("rate", ("float",)), ".nan", "rate (command line) is nan, it must be finite"),
-        (Key("rates", ("list",)), "[1, -.inf]", "rates (command line) is [1, -inf], it must be finite"),
+        (
+            Key("rate", ("float",), bound="> 0"),
+            ".inf",
+            "rate (command line) is inf, it must be finite and not above 1e30 or 2^63 - 1",
+        ),
+        (
+            Key("rate", ("float",)),
+            ".nan",
+            "rate (command line) is nan, it must be finite and not above 1e30 or 2^63 - 1",
+        ),
+        (
+            Key("rates", ("list",)),
+            "[1, -.inf]",
+            "rates (command line) is [1, -inf], it must be finite and not above 1e30 or 2^63 - 1",
+        ),
         (Key("p", ("float",), bound="in [0, 1)"), "1", "p (command line) is 1.0, it must be in [0, 1)"),
         (
             Key("betas", ("list",), bound="in [0, 1)"),
