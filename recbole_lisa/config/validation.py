@@ -64,13 +64,13 @@ def completed(settings: Settings, external: Settings) -> dict[str, Any]:
     Raises:
         UsageError: Settings contradict each other, or a part of a dict is wrong.
     """
-    changed = {**_mixed_precision(settings, external), "eval_args": _checked_parts("eval_args", settings["eval_args"])}
+    changed = {**_mixed_precision(settings, external), "eval_args": checked_eval_args(settings["eval_args"])}
     if settings["clip_grad_norm"] is not None:
         changed["clip_grad_norm"] = _checked_parts("clip_grad_norm", settings["clip_grad_norm"])
         if "max_norm" not in changed["clip_grad_norm"]:
             raise UsageError("clip_grad_norm lacks max_norm: write clip_grad_norm={max_norm: 5}")
     if "loss_type" in settings:
-        changed["train_neg_sample_args"] = _negatives(settings["train_neg_sample_args"], settings["loss_type"])
+        changed["train_neg_sample_args"] = checked_negatives(settings["train_neg_sample_args"], settings["loss_type"])
     reported, default = _reported(settings), settings["valid_metric"]
     if "valid_metric" not in external and reported and not _is_in(default, reported):
         same_metric = [name for name in reported if name.split("@")[0] == default.split("@")[0]]
@@ -84,7 +84,6 @@ def check_settings(settings: Settings) -> None:
     Raises:
         UsageError: Two settings do not fit together, or the machine lacks what one needs.
     """
-    _check_eval_args(settings["eval_args"])
     _check_metrics(settings)
     _check_columns(settings)
     _check_model(settings)
@@ -164,17 +163,19 @@ def _checked_parts(name: str, parts: Any) -> dict[str, Any]:
     return {part: check_value(keys[part], value, name) for part, value in parts.items()}
 
 
-def _check_eval_args(eval_args: Settings) -> None:
-    split = eval_args["split"]
+def checked_eval_args(eval_args: Any) -> dict[str, Any]:
+    """`eval_args` with values of the right types; see `completed`."""
+    checked = _checked_parts("eval_args", eval_args)
+    split, mode = checked["split"], checked["mode"]
     if len(split) != 1 or not {*split} <= {"LS", "RS"}:
         raise UsageError(f"eval_args split is {split!r}, it must be {{LS: valid_and_test}} or {{RS: [0.8, 0.1, 0.1]}}")
     ratios = _checked_parts("eval_args split", split).get("RS", [1, 0, 0])
     if len(ratios) != 3 or not all(map(is_number, ratios)) or ratios[0] == 0:
         raise UsageError(f"eval_args split RS is {ratios!r}, it must be like [0.8, 0.1, 0.1], the first above 0")
-    mode = eval_args["mode"]
     for chosen in _checked_parts("eval_args mode", mode).values() if isinstance(mode, dict) else [mode]:
         if not re.fullmatch(r"full|(uni|pop)[1-9]\d*", chosen):
             raise UsageError(f"eval_args mode is {chosen!r}, it must be full, uniN or popN, such as uni100")
+    return checked
 
 
 def _reported(settings: Settings) -> list[str]:
@@ -237,8 +238,8 @@ def _check_model(settings: Settings) -> None:
         raise UsageError(f"histogram_decay is {settings['histogram_decay']!r}, with bidirectional True it must be 0")
 
 
-def _negatives(negatives: Any, loss: str) -> dict[str, Any] | None:
-    """`train_neg_sample_args`, which fits the loss: every loss but CE compares with negatives."""
+def checked_negatives(negatives: Any, loss: str) -> dict[str, Any] | None:
+    """`train_neg_sample_args` with values of the right types; every loss but CE needs it. See `completed`."""
     has_negatives = negatives is not None and negatives.get("distribution", "uniform") not in (None, "none")
     if loss == "CE" and has_negatives:
         raise UsageError(f"train_neg_sample_args is {negatives!r}, with loss_type CE it must be ~: CE ranks every item")

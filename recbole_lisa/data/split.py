@@ -64,7 +64,7 @@ def check_held_out(eval_args: Mapping[str, Any], eval_step: int, lengths: Index)
     """Refuse an evaluation without items: its metrics would be missing after hours of training.
 
     Args:
-        eval_args: Accepted by `config.validation.check_eval_args`.
+        eval_args: Accepted by `config.validation.checked_eval_args`.
         eval_step: Epochs from one validation to the next; 0 or less (in RecBole's pipeline) means no validation.
         lengths: (users,) items per history.
 

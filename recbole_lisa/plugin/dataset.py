@@ -11,7 +11,7 @@ import torch
 from recbole.data.interaction import Interaction
 
 from recbole_lisa.config.fields import field_names
-from recbole_lisa.config.validation import check_eval_args, check_negatives
+from recbole_lisa.config.validation import checked_eval_args, checked_negatives
 from recbole_lisa.data.dataloader import TrainLoader, gather_inputs
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.data.histories import Index
@@ -34,9 +34,9 @@ class AllPositionsDataset(WindowDataset):
 
     def build(self) -> list[WindowDataset]:
         """Split by `eval_args`; see `WindowDataset.build`, and `check_held_out` for a part without items."""
-        check_eval_args(self.config)  # RecBole's own configuration does not check them
+        checked_eval_args(self.config["eval_args"])  # RecBole's own configuration does not check them
         if self.config["loss_type"]:
-            check_negatives(self.config)
+            checked_negatives(self.config["train_neg_sample_args"], self.config["loss_type"])
         train, valid, test = super().build()
         check_held_out(self.config["eval_args"], self.config["eval_step"], self.histories.lengths)
         loader = TrainLoader(self.config, train)
