@@ -71,7 +71,7 @@ def test_a_part_of_the_split_without_items_is_refused_with_the_numbers(split: An
     start = (
         f"no history is long enough for a {phase} item: the longest of 2 has {takes - 1} interactions, and the split"
     )
-    with pytest.raises(UsageError, match=re.escape(f"{start} split {split} takes {takes}; loosen the filters, or ")):
+    with pytest.raises(UsageError, match=re.escape(f"{start} {split} takes {takes}; loosen the filters, or ")):
         checked(split, takes - 1)
     checked(split, 4)
 
