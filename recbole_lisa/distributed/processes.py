@@ -1,7 +1,6 @@
 """One run in several processes: the rank of this process, and what the processes exchange.
 
-Every function also works in a single process, where nothing is sent. Ranks count from 0; the first process writes the
-log, the checkpoints and the result.
+Every function also works in a single process, where nothing is sent. The first process, rank 0, logs and writes files.
 """
 
 import os
@@ -17,10 +16,8 @@ from torch import Tensor, distributed
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 
 T = TypeVar("T")
-_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-GRACE_S = 3.0
-"""Seconds that a process waits after an error in an exchange, so that the cause in another process is reported."""
+_GRACE_S = 3.0
 
 
 def several() -> bool:
@@ -39,7 +36,7 @@ def n_processes() -> int:
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes the log, the checkpoints and the result."""
+    """Whether this is the process that logs and writes files."""
     return rank() == 0
 
 
@@ -49,7 +46,7 @@ def n_cores() -> int:
 
 
 def warn_if_crowded(device_type: str) -> None:
-    """Warn when there are more processes than CPU cores."""
+    """Warn when CPU cores have several processes."""
     if device_type == "cpu" and n_processes() > n_cores():
         getLogger().warning(f"nproc is {n_processes()}, but there are {n_cores()} CPU cores: fewer are faster")
 
@@ -60,7 +57,7 @@ def started_by_torchrun(config: Any) -> bool:
     Raises:
         UsageError: `nproc` differs from the number of started processes.
     """
-    if not all(name in os.environ for name in _TORCHRUN):
+    if not distributed.is_torchelastic_launched():
         return False
     size = int(os.environ["WORLD_SIZE"])
     if config["nproc"] not in (1, size):
@@ -70,10 +67,7 @@ def started_by_torchrun(config: Any) -> bool:
 
 @contextmanager
 def process_group(config: Any) -> Iterator[None]:
-    """Join the processes that torchrun started: gloo carries tensors of the CPU, nccl those of GPUs.
-
-    Args:
-        config: Of the run; `device` becomes the GPU of this process.
+    """Join the processes that torchrun started; `device` of the configuration becomes the GPU of this process.
 
     Raises:
         UsageError: This machine has fewer GPUs than processes.
@@ -87,11 +81,11 @@ def process_group(config: Any) -> Iterator[None]:
     distributed.init_process_group(BACKENDS[config["device"].type])
     try:
         yield
-    except TrainingDivergedError:
-        raise
-    except RuntimeError:
-        # Perhaps another process has ended. The launcher then ends this one, and reports the other one.
-        time.sleep(GRACE_S)
+    except RuntimeError as error:
+        if not isinstance(
+            error, TrainingDivergedError
+        ):  # another process may have ended: the launcher reports that one
+            time.sleep(_GRACE_S)
         raise
     finally:
         distributed.destroy_process_group()
@@ -106,22 +100,15 @@ def sum_in_place(x: Tensor) -> Tensor:
 
 def from_first(value: T) -> T:
     """The value of the first process; any object that can be pickled."""
-    if not several():
-        return value
     box = [value]
-    distributed.broadcast_object_list(box, src=0)
+    if several():
+        distributed.broadcast_object_list(box, src=0)
     return box[0]
 
 
 def gathered(value: T) -> list[T]:
-    """The values of all processes, by rank."""
-    if not several():
-        return [value]
-    values: list[Any] = [None] * n_processes()
-    distributed.all_gather_object(values, value)
+    """The values of all processes, by rank; returns when every process has called this function."""
+    values = [value] * n_processes()
+    if several():
+        distributed.all_gather_object(values, value)
     return values
-
-
-def wait_for_all() -> None:
-    """Return when every process has called this function."""
-    gathered(None)

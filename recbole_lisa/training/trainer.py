@@ -22,7 +22,7 @@ from recbole.utils import calculate_valid_score, early_stopping, set_color
 from recbole_lisa.attention import Attention
 from recbole_lisa.config.fields import field_names
 from recbole_lisa.data.dataloader import EvalLoader
-from recbole_lisa.distributed.processes import is_first, rank, sum_in_place, wait_for_all
+from recbole_lisa.distributed.processes import gathered, is_first, rank, sum_in_place
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output, unique_run_name
 from recbole_lisa.training import evaluation
@@ -174,7 +174,7 @@ class LISATrainer(Trainer):
         if not eval_data:
             return None
         if load_best_model:
-            wait_for_all()  # the first process has written the file then
+            gathered(None)  # the first process has written the file then
             Checkpoint(self).load_weights(model_file or self.saved_model_file, fingerprint_of(eval_data))
         if not isinstance(eval_data, EvalLoader):
             return super().evaluate(eval_data, load_best_model=False, show_progress=show_progress)

@@ -161,7 +161,7 @@ def test_torchrun_is_joined_when_nproc_agrees(
 ) -> None:
     config = tiny_config(tmp_path, nproc=nproc)
     assert not started_by_torchrun(config)
-    for name, value in {"RANK": 1, "WORLD_SIZE": 3, "LOCAL_RANK": 1, "MASTER_ADDR": "x", "MASTER_PORT": 1}.items():
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": 3}.items():
         monkeypatch.setenv(name, str(value))
     if joins:
         assert started_by_torchrun(config)

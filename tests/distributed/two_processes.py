@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from recbole_lisa.distributed.processes import from_first, gathered, n_processes, rank, sum_in_place, wait_for_all
+from recbole_lisa.distributed.processes import from_first, gathered, n_processes, rank, sum_in_place
 from recbole_lisa.errors import UsageError
 
 
@@ -20,7 +20,6 @@ def exchange(_: Any) -> list[dict[str, Any]]:
         "sum": sum_in_place(torch.tensor([1.0, 10.0]) * (rank() + 1)).tolist(),
         "named": from_first(f"named by {rank()}"),
     }
-    wait_for_all()
     return gathered(values)
 
 
@@ -56,7 +55,7 @@ def train_and_evaluate(_: Any, folder: str, cases: list[tuple[str, str, dict[str
 def fail(_: Any, way: str, folder: str) -> None:
     """End the second process in some way while the first one waits for it, or is busy for a minute."""
     Path(folder, f"{rank()}.pid").write_text(str(os.getpid()), encoding="utf-8")
-    wait_for_all()
+    gathered(None)
     if rank() == 1 and way != "interrupt":
         if way == "usage":
             raise UsageError("topk is wrong")
@@ -67,4 +66,4 @@ def fail(_: Any, way: str, folder: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if way in ("busy", "interrupt"):
         time.sleep(60)
-    wait_for_all()
+    gathered(None)
