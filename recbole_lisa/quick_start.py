@@ -14,7 +14,7 @@ from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.data.split import check_held_out
 from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.distributed.launch import launch
-from recbole_lisa.distributed.processes import is_first, process_group, started_by_torchrun, warn_if_crowded
+from recbole_lisa.distributed.processes import is_first, process_group, started_by_torchrun
 from recbole_lisa.files import check_output
 from recbole_lisa.training.checkpoint import Checkpoint, check_resume
 from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks, log_equal_codes
@@ -41,15 +41,13 @@ def run(
     Args:
         model: A name of the registry, or a model class.
         dataset: A data set name.
-        protocol: How to split and score: the name of a file in `properties/protocol`; None takes the strongest
-            `protocol` of the settings, and full_ranking without one.
+        protocol: How to split and score: a file of `properties/protocol`; None takes that of the settings, if any.
         config_files: yaml files of the user; a later one wins.
         config_dict: Settings by key; stronger than files.
         command_line: Settings by key; stronger than `config_dict`.
 
     Returns:
-        The result, see `recbole_lisa.training.result.collect_result` (`test` is None where `eval_args` holds out no
-        test items); with `result_file` it is also written there.
+        The result, see `recbole_lisa.training.result.collect_result`; with `result_file` it is also written there.
 
     Raises:
         UsageError: A setting or a file is wrong; the message says which and what would be right.
@@ -57,14 +55,8 @@ def run(
         ProcessFailedError: One of several processes (`nproc`) was killed or failed.
         OSError: A file cannot be written; the other files are, and the metrics are printed.
     """
-    config = LISAConfig(
-        model,
-        dataset,
-        protocol=protocol,
-        config_files=config_files,
-        config_dict=config_dict,
-        command_line=command_line,
-    )
+    settings: dict[str, Any] = {"config_dict": config_dict, "command_line": command_line}
+    config = LISAConfig(model, dataset, protocol=protocol, config_files=config_files, **settings)
     return run_configured(config, ensure_data(config))
 
 
@@ -75,15 +67,14 @@ def run_configured(
     prepare: Callable[[Any], None] | None = None,
     observe: Callable[[LISATrainer], None] | None = None,
 ) -> dict[str, Any]:
-    """As `run`, with the same result and exceptions, from a configuration.
+    """As `run`, from a configuration.
 
     Args:
         config: Of the run.
         notes: First lines of the log.
         prepare: Called with the new model before training, for instance to set its parameters.
-        observe: Called with the trainer after each validation, once its checkpoints are written: the metrics are
-            `trainer.history[-1]["valid"]`. May raise to stop. With several processes (`nproc`) it is called in the
-            first one; then `prepare` and `observe` must be picklable.
+        observe: Called in the first process with the trainer after each validation, once its checkpoints are written;
+            the metrics are `trainer.history[-1]["valid"]`. May raise to stop. With `nproc` both must be picklable.
     """
     for key in ("result_file", "codebook_plot"):
         if config[key] is not None:  # a resumed run continues its own files
@@ -106,18 +97,15 @@ def train_and_test(
     prepare: Callable[[Any], None] | None,
     observe: Callable[[LISATrainer], None] | None,
 ) -> dict[str, Any]:
-    """The run itself, in this process or in each of several: the first one logs, prints and writes files."""
+    """The run in this process, which may be one of several."""
     started = perf_counter()
     with run_log(config) as log:
         log_settings(config, [*notes, *config.remarks, *fit_supervision(config)], log)
-        warn_if_crowded(config["device"].type)
-
         init_seed(config["seed"], config["reproducibility"])
         train, valid, test = create_loaders(config, create_dataset(config))
         check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
         for loader in filter(None, (valid, test)):
             check_loader(loader, config)
-
         init_seed(config["seed"], config["reproducibility"])
         network = config.model_class(config, train.dataset).to(config["device"])
         if prepare is not None:
@@ -129,7 +117,7 @@ def train_and_test(
         trainer = LISATrainer(config, network, run_name=log.name, data_fingerprint=train.dataset.data_fingerprint)
         Checkpoint(trainer).resume_as_configured()
         bars = bool(config["show_progress"])
-        callback = None if observe is None or not is_first() else lambda _epoch, _score: observe(trainer)
+        callback = (lambda *_: observe(trainer)) if observe is not None and is_first() else None
         trainer.fit(train, valid, show_progress=bars, callback_fn=callback, test_data=test)
         metrics = trainer.evaluate(test, show_progress=bars)
 

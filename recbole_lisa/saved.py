@@ -110,7 +110,7 @@ def _load_recbole_file(path: str | os.PathLike[str]) -> Loaded:
     return config, _with_weights(network, state), dataset, train, valid, test
 
 
-def _with_weights(network: torch.nn.Module, state: Mapping[str, Any]) -> torch.nn.Module:
+def _with_weights(network: Any, state: Mapping[str, Any]) -> Any:
     network.load_state_dict(state["state_dict"])
     network.load_other_parameter(state["other_parameter"])
     return network.eval()

@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from recbole_lisa.distributed.processes import is_first, n_cores, process_group
+from recbole_lisa.distributed.processes import T, is_first, n_cores, process_group
 from recbole_lisa.errors import ProcessFailedError, TrainingDivergedError, UsageError
 from recbole_lisa.files import Termination
 
@@ -30,7 +30,7 @@ _SIGNALS: dict[str, Any] = {"signals_to_handle": "SIGTERM,SIGHUP,SIGQUIT"}
 _OPTIONS = _SIGNALS if "signals_to_handle" in vars(LaunchConfig) else {}
 
 
-def launch(call: Callable[..., Any], config: Any, *args: Any) -> Any:
+def launch(call: Callable[..., T], config: Any, *args: Any) -> T:
     """Call `call(config, *args)` in `nproc` new processes that form one group; the result of the first one.
 
     Args:
@@ -62,7 +62,8 @@ def launch(call: Callable[..., Any], config: Any, *args: Any) -> Any:
             **_OPTIONS,
         )
         try:
-            return elastic_launch(settings, _work)(call, config, args)[0]
+            results: dict[int, T] = elastic_launch(settings, _work)(call, config, args)
+            return results[0]
         except ChildFailedError as error:
             raise _reason(*error.get_first_failure(), size) from None
         except SignalException as stop:

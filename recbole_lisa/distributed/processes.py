@@ -52,11 +52,7 @@ def warn_if_crowded(device_type: str) -> None:
 
 
 def started_by_torchrun(config: Any) -> bool:
-    """Whether torchrun, or the launcher of this package, started this process.
-
-    Raises:
-        UsageError: `nproc` differs from the number of started processes.
-    """
+    """Whether torchrun started this process; another number of processes than `nproc` is a UsageError."""
     if not distributed.is_torchelastic_launched():
         return False
     size = int(os.environ["WORLD_SIZE"])

@@ -49,11 +49,7 @@ _OTHER_DATA = "it was trained on other interactions, or on items in another orde
 
 
 class Checkpoint:
-    """The state of a run after an epoch, as a dictionary that a file holds.
-
-    Args:
-        run: A `LISATrainer`, before or after any epoch.
-    """
+    """The state of a run, a `LISATrainer`, after an epoch, as a dictionary that a file holds."""
 
     def __init__(self, run: Any) -> None:
         self.run = run
@@ -93,10 +89,7 @@ class Checkpoint:
         restore_rng(state["rng"])
 
     def resume(self, path: str | os.PathLike[str]) -> None:
-        """Continue the run of a file under its old file names.
-
-        Args:
-            path: `<name>-last.pth`, or `<name>.pth` to go back to the best epoch.
+        """Continue the run of `<name>-last.pth`, or of `<name>.pth` from its best epoch, under its old file names.
 
         Raises:
             UsageError: The file is no checkpoint, damaged or incomplete, belongs to a run with other settings or
@@ -127,11 +120,7 @@ class Checkpoint:
             self.run.resume_checkpoint(source)
 
     def load_weights(self, path: str | os.PathLike[str], data_fingerprint: str | None = None) -> None:
-        """Put the parameters of a file into the model, to test it on the data of a fingerprint.
-
-        Raises:
-            UsageError: The file is no checkpoint, damaged or incomplete, or of another model or data set.
-        """
+        """Put the parameters of a file into the model; a file of another model or data set is a UsageError."""
         state = load_checkpoint(path, needed=_WEIGHT_KEYS)
         for key in ("model", "dataset"):
             if state[key] != self.run.config[key]:
@@ -162,15 +151,12 @@ def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str]) -> N
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (), lazy: bool = False) -> dict[str, Any]:
-    """Read a checkpoint that this package wrote.
+    """The dictionary of a checkpoint that this package wrote, with its tensors on the CPU.
 
     Args:
         path: The file.
         needed: Keys that the file must hold.
         lazy: Map the tensors from the file instead of reading and checking them, for a look at the plain values.
-
-    Returns:
-        The dictionary that was saved; its tensors are on the CPU.
 
     Raises:
         UsageError: The file is missing, damaged, no checkpoint of this package, or lacks a needed key.
@@ -178,7 +164,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (),
     if not Path(path).is_file():
         raise UsageError(f"there is no checkpoint '{path}'; give the path of a .pth file of an earlier run")
     try:
-        checkpoint = torch.load(str(path), map_location="cpu", weights_only=True, mmap=lazy)
+        checkpoint: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=lazy)
         with zipfile.ZipFile(path) as archive:
             damaged = None if lazy else archive.testzip()
     except Exception as error:  # torch raises whatever the broken bytes lead to: many unrelated types
@@ -202,20 +188,15 @@ def last_file(best_file: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def locked(best_file: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep other processes from continuing the same run; a killed process frees its lock.
-
-    Raises:
-        UsageError: Another process is training this run.
-    """
+    """Refuse, as a UsageError, a run that another process is training; a killed process frees its lock."""
     path = Path(best_file).with_suffix(".lock")
     with path.open("w") as stream:
         try:
             if fcntl is not None:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(
-                f"another process is training the run of '{best_file}': wait for its end, or leave resume out"
-            ) from None
+            advice = "wait for its end, or leave resume out"
+            raise UsageError(f"another process is training the run of '{best_file}': {advice}") from None
         try:
             yield
         finally:
@@ -223,11 +204,7 @@ def locked(best_file: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_resume(source: str | None) -> None:
-    """Refuse a setting `resume` that no run can continue from, before the data is read.
-
-    Raises:
-        UsageError: `source` is empty, or names a file that is missing, damaged, incomplete or no checkpoint.
-    """
+    """Refuse a setting `resume` that is empty or no complete checkpoint, before the data is read."""
     if source is None or source == "auto":
         return
     if not source.strip():
@@ -284,7 +261,7 @@ def capture_rng() -> dict[str, Any]:
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": [str(name), keys.tolist(), int(position), int(has_gauss), float(cached)],
+        "numpy": [str(name), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
         "python": [version, list(words), gauss],
     }
 

@@ -22,10 +22,8 @@ Usage = dict[str, dict[str, Any]]
 def codebook_usage(model: Any, train_data: Any = None) -> Usage:
     """Used codewords and perplexity of every codebook; empty for a model without codebooks.
 
-    Args:
-        model: In any mode. Its item codebooks are measured over the items.
-        train_data: The training loader: layers that quantise their own input are measured over some of its windows.
-            A loader without `sample`, such as RecBole's, measures none.
+    Item codebooks are measured over the items, those of higher layers over some windows of `train_data`, where it can
+    `sample` (RecBole's loaders cannot).
     """
     measure = getattr(model, "codebook_usage", None)
     sets = dict(measure()) if measure is not None else {}
@@ -43,7 +41,7 @@ def codebook_usage(model: Any, train_data: Any = None) -> Usage:
 
 def log_line(epoch: int, name: str, usage: Mapping[str, Any]) -> str:
     """One line about a set of codebooks after `epoch` (from 0)."""
-    used = " ".join(str(n) for n in usage["used"])
+    used = " ".join(map(str, usage["used"]))
     perplexity = " ".join(f"{p:.1f}" for p in usage["perplexity"])
     return (
         f"epoch {epoch + 1} {name} codebooks: used codewords {used} of {usage['n_codewords']}, perplexity {perplexity}"
@@ -58,17 +56,9 @@ def collapsed(usage: Mapping[str, Any], n_items: int) -> list[int]:
 
 
 def watch_codebooks(trainer: Any, train_data: Any, epoch: int) -> list[str]:
-    """Measure the codebooks after an epoch (from 0); record them in the history and for TensorBoard.
+    """Measure the codebooks of a `LISATrainer` after an epoch (from 0): history, TensorBoard, and lines for the log.
 
     A collapsed codebook is warned of once in a run.
-
-    Args:
-        trainer: A `LISATrainer` whose history ends in this epoch.
-        train_data: Its training loader.
-        epoch: From 0.
-
-    Returns:
-        Lines for the log.
     """
     sets = codebook_usage(trainer.model, train_data)
     if not sets:
@@ -98,11 +88,7 @@ def log_equal_codes(model: Any) -> None:
 
 
 def check_codebook_plot(path: str | None) -> None:
-    """Refuse a plot that cannot be drawn, before hours of training.
-
-    Raises:
-        UsageError: The file is no .png, or matplotlib is missing.
-    """
+    """Refuse, as a UsageError before hours of training, a file that is no .png, or a plot without matplotlib."""
     if path is not None and Path(path).suffix != ".png":
         raise UsageError(f"codebook_plot is {path!r}, it must end in .png")
     if path is not None and find_spec("matplotlib") is None:
@@ -110,12 +96,7 @@ def check_codebook_plot(path: str | None) -> None:
 
 
 def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Draw used codewords and perplexity of every codebook over the epochs; warn when no epoch has codebooks.
-
-    Args:
-        history: A trainer's.
-        path: A .png file; its folder is made, and the file is complete or absent.
-    """
+    """Draw used codewords and perplexity over the epochs of a trainer's history; warn when there are none."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

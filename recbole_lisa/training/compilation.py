@@ -1,4 +1,4 @@
-"""torch.compile for the encoder: whether it works here, and what it is used on."""
+"""torch.compile for the encoder: the check that it works on this machine, and its use."""
 
 from typing import Any
 
@@ -10,14 +10,7 @@ from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 
 
 def check_compiler(config: Any) -> None:
-    """Compile something tiny where `compile` is set: a missing compiler shows before any work is done.
-
-    Args:
-        config: Of the run: `compile`, `device`, and its model class.
-
-    Raises:
-        UsageError: Nothing can be compiled here, or the model has no encoder of ours.
-    """
+    """Refuse, as a UsageError before any work is done, `compile` without a compiler or without an encoder of ours."""
     if not config["compile"]:
         return
     if not issubclass(config.model_class, AttentiveRecommender):
@@ -39,12 +32,9 @@ def _probe(x: Tensor) -> Tensor:
 
 
 def compile_encoder(model: AttentiveRecommender) -> None:
-    """Compile the attention and the feed-forward part of every layer, once for batches of any size.
+    """Compile attention and feed-forward of every layer in place, once for batches of any size.
 
-    LISA's own operation stays as it is, fused already; so do mechanisms whose loops depend on the data.
-
-    Args:
-        model: Changed in place; its parameters keep their names.
+    LISA's own operation is fused already and stays; so do mechanisms whose loops depend on the data.
     """
     attentions = [layer for layer in model.encoder.layers() if layer.compiles]
     for module in (*attentions, *model.encoder.blocks):

@@ -46,7 +46,7 @@ def evaluate(model: Any, loader: EvalLoader, config: Config, *, show_progress: b
         TrainingDivergedError: A score is NaN or infinite.
     """
     model.eval()
-    collector, evaluator = Collector(config), Evaluator(config)
+    collector = Collector(config)
     generator = torch.Generator().manual_seed(config["seed"])
     item_order = torch.randperm(loader.dataset.item_num, generator=generator).to(config["device"])
     numbers = range(rank(), len(loader), n_processes())
@@ -56,10 +56,11 @@ def evaluate(model: Any, loader: EvalLoader, config: Config, *, show_progress: b
             _rank_in_blocks(model, batch, config, item_order, collector)
             continue
         scores, positive = score_batch(model, batch, config, item_order)
-        rows = torch.arange(len(scores), device=scores.device)
-        collector.eval_batch_collect(scores, batch.interaction, rows, positive)
+        collector.eval_batch_collect(
+            scores, batch.interaction, torch.arange(len(scores), device=scores.device), positive
+        )
     _merge(collector.data_struct)
-    metrics = evaluator.evaluate(collector.get_data_struct())
+    metrics = Evaluator(config).evaluate(collector.get_data_struct())
     # From one process, so that decisions that depend on them are the same in all.
     return from_first({name: float(value) for name, value in metrics.items()})
 
@@ -76,23 +77,16 @@ def _merge(collected: Any) -> None:
 def score_batch(
     model: Any, batch: EvalBatch, config: Config, item_order: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Score what is ranked for each of N histories, in the form that RecBole's collector reads.
+    """Scores (N, V), -inf for padding, or (N, 1 + K), and the column (N,) of each held-out item.
 
-    Args:
-        model: See `evaluate`.
-        batch: N histories with their held-out items.
-        config: Device and field names.
-        item_order: (V,) the item of each column of a full ranking, a permutation.
-
-    Returns:
-        Scores, (N, V) with -inf for the padding item or (N, 1 + K), and the column (N,) of the held-out item.
+    `item_order` (V,) is the item of each column of a full ranking.
 
     Raises:
         TrainingDivergedError: A score is NaN or infinite (it would be sorted to the top and look like a hit).
     """
     device = config["device"]
     interaction = batch.interaction.to(device)
-    if batch.candidates is None:
+    if batch.candidates is None or batch.positive_column is None:
         scores = model.full_sort_predict(interaction)
         scores[:, 0] = -torch.inf
         scores = scores[:, item_order]
@@ -109,11 +103,10 @@ def _rank_in_blocks(
 ) -> None:
     """Rank all items for a batch and collect what the metrics need."""
     interaction = batch.interaction.to(config["device"])
-    max_k = max(config["topk"])
-    n_top = max_k if collector.register.need("rec.items") else 0
+    n_top = max(config["topk"]) if collector.register.need("rec.items") else 0
     ranks = rank_all_items(model.item_scorer(interaction), interaction[config["ITEM_ID_FIELD"]], item_order, n_top)
     _check_finite(ranks.higher >= 0, config)
-    collect(collector, ranks, len(item_order), max_k)
+    collect(collector, ranks, len(item_order), max(config["topk"]))
 
 
 def _check_finite(finite: torch.Tensor, config: Config) -> None:
@@ -126,11 +119,7 @@ def _check_finite(finite: torch.Tensor, config: Config) -> None:
 
 
 def check_ranking(batch: EvalBatch, config: Config, n_items: int) -> None:
-    """Refuse a `topk` above the number of ranked items; `n_items` is V, padding included.
-
-    Raises:
-        UsageError: max(topk) is larger than the number of ranked items.
-    """
+    """Refuse, as a UsageError, a `topk` above the number of ranked items; `n_items` is V, padding included."""
     ranked = n_items - 1 if batch.candidates is None else batch.candidates.shape[1]
     longest = max(config["topk"])
     if longest > ranked:

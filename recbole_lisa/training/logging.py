@@ -19,7 +19,7 @@ from colorlog import ColoredFormatter
 from recbole.config import Config
 from recbole.utils.logger import log_colors_config
 
-from recbole_lisa.distributed.processes import from_first, is_first
+from recbole_lisa.distributed.processes import from_first, is_first, warn_if_crowded
 from recbole_lisa.files import unique_run_name
 
 _COLOR_CODE = re.compile(r"\x1b\[[0-9;]*m")
@@ -46,12 +46,7 @@ class _RunFile(logging.FileHandler):
 
 @dataclass(frozen=True)
 class RunLog:
-    """Names of one run.
-
-    Attributes:
-        name: Unique name of the run; its log, TensorBoard folder and checkpoints carry it.
-        file: The handler that writes the log file; one that drops everything in all processes but the first.
-    """
+    """The unique `name` of a run, which its files carry, and the handler of its log file (first process only)."""
 
     name: str
     file: logging.Handler
@@ -68,15 +63,9 @@ class RunLog:
 
 @contextlib.contextmanager
 def run_log(config: Config) -> Iterator[RunLog]:
-    """Log to the terminal and to `./log/<model>/<run name>.log` as long as the run lasts.
+    """Log to the terminal and to `./log/<model>/<run name>.log` as long as the run lasts, at the level `state`.
 
     Other handlers of the root logger stay in place. Of several processes the first one logs, and names the run.
-
-    Args:
-        config: `model`, `dataset` and the level `state` (INFO when it is no level).
-
-    Yields:
-        The name and the file of the run.
 
     Raises:
         OSError: The file cannot be made; it names the path and the reason.
@@ -89,7 +78,8 @@ def run_log(config: Config) -> Iterator[RunLog]:
         file: logging.Handler = _RunFile(folder / f"{name}.log", encoding="utf-8")
         file.setFormatter(_PlainFormatter(_LINE, "%a %d %b %Y %H:%M:%S"))
         terminal = logging.StreamHandler()
-        terminal.setFormatter(_terminal_formatter())
+        color = ColoredFormatter("%(log_color)s" + _LINE, "%d %b %H:%M", log_colors=log_colors_config)
+        terminal.setFormatter(color if sys.stderr.isatty() else _PlainFormatter(_LINE, "%d %b %H:%M"))
         handlers = [terminal, file]
     else:  # without any handler Python would print warnings
         file = logging.NullHandler()
@@ -119,13 +109,8 @@ def log_settings(config: Any, notes: Iterable[str], log: RunLog) -> None:
     run = f"{config['model']} on {config['dataset']}, protocol {config['protocol']} ({place})"
     for line in (*notes, run, f"settings other than the defaults: {', '.join(changed) or 'none'}"):
         logging.getLogger().info(line)
+    warn_if_crowded(device.type)
     log.note(str(config))
-
-
-def _terminal_formatter() -> logging.Formatter:
-    if not sys.stderr.isatty():
-        return _PlainFormatter(_LINE, "%d %b %H:%M")
-    return ColoredFormatter("%(log_color)s" + _LINE, "%d %b %H:%M", log_colors=log_colors_config)
 
 
 def _level(state: str | None) -> int:

@@ -1,8 +1,7 @@
 """The rank of one held-out item among all items, a block of items at a time: no (N, V) matrix exists.
 
-RecBole's collector wants all scores of all histories at once, sorts them, and makes matrices of the same size beside
-them. With one held-out item a history, every metric follows from how many items score higher, how many score the
-same, and (for the metrics that look at the list) which items are on top.
+RecBole's collector sorts all scores of all histories at once. With one held-out item a history, every metric follows
+from the number of items with a higher score, with the same score, and (for metrics of lists) the items on top.
 """
 
 from collections.abc import Callable
@@ -20,13 +19,13 @@ Scorer = Callable[[Tensor], Tensor]
 
 
 class Ranks(NamedTuple):
-    """Where N held-out items stand.
+    """Ranks of N held-out items.
 
     Attributes:
         higher: (N,) items that score higher; -1 where a score is NaN or infinite.
-        before: (N,) items of the same score that come before it in the drawn order.
-        tied: (N,) items of the same score, itself left out.
-        top: (N, K) ids of the K best items, best first; K is 0 when they were not asked for.
+        before: (N,) items of the same score that come before it in the random order.
+        tied: (N,) other items of the same score.
+        top: (N, K) ids of the K best items, best first.
     """
 
     higher: Tensor
@@ -36,13 +35,13 @@ class Ranks(NamedTuple):
 
 
 def rank_all_items(score: Scorer, target: Tensor, item_order: Tensor, n_top: int) -> Ranks:
-    """Rank every real item for each history of a batch.
+    """Rank every item but padding for each history of a batch.
 
     Args:
         score: Scores any items; see `Scorer`.
         target: (N,) ids of the held-out items.
         item_order: (V,) a permutation of all ids, padding included; equal scores rank in this order.
-        n_top: K, how many of the best items to name; 0 for none.
+        n_top: K, the number of best items to return; 0 for none.
     """
     n = len(target)
     place = item_order.argsort()[target]  # (N,) of the held-out items in the order
@@ -74,14 +73,7 @@ def rank_all_items(score: Scorer, target: Tensor, item_order: Tensor, n_top: int
 
 
 def collect(collector: Collector, ranks: Ranks, n_items: int, max_k: int) -> None:
-    """Put ranks where RecBole's evaluator looks for what its collector makes of scores.
-
-    Args:
-        collector: Gathers over batches.
-        ranks: The ranks of a batch.
-        n_items: V, padding included.
-        max_k: The longest list that a metric looks at.
-    """
+    """Add the ranks of a batch to RecBole's collector, for V items (with padding) and lists of `max_k` items."""
     needs, data = collector.register, collector.data_struct
     rank = (ranks.higher + ranks.before).unsqueeze(1)  # (N, 1), from 0
     one = torch.ones_like(rank)

@@ -1,7 +1,7 @@
 """What a run shows while it trains: bars, the lines of an epoch, and the curves of TensorBoard and wandb."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ def progress_bar(batches: Iterable[Any], total: int, description: str, shown: bo
 
 def training_line(epoch: int, seconds: float, parts: Sequence[float], names: Sequence[str], decimals: int) -> str:
     """The log line of a training epoch (from 1): seconds, the mean loss, and its parts where it has several."""
-    line = set_color(f"epoch {epoch} training", "green") + f" [{seconds:.2f} s, loss {sum(parts):.{decimals}f}"
+    line: str = set_color(f"epoch {epoch} training", "green") + f" [{seconds:.2f} s, loss {sum(parts):.{decimals}f}"
     if len(parts) > 1:
         names = names if len(names) == len(parts) else [f"part {number}" for number in range(1, len(parts) + 1)]
         line += ": " + ", ".join(f"{name} {part:.{decimals}f}" for name, part in zip(names, parts, strict=True))
@@ -38,17 +38,11 @@ def metric_rows(metrics: Mapping[str, float]) -> str:
     return "\n".join("  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)) for row in rows)
 
 
-class NoCurves:
-    """A TensorBoard writer that writes nothing."""
+class _NoCurves:
+    """A TensorBoard writer whose methods do nothing."""
 
-    def add_scalar(self, *_: Any) -> None:
-        """Drop a point."""
-
-    def add_hparams(self, *_: Any) -> None:
-        """Drop a table."""
-
-    def close(self) -> None:
-        """Nothing is open."""
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *_: None
 
 
 @contextmanager
@@ -59,7 +53,7 @@ def curves_of_first_process(config: Config) -> Iterator[None]:
         return
     config["log_wandb"] = False
     original = recbole_trainer.get_tensorboard
-    recbole_trainer.get_tensorboard = lambda _logger: NoCurves()
+    recbole_trainer.get_tensorboard = lambda _logger: _NoCurves()
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What a run hands back: one dictionary, the same in the program, in the result file and in the table."""
+"""The result of a run: one dictionary, the same in the program, in the result file and in the table."""
 
 import json
 import math
@@ -29,16 +29,15 @@ def collect_result(
         without validation; `loss` holds the mean training loss of each epoch; `seconds_per_epoch` is the mean over
         all epochs, training alone, `sequences_per_second` the windows (prefixes under `last_position`) trained in that
         time; `nproc` is the number of processes, and memory that of the first of them; `codebooks` holds used
-        codewords and perplexity of every codebook by epoch; `curve` holds the test metrics every `test_step` epochs.
-        A resumed run counts the epochs before the interruption too.
+        codewords and perplexity of every codebook by epoch; `curve` the test metrics every `test_step` epochs. A
+        resumed run counts the epochs before the interruption, too.
     """
     config, history = trainer.config, trainer.history
     times = [epoch["seconds"] for epoch in history]
+    counted = [epoch for epoch in history if epoch.get("sequences")]  # old checkpoints have epochs without the count
+    counted_seconds = sum(epoch["seconds"] for epoch in counted)
     return {
-        "model": config["model"],
-        "dataset": config["dataset"],
-        "protocol": config["protocol"],
-        "seed": config["seed"],
+        **{key: config[key] for key in ("model", "dataset", "protocol", "seed")},
         "valid": trainer.best_valid_result,
         "test": test_metrics,
         "best_epoch": len(history) if trainer.best_epoch is None else trainer.best_epoch + 1,
@@ -46,7 +45,7 @@ def collect_result(
         "seconds": seconds,
         "seconds_per_epoch": sum(times) / len(times) if times else None,
         "nproc": n_processes(),
-        "sequences_per_second": _throughput(history),
+        "sequences_per_second": sum(e["sequences"] for e in counted) / counted_seconds if counted_seconds else None,
         "peak_memory_mb": peak_memory_mb(),
         "peak_gpu_memory_mb": peak_gpu_memory_mb(trainer.device),
         "device": str(trainer.device),
@@ -60,13 +59,6 @@ def collect_result(
     }
 
 
-def _throughput(history: list[dict[str, Any]]) -> float | None:
-    """Training sequences a second; epochs that an older version trained, and did not count them, are left out."""
-    counted = [epoch for epoch in history if epoch.get("sequences")]
-    seconds = sum(epoch["seconds"] for epoch in counted)
-    return sum(epoch["sequences"] for epoch in counted) / seconds if seconds else None
-
-
 def write_result(result: Mapping[str, Any], path: str | Path) -> None:
     """Write `result` as JSON, complete or not at all; NaN and infinities, which JSON lacks, become text."""
     text = json.dumps(_json_ready(result), indent=2, allow_nan=False)
@@ -75,10 +67,7 @@ def write_result(result: Mapping[str, Any], path: str | Path) -> None:
 
 
 def result_table(result: Mapping[str, Any]) -> str:
-    """Lay out the metrics of a run for the terminal: one row per metric, validation beside test.
-
-    A phase without targets shows `-`; when neither phase has any, the one row is all `-`.
-    """
+    """The metrics of a run as a table: a row for each metric, validation beside test, `-` without targets."""
     valid, test = result["valid"] or {}, result["test"] or {}
     names = list(test or valid) or ["-"]
     width = max(len(name) for name in ["metric", *names])

@@ -38,17 +38,9 @@ def amp_of(config: Mapping[str, Any]) -> str:
 
 
 def rows_of_process(batch: Interaction, fields: FieldNames, number: int, size: int) -> tuple[Interaction, float]:
-    """The rows of a batch that one process computes.
+    """The rows of a batch of N that process `number` of `size` computes, and the fraction of targets in them.
 
-    Args:
-        batch: N rows, on any device.
-        fields: Names of its columns.
-        number: The process, from 0.
-        size: Number of processes.
-
-    Returns:
-        The rows, and the fraction of the batch's targets in them. A process without rows gets the first one with
-        fraction 0, so it takes part in every exchange.
+    A process without rows gets the first one with fraction 0, so it takes part in every exchange.
     """
     if number >= len(batch):
         return batch[:1], 0.0
@@ -76,9 +68,6 @@ class OptimizerStep:
     Gradients are summed over the processes, then unscaled, then clipped. The scaler lives as long as the run.
 
     Args:
-        model: The module whose parameters the optimizer updates.
-        optimizer: The optimizer.
-        device: Device of the model.
         amp: `bf16` or `fp16` compute the loss under autocast in that type, float16 with a scaled loss; or `no`.
         clip_grad_norm: Arguments of `torch.nn.utils.clip_grad_norm_`; None does not clip.
         fields: Names of the columns of a batch.
@@ -94,7 +83,7 @@ class OptimizerStep:
         clip_grad_norm: dict[str, Any] | None,
         fields: FieldNames,
     ) -> None:
-        """Wrap the model for several processes; see the class."""
+        """Wrap the model for several processes."""
         self.model, self.optimizer, self.device, self.fields = model, optimizer, device, fields
         self.amp, self.clip_grad_norm = amp, clip_grad_norm
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")
@@ -105,15 +94,12 @@ class OptimizerStep:
             self.loss = DistributedDataParallel(self.loss, broadcast_buffers=False, find_unused_parameters=True)
 
     def __call__(self, interaction: Interaction, loss_function: LossFunction, where: str) -> list[float]:
-        """Update the parameters once.
+        """Update the parameters once; the parts of the loss of the whole batch, one entry for a scalar.
 
         Args:
             interaction: The whole training batch, on any device; the same one in every process.
             loss_function: See `LossFunction`.
             where: Names the batch in the error message.
-
-        Returns:
-            The parts of the loss of the whole batch, one entry for a scalar.
 
         Raises:
             TrainingDivergedError: A part is NaN or infinite; the parameters are left as they were.
@@ -124,8 +110,13 @@ class OptimizerStep:
             interaction, weight = rows_of_process(interaction, self.fields, rank(), n_processes())
         with torch.autocast(self.device.type, dtype=DTYPES[self.amp], enabled=self.amp != "no"):
             losses = self.loss(interaction.to(self.device), loss_function)
-        parts = sum_in_place(torch.stack([loss.detach().float() for loss in losses]) * weight).tolist()
-        self._check(parts, where)
+        parts: list[float] = sum_in_place(torch.stack([loss.detach().float() for loss in losses]) * weight).tolist()
+        if not all(map(math.isfinite, parts)):
+            raise TrainingDivergedError(
+                f"the training loss is {' + '.join(f'{part:g}' for part in parts)} in {where}, at learning rate "
+                f"{self.optimizer.param_groups[0]['lr']:g}: lower learning_rate or set clip_grad_norm (checkpoints of "
+                "earlier epochs are intact)"
+            )
         # DistributedDataParallel averages the gradients over the processes; the factor makes it the sum.
         self.scaler.scale(sum(losses) * (weight * n_processes()) if several() else sum(losses)).backward()
         if self.clip_grad_norm:
@@ -134,12 +125,3 @@ class OptimizerStep:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return parts
-
-    def _check(self, parts: list[float], where: str) -> None:
-        if all(map(math.isfinite, parts)):
-            return
-        rate = self.optimizer.param_groups[0]["lr"]
-        raise TrainingDivergedError(
-            f"the training loss is {' + '.join(f'{part:g}' for part in parts)} in {where}, at learning rate "
-            f"{rate:g}: lower learning_rate or set clip_grad_norm (checkpoints of earlier epochs are intact)"
-        )

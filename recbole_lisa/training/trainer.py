@@ -29,7 +29,7 @@ from recbole_lisa.training import evaluation
 from recbole_lisa.training.checkpoint import Checkpoint, fingerprint_of, last_file, locked, save_checkpoint
 from recbole_lisa.training.codebook_usage import watch_codebooks
 from recbole_lisa.training.reporting import curves_of_first_process, metric_rows, progress_bar, training_line
-from recbole_lisa.training.step import OptimizerStep, amp_of
+from recbole_lisa.training.step import LossFunction, OptimizerStep, amp_of
 
 
 def fit_supervision(config: Config) -> list[str]:
@@ -50,16 +50,13 @@ def fit_supervision(config: Config) -> list[str]:
     return [f"supervision is last_position: {model.__name__} of RecBole trains on one target a row"]
 
 
-class LISATrainer(Trainer):
-    """Trains, validates, stops early, saves and continues one run.
-
-    Several processes run the same trainer on the same loaders: each takes its rows of every batch (`step.py`); the
-    first one saves and reports.
+class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
+    """Trains, validates, stops early, saves and continues one run; several processes share it (`step.py`).
 
     Args:
         config: The configuration of the run.
-        model: The model, already on `config["device"]`.
-        run_name: Stem of the checkpoint files; None makes a new unique one.
+        model: The model, on `config["device"]`.
+        run_name: Stem of the checkpoint files; None makes a unique one.
         data_fingerprint: `WindowDataset.data_fingerprint`; None takes that of the first training data.
 
     Raises:
@@ -74,12 +71,10 @@ class LISATrainer(Trainer):
         run_name: str | None = None,
         data_fingerprint: str | None = None,
     ) -> None:
-        """Build the optimizer and name the files; see the class."""
+        """Build the optimizer and name the files."""
         if not config["single_spec"]:
-            raise UsageError(
-                f"nproc={config['nproc']}: RecBole's way to several processes is not supported; run recbole-lisa "
-                f"--nproc={config['nproc']} instead"
-            )
+            n = config["nproc"]
+            raise UsageError(f"nproc={n}: RecBole's processes are not supported; run recbole-lisa --nproc={n} instead")
         check_output(config["checkpoint_dir"] or "", overwrite=True, folder=True)
         with curves_of_first_process(config):
             super().__init__(config, model)
@@ -88,6 +83,7 @@ class LISATrainer(Trainer):
         self.saved_model_file = str(Path(self.checkpoint_dir) / f"{run_name}.pth")
         self.best_valid_score = -math.inf if self.valid_metric_bigger else math.inf
         self.best_epoch: int | None = None
+        self.cur_step: int = 0
         self.history: list[dict[str, Any]] = []
         self.curve: list[dict[str, float]] = []
         self.n_sequences = 0
@@ -113,19 +109,16 @@ class LISATrainer(Trainer):
         callback_fn: Callable[[int, float], None] | None = None,
         test_data: EvalLoader | None = None,
     ) -> tuple[float, dict[str, float] | None]:
-        """Train until `epochs` or early stopping. Without validation the last epoch is the result.
+        """Train until `epochs` or early stopping; best validation score and metrics, (-inf or inf, None) without.
 
         Args:
             train_data: Loader of training batches.
-            valid_data: Loader of the validation phase, or None.
+            valid_data: Loader of the validation phase; without it the last epoch is the result.
             verbose: Write losses and metrics to the log.
             saved: Write checkpoints.
             show_progress: Show bars on a terminal.
             callback_fn: Called after each validation with (epoch from 0, valid score); may raise to stop.
             test_data: Loader of the test phase, for the curve every `test_step` epochs: it chooses nothing.
-
-        Returns:
-            Best validation score and metrics; (-inf or inf, None) without validation.
 
         Raises:
             TrainingDivergedError: A loss is NaN or infinite.
@@ -157,19 +150,11 @@ class LISATrainer(Trainer):
         return self.best_valid_score, self.best_valid_result
 
     def evaluate(
-        self,
-        eval_data: Any,
-        load_best_model: bool = True,
-        model_file: str | None = None,
-        show_progress: bool = False,
+        self, eval_data: Any, load_best_model: bool = True, model_file: str | None = None, show_progress: bool = False
     ) -> dict[str, float] | None:
         """Metric name to value on a loader, or None without a loader; RecBole's own loaders take RecBole's path.
 
-        Args:
-            eval_data: An `EvalLoader`, a RecBole evaluation loader, or None.
-            load_best_model: First load `model_file`, or the best file of this run, by `Checkpoint.load_weights`.
-            model_file: A checkpoint of this package.
-            show_progress: Show a bar on a terminal.
+        With `load_best_model` the parameters come from `model_file`, or from the best file of this run.
         """
         if not eval_data:
             return None
@@ -177,13 +162,14 @@ class LISATrainer(Trainer):
             gathered(None)  # the first process has written the file then
             Checkpoint(self).load_weights(model_file or self.saved_model_file, fingerprint_of(eval_data))
         if not isinstance(eval_data, EvalLoader):
-            return super().evaluate(eval_data, load_best_model=False, show_progress=show_progress)
+            metrics: dict[str, float] = super().evaluate(eval_data, load_best_model=False, show_progress=show_progress)
+            return metrics
         metrics = evaluation.evaluate(self.model, eval_data, self.config, show_progress=show_progress)
         self.wandblogger.log_eval_metrics(metrics, head="eval")
         return metrics
 
     def resume_checkpoint(self, resume_file: str | os.PathLike[str]) -> None:
-        """Continue the run of a file as if it had not been interrupted, see `Checkpoint.resume`."""
+        """See `Checkpoint.resume`."""
         Checkpoint(self).resume(resume_file)
 
     def _build_optimizer(self, **kwargs: Any) -> torch.optim.Optimizer:
@@ -195,23 +181,11 @@ class LISATrainer(Trainer):
         return optimizer
 
     def _train_epoch(
-        self,
-        train_data: Any,
-        epoch_idx: int,
-        loss_func: Callable[[Any], Any] | None = None,
-        show_progress: bool = False,
+        self, train_data: Any, epoch_idx: int, loss_func: LossFunction | None = None, show_progress: bool = False
     ) -> float | tuple[float, ...]:
         """One pass over the training batches: the mean loss, or a tuple of means when the loss has parts.
 
-        Args:
-            train_data: Loader of training batches; its order depends on (seed, epoch) only.
-            epoch_idx: Epoch, from 0.
-            loss_func: Replaces `model.calculate_loss`.
-            show_progress: Show a bar on a terminal.
-
-        Raises:
-            TrainingDivergedError: A loss is NaN or infinite.
-            UsageError: There is no training batch.
+        `loss_func` replaces `model.calculate_loss`; epochs count from 0.
         """
         self.model.train()
         if not is_first():  # every process draws its own dropout, by (seed, epoch, rank) alone
@@ -228,7 +202,7 @@ class LISATrainer(Trainer):
             parts = self.step(batch, loss_func or self.model.calculate_loss, where)
             totals = [total + part for total, part in zip(totals or [0.0] * len(parts), parts, strict=True)]
         if not n_batches:
-            raise UsageError("there is nothing to train on: no user has two training interactions or more")
+            raise UsageError("nothing to train on: no user has two training interactions or more")
         means = tuple(total / n_batches for total in totals)
         return means if len(means) > 1 else means[0]
 
@@ -261,8 +235,8 @@ class LISATrainer(Trainer):
     def _validate_and_record(self, valid_data: Any, epoch: int, show_progress: bool) -> tuple[float, str]:
         """Validate after `epoch` and update early stopping; the score and the log message."""
         started = perf_counter()
-        metrics = self.evaluate(valid_data, load_best_model=False, show_progress=show_progress)
-        score = calculate_valid_score(metrics, self.valid_metric)
+        metrics = self.evaluate(valid_data, load_best_model=False, show_progress=show_progress) or {}
+        score: float = calculate_valid_score(metrics, self.valid_metric)
         self.best_valid_score, self.cur_step, stopped, improved = early_stopping(
             score, self.best_valid_score, self.cur_step, self.stopping_step, self.valid_metric_bigger
         )
@@ -275,13 +249,13 @@ class LISATrainer(Trainer):
         best = "the best so far" if improved else f"best {self.best_valid_score:.4f}"
         figures = f"{perf_counter() - started:.2f} s, {self.valid_metric} {score:.4f}, {best}"
         message = set_color(f"epoch {epoch + 1} evaluating", "green") + f" [{figures}]\n{metric_rows(metrics)}"
-        if stopped:
+        if stopped and self.best_epoch is not None:
             message += f"\nstopped early, the best epoch is {self.best_epoch + 1}"
         return score, message
 
     def _add_to_curve(self, test_data: EvalLoader, epoch: int, show_progress: bool) -> str:
         """Evaluate the test set after `epoch`, for the record only; the log message."""
-        metrics = self.evaluate(test_data, load_best_model=False, show_progress=show_progress)
+        metrics = self.evaluate(test_data, load_best_model=False, show_progress=show_progress) or {}
         self.curve.append({"epoch": epoch + 1, **metrics})
         for name, value in metrics.items():
             self.tensorboard.add_scalar(f"Test/{name}", value, epoch)
