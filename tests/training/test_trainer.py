@@ -202,7 +202,7 @@ def test_recboles_own_data_set_and_loaders_give_the_same_metrics(tmp_path: Path)
 def test_several_processes_are_refused(tmp_path: Path) -> None:
     config = tiny_config(tmp_path)
     config["single_spec"], config["nproc"] = False, 2
-    with pytest.raises(UsageError, match="nproc=2: RecBole's way to several processes is not supported"):
+    with pytest.raises(UsageError, match="nproc=2: RecBole's processes are not supported"):
         tiny_trainer(config)
 
 
