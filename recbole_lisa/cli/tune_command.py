@@ -51,23 +51,21 @@ def main(arguments: Sequence[str]) -> int:
     fixed, config = _fixed(options, settings)
     check_validation(config)
     path = space_file(options.space, config["model"])
-    space = {key: domain for key, domain in read_space(path).items() if key not in fixed}
-    space = check_space(config, space, f"space '{path}'")
+    written = {key: domain for key, domain in read_space(path).items() if key not in fixed}
+    space = check_space(config, written, f"space '{path}'")
     if not space:
         raise UsageError(f"every key of the space '{path}' is set on the command line: nothing is left to search")
-    _check_resources(options, config)
     study = Study(
         fixed=fixed,
         space=space,
         default=defaults(config, space),
         search=options.search,
-        num_samples=_samples(options, space),
-        halving=_halving(options, config["epochs"]),
         seed=config["seed"],
         valid_metric=config["valid_metric"],
+        num_samples=_samples(options, space),
+        halving=_halving(options, config["epochs"]),
+        resources=_resources(options, config),
         folder=_folder(options, config),
-        cpus=options.cpus_per_trial,
-        gpus=options.gpus_per_trial,
     )
     return run_study(study, address=options.address, resume=options.resume)
 
@@ -97,16 +95,10 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]
 
 def _fixed(options: argparse.Namespace, settings: dict[str, str]) -> tuple[dict[str, Any], LISAConfig]:
     """What all trials share, with absolute paths, and the default configuration."""
-    model, dataset, protocol = options.model, options.dataset, options.protocol
+    names = {key: getattr(options, key) for key in ("model", "dataset", "protocol")}
     files = [str(Path(file).resolve()) for file in options.config_files]
-    config = LISAConfig(model, dataset, protocol=protocol, config_files=files, command_line=settings)
-    fixed: dict[str, Any] = {
-        "model": model,
-        "dataset": dataset,
-        "protocol": protocol,
-        "config_files": files,
-        **settings,
-    }
+    config = LISAConfig(**names, config_files=files, command_line=settings)
+    fixed: dict[str, Any] = {**names, "config_files": files, **settings}
     written = config.external_config_dict
     for key in _NOT_OF_A_SEARCH.keys() & written.keys():
         raise UsageError(f"'{key}' is no setting of a search: {_NOT_OF_A_SEARCH[key]}")
@@ -142,7 +134,7 @@ def _halving(options: argparse.Namespace, epochs: int) -> dict[str, Any] | None:
     return {"max_t": epochs + 1, "grace_period": grace, "reduction_factor": options.reduction_factor}
 
 
-def _check_resources(options: argparse.Namespace, config: LISAConfig) -> None:
+def _resources(options: argparse.Namespace, config: LISAConfig) -> tuple[float, float | None]:
     cpus, gpus = options.cpus_per_trial, options.gpus_per_trial
     if not cpus > 0:
         raise UsageError(f"--cpus_per_trial is {cpus:g}, it must be above 0")
@@ -150,6 +142,7 @@ def _check_resources(options: argparse.Namespace, config: LISAConfig) -> None:
         raise UsageError(f"--gpus_per_trial is {gpus:g}, it must be at least 0")
     if gpus and not config["use_gpu"]:
         raise UsageError(f"--gpus_per_trial is {gpus:g}, but use_gpu is False: leave one of them out")
+    return cpus, gpus if config["use_gpu"] else 0.0
 
 
 def _folder(options: argparse.Namespace, config: LISAConfig) -> Path:

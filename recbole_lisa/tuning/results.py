@@ -100,13 +100,12 @@ def results_table(document: Mapping[str, Any]) -> pd.DataFrame:
 
 def write_results(document: Mapping[str, Any], best: Mapping[str, Any], folder: Path, valid_metric: str) -> list[Path]:
     """Write all files of a search: `document` is results.json, `best` best.yaml. Returns the files."""
-    head = (
-        f"# Trial {document['best']['trial']} with {valid_metric} {document['best']['score']:.4f} on validation items"
-    )
+    trial = document["best"]
+    head = f"# Trial {trial['trial']} with {valid_metric} {trial['score']:.4f} on the validation items"
     texts = {
         "results.csv": results_table(document).to_csv(index=False),
         "results.json": json.dumps(document, indent=2) + "\n",
-        "best.yaml": f"{head}\n# {document['best']['command']}\n" + yaml.safe_dump(dict(best), sort_keys=False),
+        "best.yaml": f"{head}\n# {trial['command']}\n" + yaml.safe_dump(dict(best), sort_keys=False),
     }
     for name, text in texts.items():
         with atomic_writer(folder / name) as stream:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,24 +75,15 @@ def ray_session(address: str | None) -> Iterator[None]:
             signal.signal(signal.SIGTERM, handler)
 
 
-def default_gpus(gpus: float | None, *, use_gpu: bool = True) -> float:
-    """GPUs of one trial or run: `gpus`, or for None 1 where the cluster has one."""
+def check_resources(cpus: float, gpus: float | None) -> float:
+    """The GPUs of a trial, for None 1 where there is one; resources that no node has would wait for ever."""
     import ray
 
-    return gpus if gpus is not None else float(use_gpu and ray.cluster_resources().get("GPU", 0) >= 1)
-
-
-def check_resources(needs: Mapping[str, float]) -> None:
-    """Refuse resources that no node has: the work would wait for ever.
-
-    Args:
-        needs: The options that set cores and GPUs, in this order, with their values.
-    """
-    import ray
-
-    cpus, gpus = needs.values()
+    if gpus is None:
+        gpus = float(ray.cluster_resources().get("GPU", 0) >= 1)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
         sizes = "; ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes)
-        needed = " and ".join(f"{option} {value:g}" for option, value in needs.items())
+        needed = f"--cpus_per_trial {cpus:g} and --gpus_per_trial {gpus:g}"
         raise UsageError(f"{needed} fit on no node of Ray, which has {sizes}: write less")
+    return gpus

@@ -20,6 +20,7 @@ from recbole_lisa.config.schema import read_yaml
 from recbole_lisa.errors import UsageError, did_you_mean
 
 Settings = dict[str, Any]
+Check = Callable[[Settings], str | None]
 
 _RANGES = ("uniform", "log_uniform", "integers", "log_integers")
 _DRAW_STREAM = 3
@@ -49,8 +50,7 @@ class Domain:
     values: tuple[Any, ...]
 
     @property
-    def is_log(self) -> bool:
-        """Whether the range is uniform in the logarithm."""
+    def _is_log(self) -> bool:
         return self.kind.startswith("log_")
 
     @property
@@ -67,7 +67,7 @@ class Domain:
             return int(rng.integers(low, high + 1))
         half = 0.5 if self.is_integer else 0  # each end of log_integers is as likely as its neighbour
         drawn = rng.uniform(low, high)
-        if self.is_log:
+        if self._is_log:
             drawn = math.exp(rng.uniform(math.log(low - half), math.log(high + half)))
         return min(max(round(drawn) if self.is_integer else float(f"{drawn:.4g}"), low), high)
 
@@ -79,8 +79,8 @@ class Domain:
             return tune.choice(list(self.values))
         low, high = self.values
         if self.is_integer:
-            return (tune.lograndint if self.is_log else tune.randint)(low, high + 1)
-        return (tune.loguniform if self.is_log else tune.uniform)(float(low), float(high))
+            return (tune.lograndint if self._is_log else tune.randint)(low, high + 1)
+        return (tune.loguniform if self._is_log else tune.uniform)(float(low), float(high))
 
 
 def space_file(name: str | None, model: str) -> Path:
@@ -90,9 +90,9 @@ def space_file(name: str | None, model: str) -> Path:
     folder, stem = properties_path() / "tuning", model if name is None else name
     known = sorted(path.stem for path in folder.glob("*.yaml"))
     if stem not in known:
+        names = f"{', '.join(known)}.{did_you_mean(stem, known)}"
         raise UsageError(
-            f"--space is '{stem}': there is no such file, and no space of this name; write a yaml file or one of "
-            f"{', '.join(known)}.{did_you_mean(stem, known)}"
+            f"--space is '{stem}': no file and no space has this name; write a yaml file or one of {names}"
         )
     return folder / f"{stem}.yaml"
 
@@ -119,7 +119,7 @@ def check_space(config: LISAConfig, space: Mapping[str, Domain], origin: str) ->
             try:
                 config.checked({key: sum(values) / 2}, origin)
             except UsageError as error:
-                kind = "log_integers" if domain.is_log else "integers"
+                kind = "log_integers" if domain.kind.startswith("log_") else "integers"
                 raise UsageError(f"{error}: write {key}: {{{kind}: {list(domain.values)}}}") from error
     return checked
 
@@ -136,21 +136,12 @@ def defaults(config: LISAConfig, space: Mapping[str, Domain]) -> Settings:
 
 
 def planned(
-    candidates: Iterable[Settings],
-    default: Settings,
-    num_samples: int | None,
-    problem: Callable[[Settings], str | None],
+    candidates: Iterable[Settings], default: Settings, num_samples: int | None, problem: Check
 ) -> list[Settings]:
-    """The different settings of all trials of a random or a grid search; a larger `num_samples` extends the list.
+    """The different settings of all trials of a random or a grid search, `default` first.
 
-    Args:
-        candidates: From `draws` or `grid`.
-        default: Settings of trial 0; it counts as a trial.
-        num_samples: Number of trials; None for all candidates. A small space gives fewer.
-        problem: Returns why the model refuses a combination, or None. Refused combinations are left out.
-
-    Raises:
-        UsageError: The model refuses every combination.
+    None takes all candidates; a larger `num_samples` extends the list, a small space gives fewer. Combinations for
+    which `problem` returns a reason are left out; a UsageError when the model refuses all.
     """
     chosen, reason = [default], ""
     refused: list[Settings] = []
@@ -178,10 +169,8 @@ def grid(space: Mapping[str, Domain]) -> Iterator[Settings]:
     """Yield every combination of the choices; the last key changes fastest."""
     for key, domain in space.items():
         if domain.kind != "choice":
-            raise UsageError(
-                f"--search=grid needs choices, and {key} has the range {domain.kind}: {list(domain.values)}; write "
-                f"{key}: [...] in the space, or --search=random"
-            )
+            where = f"{key} has the range {domain.kind}: {list(domain.values)}"
+            raise UsageError(f"--search=grid needs choices, and {where}; write {key}: [...], or --search=random")
     for values in itertools.product(*(domain.values for domain in space.values())):
         yield dict(zip(space, values, strict=True))
 

@@ -19,14 +19,12 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer
 from recbole_lisa.training.evaluation import check_loader
 from recbole_lisa.tuning.results import Row, conclude, trial_row
-from recbole_lisa.tuning.session import check_resources, default_gpus, import_tune, ray_session
+from recbole_lisa.tuning.session import check_resources, import_tune, ray_session
 from recbole_lisa.tuning.space import Domain, Settings, draws, grid, planned
 from recbole_lisa.tuning.trial import PRUNING_EPOCH, RUN_TO_END, build_config, trainable
 
-FORMAT = "recbole-lisa search 2"
-MAX_FAILURES = 3
-"""How often Ray restarts a trial that failed, from its newest checkpoint."""
-
+_FORMAT = "recbole-lisa search 2"
+_RESTARTS = 3  # of a trial that failed, from its newest checkpoint
 _OTHER = "choose another --name or --storage"
 
 
@@ -38,19 +36,18 @@ class Study:
     space: dict[str, Domain]
     default: Settings  # trial 0
     search: str  # random | grid | optuna
-    num_samples: int | None  # None for a grid
-    halving: dict[str, Any] | None  # max_t (epochs), grace_period and reduction_factor of ASHA
     seed: int
     valid_metric: str
+    num_samples: int | None  # None for a grid
+    halving: dict[str, Any] | None  # max_t (epochs), grace_period and reduction_factor of ASHA
+    resources: tuple[float, float | None]  # cores and GPUs of a trial; None for 1 GPU where there is one
     folder: Path  # absolute
-    cpus: float = 1.0
-    gpus: float | None = None  # may be a fraction; None for 1 where there is one
 
     def identity(self) -> dict[str, Any]:
         """What a resumed search must have in common; the number of trials and their resources may change."""
         space = {key: [domain.kind, *domain.values] for key, domain in self.space.items()}
         identity = {
-            "format": FORMAT, **self.fixed, "space": space, "search": self.search, "asha": self.halving,
+            "format": _FORMAT, **self.fixed, "space": space, "search": self.search, "asha": self.halving,
             "seed": self.seed, "valid_metric": self.valid_metric,
         }  # fmt: skip
         return dict(json.loads(json.dumps(identity)))
@@ -77,12 +74,8 @@ class Study:
 def run_study(study: Study, *, address: str | None, resume: bool) -> int:
     """Run a search, or with `resume` the rest of it, on the cluster at `address`, and write its results.
 
-    Returns:
-        The exit status: 1 when a trial failed.
-
-    Raises:
-        UsageError: A package is missing, the folder is in use or of another search, or Ray, the resources or the data
-            do not fit; no trial has begun.
+    Returns the exit status, 1 when a trial failed. A UsageError leaves no trial behind: a package is missing, the
+    folder is in use or of another search, or Ray, the resources or the data do not fit.
     """
     import_tune()
     if study.search == "optuna" and find_spec("optuna") is None:
@@ -93,12 +86,11 @@ def run_study(study: Study, *, address: str | None, resume: bool) -> int:
     points = study.points()
     with _locked(study.folder), ray_session(address):
         _check_folder(study, resume=resume)
-        gpus = default_gpus(study.gpus, use_gpu=bool(build_config(study.fixed)["use_gpu"]))
-        check_resources({"--cpus_per_trial": study.cpus, "--gpus_per_trial": gpus})
+        gpus = check_resources(*study.resources)
         fixed = keep_data({**study.fixed, **({} if gpus else {"use_gpu": False})}, study.folder)
         with atomic_writer(study.folder / "search.json") as stream:
             stream.write(json.dumps(study.identity(), indent=2).encode() + b"\n")
-        rows = _run_trials(study, fixed, points, {"cpu": study.cpus, "gpu": gpus})
+        rows = _run_trials(study, fixed, points, {"cpu": study.resources[0], "gpu": gpus})
         return conclude(rows, study.fixed, study.folder, study.valid_metric)
 
 
@@ -154,7 +146,11 @@ def _searcher(study: Study, points: Sequence[Settings], rows: Sequence[Row]) -> 
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    known = [row for row in rows if row["score"] is not None]
+    ranges = {key: domain.values for key, domain in study.space.items() if domain.kind != "choice"}
+    known = [  # Optuna learns only from points of the space; the default may lie outside
+        row for row in rows if row["score"] is not None
+        and all(low <= row["settings"][key] <= high for key, (low, high) in ranges.items())
+    ]  # fmt: skip
     return OptunaSearch(
         points_to_evaluate=[row["settings"] for row in known] or list(points),
         evaluated_rewards=[row["score"] for row in known] or None,
@@ -171,7 +167,7 @@ def _run_config(study: Study, path: Path) -> Any:
     return tune.RunConfig(
         name=path.name,
         storage_path=str(path.parent),
-        failure_config=tune.FailureConfig(max_failures=MAX_FAILURES),
+        failure_config=tune.FailureConfig(max_failures=_RESTARTS),
         # Two, so that Ray's last snapshot never names a deleted one.
         checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
         callbacks=[_trial_lines(study.valid_metric, list(study.space))],

@@ -37,9 +37,10 @@ def test_defaults_are_short_trials_under_asha(started: Started, isolated_run_dir
     assert study.space["n_codewords"] == Domain("choice", (8, 16, 32, 64))
     assert study.default["n_codewords"] == 16
     assert study.folder == isolated_run_dir / "tuned" / "LISASoft-ml-100k-full_ranking"
-    assert (study.cpus, study.gpus, address, resume) == (1.0, None, None, False)
+    assert (study.resources, address, resume) == ((1.0, None), None, False)
     main([*ARGUMENTS, "--num_samples=9", "--cpus_per_trial=2"])
-    main([*ARGUMENTS, "--scheduler=none"])
+    main([*ARGUMENTS, "--scheduler=none", "--use_gpu=False"])
+    assert started[2][0].resources == (1.0, 0.0)
     assert started[1][0].identity() == study.identity() != started[2][0].identity()
 
 
@@ -60,7 +61,7 @@ def test_arguments_are_taken_and_paths_made_absolute(started: Started, isolated_
     assert study.fixed["config_files"] == [str(isolated_run_dir / "mine.yaml")]
     assert study.fixed["data_path"] == str(isolated_run_dir / "data")
     assert study.folder == isolated_run_dir / "kept" / "first"
-    assert (study.cpus, study.gpus, address, resume) == (2.0, 0.25, "auto", True)
+    assert (study.resources, address, resume) == ((2.0, 0.25), "auto", True)
     config = build_config({**study.fixed, "n_codewords": 8})
     assert [config[key] for key in ("n_layers", "learning_rate", "n_codewords", "epochs")] == [2, 0.02, 8, 12]
 

@@ -27,7 +27,7 @@ def study(**more: Any) -> Study:
     settings: dict[str, Any] = {
         "fixed": fixed, "space": {"n_codewords": Domain("choice", (8, 16))}, "default": {"n_codewords": 16},
         "search": "random", "num_samples": 3, "halving": None, "seed": 2020, "valid_metric": "NDCG@10",
-        "folder": Path("none"),
+        "folder": Path("none"), "resources": (1.0, None),
     }  # fmt: skip
     return Study(**{**settings, **more})
 
@@ -53,7 +53,7 @@ def test_folder_of_another_search_is_refused(tmp_path: Path, files: dict[str, st
 
 
 def test_same_search_may_have_more_trials_and_other_resources() -> None:
-    assert study(num_samples=9, cpus=2.0, gpus=1).identity() == study().identity()
+    assert study(num_samples=9, resources=(2.0, 1.0)).identity() == study().identity()
     for other in ({"seed": 1}, {"search": "optuna"}, {"halving": {"max_t": 6}}, {"valid_metric": "Hit@10"}):
         assert study(**other).identity() != study().identity()
     assert study().identity() == json.loads(json.dumps(study().identity()))
@@ -108,10 +108,12 @@ def test_resources_that_no_node_has_are_refused(monkeypatch: pytest.MonkeyPatch)
         {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
     ]
     monkeypatch.setattr("ray.nodes", lambda: nodes)
-    check_resources({"--cpus_per_trial": 4, "--gpus_per_trial": 0})
-    check_resources({"--cpus_per_trial": 2, "--gpus_per_trial": 0.25})
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 6.0, "GPU": 1.0})
+    assert check_resources(2, None) == 1
+    assert check_resources(4, 0) == 0
+    assert check_resources(2, 0.25) == 0.25
     with pytest.raises(UsageError) as caught:
-        check_resources({"--cpus_per_trial": 4, "--gpus_per_trial": 0.25})
+        check_resources(4, 0.25)
     assert str(caught.value) == (
         "--cpus_per_trial 4 and --gpus_per_trial 0.25 fit on no node of Ray, which has 4 cores and 0 GPUs; "
         "2 cores and 1 GPUs: write less"
