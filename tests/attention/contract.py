@@ -49,7 +49,7 @@ class AttentionContract:
             assert grad is not None, f"{name} has no gradient"
             assert torch.isfinite(grad).all(), f"gradient of {name} is not finite"
 
-    @pytest.mark.parametrize("length", [7, 33, 63])
+    @pytest.mark.parametrize("length", [7, 33, 127])
     def test_causality_by_perturbation(self, attention: Attention, length: int, request: pytest.FixtureRequest) -> None:
         only_causal(attention, request)
         x, valid = torch.randn(2, length, D), torch.ones(2, length, dtype=torch.bool)

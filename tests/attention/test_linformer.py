@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from recbole_lisa.attention import Linformer
-from tests.attention.contract import AttentionContract, D, ragged
+from tests.attention.contract import AttentionContract, D
 from tests.helpers import assert_close
 
 
@@ -22,16 +22,6 @@ def test_identity_projection_is_full_bidirectional_attention() -> None:
     query, key, value = attention.query(x), attention.key(x), attention.value(x)
     full = torch.softmax(query @ key.transpose(1, 2) / D**0.5, dim=-1) @ value
     assert_close(attention(x, torch.ones(2, 9, dtype=torch.bool)), attention.output(full))
-
-
-def test_a_padded_sequence_equals_the_shorter_one() -> None:
-    attention = Linformer(hidden_size=D, max_length=20).double().eval()
-    x, valid = torch.randn(3, 20, D, dtype=torch.float64), ragged(3, 20)
-    for i in range(3):
-        length = int(valid[i].sum())
-        assert_close(
-            attention(x, valid)[i : i + 1, :length], attention(x[i : i + 1, :length], valid[i : i + 1, :length])
-        )
 
 
 @pytest.mark.oracle

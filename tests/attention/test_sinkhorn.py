@@ -51,26 +51,6 @@ def test_one_bucket_whose_null_weighs_nothing_is_causal_attention() -> None:
     assert_close(out, masked_attention(attention, x, causal(length)))
 
 
-@pytest.mark.oracle
-@pytest.mark.parametrize("n_top_buckets", [1, 2])
-def test_one_bucket_is_causal_attention_with_copies_of_the_null(n_top_buckets: int) -> None:
-    size, length = 17, 13
-    attention = build(bucket_size=size, max_length=size, n_top_buckets=n_top_buckets)
-    with torch.no_grad():  # the columns of the nulls: the first is taken for sure, then the second is alone
-        attention.sort_weight.zero_()
-        attention.sort_weight[:, 0] = 1e6 * attention.key.weight[:, 0].repeat(2)
-    x = torch.randn(2, length, D, **DOUBLE)
-    x[:, 0] = torch.eye(D)[0] * 3
-    query, key, value = attention.query(x), attention.key(x), attention.value(x)
-    copies = size * n_top_buckets
-    key = torch.cat([attention.null_key.expand(2, copies, D), key], dim=1)
-    value = torch.cat([attention.null_value.expand(2, copies, D), value], dim=1)
-    allowed = torch.cat([torch.ones(length, copies, dtype=torch.bool), causal(length)], dim=1)
-    logits = (query @ key.transpose(1, 2) / math.sqrt(D)).masked_fill(~allowed, -torch.inf)
-    expected = attention.output(torch.softmax(logits, dim=-1) @ value)
-    assert_close(attention(x, torch.ones(2, length, dtype=torch.bool)), expected)
-
-
 def sort_to(attention: SinkhornAttention, x: Tensor, distance: int) -> Tensor:
     """Make each bucket certain to be sorted to the one `distance` before it, by a mark on the bucket's first item."""
     x = x.clone()
@@ -86,24 +66,15 @@ def sort_to(attention: SinkhornAttention, x: Tensor, distance: int) -> Tensor:
 
 
 @pytest.mark.oracle
-def test_sorted_to_the_previous_bucket_is_local_attention_with_one_bucket_back() -> None:
+@pytest.mark.parametrize("distance", [1, 2])
+def test_a_position_sees_its_own_bucket_and_the_one_it_is_sorted_to(distance: int) -> None:
     attention, length = build(), BUCKET * N_BUCKETS - 2
-    x = sort_to(attention, torch.randn(2, length, D, **DOUBLE), distance=1)
-    bucket = torch.arange(length) // BUCKET
-    allowed = causal(length) & (bucket.unsqueeze(1) - bucket <= 1)
-    out = attention(x, torch.ones(2, length, dtype=torch.bool))
-    assert_close(out[:, BUCKET:], masked_attention(attention, x, allowed)[:, BUCKET:])
-
-
-@pytest.mark.oracle
-def test_sorted_to_a_distant_bucket_sees_that_one_and_its_own() -> None:
-    attention, length = build(), BUCKET * N_BUCKETS
-    x = sort_to(attention, torch.randn(2, length, D, **DOUBLE), distance=2)
+    x = sort_to(attention, torch.randn(2, length, D, **DOUBLE), distance)
     bucket = torch.arange(length) // BUCKET
     back = bucket.unsqueeze(1) - bucket
-    allowed = causal(length) & ((back == 0) | (back == 2))
-    out = attention(x, torch.ones(2, length, dtype=torch.bool))
-    assert_close(out[:, 2 * BUCKET :], masked_attention(attention, x, allowed)[:, 2 * BUCKET :])
+    allowed = causal(length) & ((back == 0) | (back == distance))
+    out, start = attention(x, torch.ones(2, length, dtype=torch.bool)), distance * BUCKET
+    assert_close(out[:, start:], masked_attention(attention, x, allowed)[:, start:])
 
 
 @pytest.mark.oracle

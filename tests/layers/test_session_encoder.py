@@ -66,38 +66,24 @@ def row(view: ItemView, ids: Tensor) -> ItemView:
 
 @every_form
 @pytest.mark.parametrize("n_layers", [1, 2])
-def test_steps_equal_the_whole_history(form: str, n_layers: int) -> None:
+def test_steps_equal_the_whole_history_and_the_state_after_it(form: str, n_layers: int) -> None:
     encoder = Encoder(form, n_layers).double()
     view = encoder.view(torch.randn(U, D, dtype=torch.float64))
-    items, gaps = torch.randint(U, (3, 17)), torch.rand(3, 17)
-    valid = torch.ones(3, 17, dtype=torch.bool)
-    whole = unbounded(encoder, form, n_layers, 17).double().encode(Sequences(items, valid, gaps), view).hidden
+    lengths, items, gaps = torch.tensor([17, 1, 9]), torch.randint(U, (3, 17)), torch.rand(3, 17)
+    history = Sequences(items, torch.ones(3, 17, dtype=torch.bool), gaps)
+    whole = unbounded(encoder, form, n_layers, 17).double().encode(history, view).hidden
+    ragged = encoder.state_of(history._replace(valid=torch.arange(17) < lengths.unsqueeze(1)), view)
     state = encoder.init_state(3)
     for t in range(17):
         state = encoder.step(state, row(view, items[:, t]), gaps[:, t] if form == "time" else None)
         assert_close(state.hidden, whole[:, t])
-    assert state.length.tolist() == [17] * 3
-
-
-@every_form
-@pytest.mark.parametrize("n_layers", [1, 2])
-def test_starting_from_a_history_equals_its_steps(form: str, n_layers: int) -> None:
-    encoder = Encoder(form, n_layers).double()
-    view = encoder.view(torch.randn(U, D, dtype=torch.float64))
-    lengths, items, gaps = torch.tensor([17, 1, 9]), torch.randint(U, (3, 17)), torch.rand(3, 17)
-    valid = torch.arange(17) < lengths.unsqueeze(1)
-    started = encoder.state_of(Sequences(items, valid, gaps), view)
-    assert started.length.tolist() == lengths.tolist()
-    for n, length in enumerate(lengths.tolist()):
-        state = encoder.init_state(1)
-        for t in range(length):
-            gap = gaps[n : n + 1, t] if form == "time" else None
-            state = encoder.step(state, row(view, items[n : n + 1, t]), gap)
-        assert_close(started.hidden[n : n + 1], state.hidden)
-        for one, other in zip(started.layers, state.layers, strict=True):
-            for x, y in zip(one, other, strict=True):
+        for n in (lengths == t + 1).nonzero().flatten().tolist():
+            assert_close(ragged.hidden[n], state.hidden[n])
+            for x, y in zip(sum(ragged.layers, ()), sum(state.layers, ()), strict=True):
                 assert x.dtype == torch.float64
-                assert_close(x[n : n + 1], y)
+                assert_close(x[n], y[n])
+    assert state.length.tolist() == [17] * 3
+    assert ragged.length.tolist() == lengths.tolist()
 
 
 @pytest.mark.parametrize("stepped", [10, pytest.param(100_000, marks=pytest.mark.slow)])
@@ -161,15 +147,6 @@ def test_one_bidirectional_layer_keeps_its_state() -> None:
     items = torch.randint(U, (1, POSITIONS))
     history = Sequences(items, torch.ones_like(items, dtype=torch.bool))
     assert_close(advance(encoder, encoder.init_state(1), view, items).hidden, encoder.encode_last(history, view).hidden)
-
-
-def test_windows_longer_than_the_positions_are_refused() -> None:
-    encoder = Encoder("hard")
-    history = Sequences(torch.zeros(1, 7, dtype=torch.int64), torch.ones(1, 7, dtype=torch.bool))
-    view = encoder.view(torch.randn(U, D))
-    for encode in (encoder.encode, encoder.encode_last):
-        with pytest.raises(ValueError, match="sequence of 7 items, but the model has 6 positions"):
-            encode(history, view)
 
 
 def test_the_settings_build_the_encoder_again() -> None:

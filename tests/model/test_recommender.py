@@ -281,14 +281,6 @@ def test_time_decay_reads_the_gaps_in_units_of_the_data_set() -> None:
         model.full_sort_predict(without)
 
 
-@pytest.mark.parametrize("name", LISA_MODELS)
-def test_every_layer_has_codebooks_of_its_own(name: str) -> None:
-    model = build_model(name, n_layers=3)
-    books = [attention.codebook.codewords for attention in model.encoder.attentions]
-    assert len({id(book) for book in books}) == 3
-    assert model.codebook is model.encoder.attentions[0].codebook
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", LISA_MODELS)
 def test_every_layer_learns_in_both_supervisions(name: str, mode: str) -> None:
