@@ -28,9 +28,6 @@ BENCHMARKS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a benchmark, or with the first argument `paper` a table of the paper.
 
-    Args:
-        argv: Arguments after the program's name; by default those of the process.
-
     Returns:
         The exit status: 0, or after one line on stderr 1 (a correctness check failed) or 2 (a wrong argument).
     """

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from tqdm import tqdm
@@ -22,11 +23,10 @@ from benchmarks.options import add_list, add_machine, add_number, set_up_device
 from benchmarks.problem import Problem
 from benchmarks.report import Panel, Report, Table, by_length, compared, lines, megabytes, milliseconds, spread
 from benchmarks.rows import LISA_NAIVE, LISA_ONE_PRODUCT, LISA_ROWS, NAIVE, ROWS, SDPA, check_rows
-from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.errors import UsageError
 
 PARTS = ("sublayer", "core")
-WARM_UP = {"n": 20, "length": 32}
-"""Sizes of a first call, which loads libraries and compiles: too small to hide memory."""
+WARM_UP = {"n": 20, "length": 32}  # of a first call, which loads libraries and compiles: too small to hide memory
 
 
 def add_problem(parser: argparse.ArgumentParser, *, seconds: float) -> None:
@@ -34,7 +34,7 @@ def add_problem(parser: argparse.ArgumentParser, *, seconds: float) -> None:
     add = parser.add_argument
     add("--dtype", choices=("float32", "bfloat16", "float16", "float64"), default="float32", help="default float32")
     add("--backward", action="store_true", help="forward and backward, not forward alone")
-    add("--rows", nargs="+", metavar="ROW", help="only these rows (default: all)")
+    add("--rows", nargs="+", metavar="ROW", choices=ROWS, default=list(ROWS), help="only these rows (default: all)")
     add_number(parser, "decay", 0.0, "decay of LISA's histogram; 0 is the paper's")
     add_number(parser, "items", 3417, "items V, padding included; 3417 is ML-1M's number")
     add_number(parser, "row_seconds", seconds, "skip a row at a length where one call takes longer")
@@ -62,47 +62,26 @@ def run(options: argparse.Namespace) -> None:
     lengths = sorted(set(options.lengths))
     if lengths[-1] > options.tokens:
         raise UsageError(f"length {lengths[-1]} is more than --tokens={options.tokens}: one sequence must fit")
-    names = choose_rows(options.rows)
     problems = [problem_of(options, device, part, width) for width in options.widths for part in options.parts]
     for problem in problems:
-        check_rows(names, problem)
+        check_rows(options.rows, problem)
     report = Report(options, device)
     records: list[Record] = []
     document = {"tokens": options.tokens, "rows": records}
     for length in lengths:
         for problem in problems:
             one = replace(problem, length=length, n=options.tokens // length)
-            records += measure_rows(names, one, records, options.row_seconds, options.repeats)
+            records += measure_rows(options.rows, one, records, options.row_seconds, options.repeats)
         report.write(document, tables(records))
     report.finish(document, tables(records), plots(records))
-
-
-def choose_rows(chosen: Sequence[str] | None) -> list[str]:
-    """The chosen rows in the order of the tables; all without a choice.
-
-    Raises:
-        UsageError: A row is unknown.
-    """
-    for name in chosen or ():
-        if name not in ROWS:
-            raise UsageError(f"unknown row '{name}': known are {', '.join(ROWS)}.{did_you_mean(name, ROWS)}")
-    return [name for name in ROWS if not chosen or name in chosen]
 
 
 def measure_rows(
     names: Sequence[str], problem: Problem, earlier: Sequence[Record], seconds: float, repeats: int
 ) -> list[Record]:
-    """Measure rows at one length: first each alone, then all that fit in turns.
+    """Measure rows at one length: first each alone, then all that fit in turns; a record for each row.
 
-    Args:
-        names: Rows.
-        problem: Part, width, length and N.
-        earlier: Records at shorter lengths. A row that was skipped there is skipped here.
-        seconds: Limit of one call.
-        repeats: Samples of each row.
-
-    Returns:
-        A record for each row.
+    A row that was skipped in a record of a shorter length (`earlier`) is skipped here.
     """
     where = {"part": problem.part, "width": problem.width, "length": problem.length, "n": problem.n}
     late = status_of(TimeLimitError(), seconds)
@@ -128,17 +107,11 @@ def measure_rows(
 
 
 def probe(name: str, problem: Problem, seconds: float, memory_mb: float | None = None) -> Record:
-    """Time and memory of the first call of a row; on the CPU in a fresh process with limits.
-
-    Returns:
-        status, and if the call ended: seconds, extra_mb, held_mb (inputs and parameters) and output_mb.
-    """
+    """Status, seconds and memory of the first call of a row; on the CPU in a fresh process with limits."""
     arguments = (name, problem, torch.get_num_threads(), memory_mb or free_memory_mb())
+    call = probe_here if problem.device.type == "cuda" else partial(in_fresh_process, probe_here, seconds=seconds)
     try:
-        if problem.device.type == "cuda":
-            record = probe_here(*arguments)
-        else:
-            record = in_fresh_process(probe_here, *arguments, seconds=seconds)
+        record = call(*arguments)
         if record["seconds"] > seconds:
             raise TimeLimitError
     except Exception as error:
@@ -147,7 +120,7 @@ def probe(name: str, problem: Problem, seconds: float, memory_mb: float | None =
 
 
 def probe_here(name: str, problem: Problem, threads: int, memory_mb: float) -> Record:
-    """Build a row and call it once in this process; see `probe`."""
+    """Build a row and call it once: seconds, extra_mb, held_mb (inputs and parameters) and output_mb."""
     torch.set_num_threads(threads)
     build = ROWS[name].build
     build(replace(problem, **WARM_UP))()
@@ -172,11 +145,9 @@ def tables(records: Sequence[Record]) -> list[Table]:
     for what, group in _groups(records).items():
         title = f"Time of {what}: ms, median [fastest, slowest] (samples)"
         result.append(by_length(title, group, lambda r: f"{spread(r)} ({r['samples']})"))
-        title = f"Peak memory of {what}: MB above inputs and parameters (of these without the output)"
+        title = f"Peak memory of {what}: MB above inputs and parameters, which include the output of"
         result.append(
-            by_length(
-                title, group, lambda r: f"{megabytes(r['extra_mb'])} ({megabytes(r['extra_mb'] - r['output_mb'])})"
-            )
+            by_length(f"{title} {group[0].get('output_mb', 0):g} MB", group, lambda r: megabytes(r["extra_mb"]))
         )
         for reference in (SDPA, NAIVE, LISA_NAIVE, LISA_ONE_PRODUCT):
             rows = [r for r in group if r["row"] in (reference, *LISA_ROWS) or not reference.startswith("LISA")]
@@ -186,13 +157,8 @@ def tables(records: Sequence[Record]) -> list[Table]:
 
 
 def plots(records: Sequence[Record]) -> dict[str, list[Panel]]:
-    """Time, memory, and the speed against SDPA, over the length."""
-    figures: dict[str, list[Panel]] = {"time": [], "memory": [], "speedup": []}
-    for what, group in _groups(records).items():
-        figures["time"].append(Panel(what, "length L", "ms", lines(group, lambda r: r["median"] * 1e3)))
-        memory = lines(group, lambda r: max(r["extra_mb"], 0.1))
-        figures["memory"].append(Panel(what, "length L", "MB above inputs and parameters", memory))
-        base = {r["length"]: r["median"] for r in group if r["row"] == SDPA and r["status"] == "ok"}
-        speed = lines([r for r in group if r["length"] in base], lambda r, base=base: base[r["length"]] / r["median"])
-        figures["speedup"].append(Panel(what, "length L", f"times as fast as {SDPA}", speed))
-    return figures
+    """Time and memory over the length."""
+    groups = _groups(records).items()
+    time = [Panel(what, "length L", "ms", lines(group, lambda r: r["median"] * 1e3)) for what, group in groups]
+    memory = [Panel(what, "length L", "MB", lines(group, lambda r: max(r["extra_mb"], 0.1))) for what, group in groups]
+    return {"time": time, "memory": memory}

@@ -4,9 +4,10 @@ import argparse
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
 
 import torch
+from recbole.data.dataset import SequentialDataset
 
 from benchmarks.measure import Peak, Record, free_memory_mb, in_fresh_process, limit_memory, peak_of_call, status_of
 from benchmarks.options import add_list, add_machine, add_number, set_up_device
@@ -14,8 +15,6 @@ from benchmarks.report import Panel, Report, by_length, lines, megabytes
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
-
-Prepare = Callable[[], object]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,83 +29,66 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run `python -m benchmarks data`."""
     report = Report(options, set_up_device(options))
-    settings = {} if options.data_path is None else {"data_path": options.data_path}
-    windows_of(options.dataset, settings, min(options.lengths))()  # a wrong name stops here
+    source = (options.dataset, options.data_path)
+    windows(config_of("LISASoft", *source, min(options.lengths)))  # a wrong name stops here
     records: list[Record] = []
     for length in sorted(set(options.lengths)):
-        arguments = (options.dataset, settings, length)
-        records += measure(arguments, records, repeats=options.repeats, seconds=options.row_seconds)
-    time = by_length(
-        "Preparing: s, median [fastest, slowest]; L is MAX_ITEM_LIST_LENGTH",
-        records,
-        lambda r: f"{r['median']:.2f} [{r['low']:.2f}, {r['high']:.2f}]",
-    )
+        records += measure(source, length, records, repeats=options.repeats, seconds=options.row_seconds)
+    title = "Preparing: s, median [fastest, slowest]; L is MAX_ITEM_LIST_LENGTH"
+    time = by_length(title, records, lambda r: f"{r['median']:.2f} [{r['low']:.2f}, {r['high']:.2f}]")
     memory = by_length("Preparing: peak MB above the libraries", records, lambda r: megabytes(r["extra_mb"]))
-    title, label = "preparing the data set", "MAX_ITEM_LIST_LENGTH"
-    panels = [
-        Panel(title, label, "s", lines(records, lambda r: r["median"])),
-        Panel(title, label, "MB", lines(records, lambda r: r["extra_mb"] + 1e-3)),
-    ]
-    report.finish({"rows": records}, [time, memory], {"length": panels})
+    panel = Panel("preparing the data set", "MAX_ITEM_LIST_LENGTH", "s", lines(records, lambda r: r["median"]))
+    report.finish({"rows": records}, [time, memory], {"length": [panel]})
 
 
-def _config(model: str, dataset: str, settings: dict[str, Any], length: int) -> LISAConfig:
-    settings = {"MAX_ITEM_LIST_LENGTH": length, "show_progress": False, "use_gpu": False, **settings}
+def config_of(model: str, dataset: str, data_path: str | None, length: int) -> LISAConfig:
+    """The configuration of a run."""
+    settings = {"MAX_ITEM_LIST_LENGTH": length, "show_progress": False, "use_gpu": False}
+    settings |= {} if data_path is None else {"data_path": data_path}
     return LISAConfig(model, dataset, protocol="paper", config_dict=settings)
 
 
-def windows_of(dataset: str, settings: dict[str, Any], length: int) -> Prepare:
+def windows(config: LISAConfig) -> object:
     """Ours: from files to the loaders of all phases."""
-    config = _config("LISASoft", dataset, settings, length)
-    return lambda: create_loaders(config, create_dataset(config))
+    return create_loaders(config, create_dataset(config))
 
 
-def recbole_of(dataset: str, settings: dict[str, Any], length: int) -> Prepare:
+def prefixes(config: LISAConfig) -> object:
     """RecBole's: from files to the three augmented data sets, with the filters and columns of our settings."""
-    from recbole.data.dataset import SequentialDataset
-
-    config = _config("Transformer", dataset, settings, length)
-
-    def prepare() -> object:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of pandas, about RecBole's code
-            return SequentialDataset(config).build()
-
-    return prepare
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of pandas, about RecBole's code
+        return SequentialDataset(config).build()
 
 
-SIDES: dict[str, Callable[..., Prepare]] = {"WindowDataset": windows_of, "RecBole's SequentialDataset": recbole_of}
+SIDES: dict[str, tuple[str, Callable[[LISAConfig], object]]] = {
+    "WindowDataset": ("LISASoft", windows),
+    "RecBole's SequentialDataset": ("Transformer", prefixes),
+}
 
 
-def prepare_once(side: str, *arguments: Any) -> Peak:
+def prepare_once(side: str, dataset: str, data_path: str | None, length: int) -> Peak:
     """Time and memory of preparing, in a fresh process."""
     torch.set_num_threads(1)
     limit_memory(free_memory_mb())
-    return peak_of_call(SIDES[side](*arguments))
+    model, prepare = SIDES[side]
+    return peak_of_call(partial(prepare, config_of(model, dataset, data_path, length)))
 
 
 def measure(
-    arguments: tuple[str, dict[str, Any], int], earlier: Sequence[Record], *, repeats: int, seconds: float
+    source: tuple[str, str | None], length: int, earlier: Sequence[Record], *, repeats: int, seconds: float
 ) -> list[Record]:
-    """Prepare with each side in turns, every time in a fresh process.
+    """Prepare with each side in turns, every time in a fresh process; a record for each side.
 
-    Args:
-        arguments: Data set, settings and MAX_ITEM_LIST_LENGTH.
-        earlier: Records at shorter lengths. A side that failed there is not tried again.
-        repeats: Samples of each side.
-        seconds: Limit of one preparation.
-
-    Returns:
-        A record for each side.
+    A side that failed in a record of a shorter length (`earlier`) is not tried again.
     """
     failed = {record["row"]: record["status"] for record in earlier if record["status"] != "ok"}
-    records = {side: {"row": side, "length": arguments[2], "status": failed.get(side, "ok")} for side in SIDES}
+    records = {side: {"row": side, "length": length, "status": failed.get(side, "ok")} for side in SIDES}
     peaks: dict[str, list[Peak]] = {side: [] for side in SIDES}
     for _ in range(repeats):
         for side, record in records.items():
             if record["status"] == "ok":
                 try:
-                    peaks[side].append(in_fresh_process(prepare_once, side, *arguments, seconds=seconds))
+                    peaks[side].append(in_fresh_process(prepare_once, side, *source, length, seconds=seconds))
                 except Exception as error:
                     record["status"] = status_of(error, seconds)
     for side, record in records.items():

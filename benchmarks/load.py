@@ -14,9 +14,7 @@ HOSTILE = (
     *(b'{"histories": [["0"]], "k": 1e400}', b'{"histories": ' + b"[" * 500 + b"]" * 500 + b"}"),
 )
 """Bodies that the service must refuse."""
-TIMEOUT_SECONDS = 600
-MAX_SESSIONS = 20
-"""Sessions that a client keeps before it deletes the oldest."""
+MAX_SESSIONS = 20  # of a client, before it deletes the oldest
 
 
 class WrongAnswerError(RuntimeError):
@@ -24,14 +22,9 @@ class WrongAnswerError(RuntimeError):
 
 
 class Client:
-    """One caller with one connection and its own sessions, whose lengths it counts.
+    """One caller with one connection and its own sessions, whose lengths it counts; items are "0" to n_items - 1.
 
     `seconds` holds the times of each kind of request, `errors` one line for each wrong answer.
-
-    Args:
-        address: Host and port.
-        n_items: Items have the ids "0" to n_items - 1.
-        seed: Seed of all requests.
     """
 
     def __init__(self, address: str, n_items: int, seed: int) -> None:
@@ -39,7 +32,7 @@ class Client:
         self.seconds: dict[str, list[float]] = {}
         self.errors: list[str] = []
         self.lengths: dict[str, int] = {}
-        self._connection = http.client.HTTPConnection(address, timeout=TIMEOUT_SECONDS)
+        self._connection = http.client.HTTPConnection(address, timeout=600)
         self.kinds: dict[str, tuple[int, Callable[[], None]]] = {  # weight and request
             "recommend, 1 history": (25, lambda: self.recommend(1)),
             "recommend, 16 histories": (5, lambda: self.recommend(16)),
@@ -47,7 +40,6 @@ class Client:
             "session: update": (30, self.update),
             "session: recommend": (15, self.recommend_session),
             "session: describe": (6, self.describe),
-            "search, metrics": (6, self.watch),
             "hostile body": (5, self.hostile),
         }
 
@@ -109,17 +101,9 @@ class Client:
         self._check_length(session, answer)
 
     def describe(self) -> None:
-        """Read the histograms and the bytes of a session."""
+        """Read the histograms and the length of a session."""
         session = self._session()
         self._check_length(session, self._ask("GET", f"/sessions/{session}", None, 200))
-        content = self._request("GET", f"/sessions/{session}/bytes", None, 200)
-        _check(content.startswith(b"RLSES"), "a session", content)
-
-    def watch(self) -> None:
-        """Search for an id, and read the metrics."""
-        (item,) = self._items(1)
-        _check(item in self._ask("GET", f"/items?query={item}&limit=1", None, 200)["items"], item, "")
-        _check(b"process_resident_memory_bytes" in self._request("GET", "/metrics", None, 200), "metrics", "")
 
     def hostile(self) -> None:
         """Send a body that must be refused."""

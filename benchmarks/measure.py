@@ -18,13 +18,10 @@ import torch
 
 from recbole_lisa.environment import give_back_freed_memory, peak_memory_mb
 
-SAMPLE_SECONDS = 0.1
-"""Least duration of a sample. Short calls are repeated inside it, so that the clock and the launch cost little."""
+SAMPLE_SECONDS = 0.1  # least duration of a sample: short calls are repeated inside it
 MAX_CALLS_PER_SAMPLE = 2000
-SAMPLES_FRACTION = 0.2
-"""A row gets no more samples after this fraction of the time limit of one call."""
-START_SECONDS = 60
-"""Time for a fresh process to start and to build its inputs, added to the limit of its call."""
+SAMPLES_FRACTION = 0.2  # of the time limit of one call, for all samples of a row
+START_SECONDS = 60  # added to a limit, for a fresh process to start and to build its inputs
 CPU = torch.device("cpu")
 OUT_OF_MEMORY = "out of memory"
 Call = Callable[[], object]
@@ -94,9 +91,11 @@ def _warm_up(call: Call, device: torch.device, limit: float) -> tuple[Call, int]
     return call, max(1, min(MAX_CALLS_PER_SAMPLE, round(SAMPLE_SECONDS / seconds)))
 
 
-def time_calls(calls: Mapping[Name, Call], *, repeats: int) -> dict[Name, Record]:
-    """`time_in_turns` on the CPU for calls that exist; a call that fails raises a RuntimeError."""
-    records = time_in_turns({name: lambda call=call: call for name, call in calls.items()}, repeats=repeats)
+def time_calls(calls: Mapping[Name, Call], *, repeats: int, device: torch.device = CPU) -> dict[Name, Record]:
+    """`time_in_turns` for calls that exist; a call that fails raises a RuntimeError."""
+    records = time_in_turns(
+        {name: lambda call=call: call for name, call in calls.items()}, repeats=repeats, device=device
+    )
     for name, record in records.items():
         if record["status"] != "ok":
             raise RuntimeError(f"{name}: {record['status']}")
@@ -158,18 +157,10 @@ def limit_memory(extra_mb: float) -> None:
 
 
 def in_fresh_process(function: Callable[..., T], *args: Any, seconds: float | None = None) -> T:
-    """Call a function at the top of a module in its own process.
-
-    Args:
-        function: What to call.
-        *args: Values that can be pickled.
-        seconds: Limit of the call, to which START_SECONDS are added.
-
-    Returns:
-        What the function returns; an exception of the function is raised here.
+    """Call a function at the top of a module in its own process; what it raises is raised here.
 
     Raises:
-        TimeLimitError: The call ran past the limit.
+        TimeLimitError: The call ran past `seconds` and START_SECONDS.
         MemoryError: The process was killed: the system does so when memory is short.
     """
     methods = multiprocessing.get_all_start_methods()
@@ -178,16 +169,12 @@ def in_fresh_process(function: Callable[..., T], *args: Any, seconds: float | No
         context.set_forkserver_preload([function.__module__])
     limit = None if seconds is None else math.ceil(seconds + START_SECONDS)
     start = time.monotonic()
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    # The signal of the alarm ends the process.
+    alarm = {} if limit is None else {"initializer": signal.alarm, "initargs": (limit,)}
+    with ProcessPoolExecutor(1, mp_context=context, **alarm) as pool:
         try:
-            return pool.submit(_call_with_alarm, limit, function, *args).result()
+            return pool.submit(function, *args).result()
         except BrokenProcessPool as error:
             if limit is not None and time.monotonic() - start >= limit:
                 raise TimeLimitError from error
             raise MemoryError("the process was killed") from error
-
-
-def _call_with_alarm(seconds: int | None, function: Callable[..., T], *args: Any) -> T:
-    if seconds is not None:
-        signal.alarm(seconds)  # the signal ends this process
-    return function(*args)

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from benchmarks.attention import PARTS, add_problem, choose_rows, probe, problem_of
+from benchmarks.attention import PARTS, add_problem, probe, problem_of
 from benchmarks.measure import OUT_OF_MEMORY, Record
 from benchmarks.options import add_list, add_machine, add_number, set_up_device
 from benchmarks.problem import Problem
@@ -26,13 +26,12 @@ def run(options: argparse.Namespace) -> None:
     """Run `python -m benchmarks memory`."""
     device = set_up_device(options)
     problem = problem_of(options, device, options.part, options.width)
-    names = choose_rows(options.rows)
-    check_rows(names, problem)
+    check_rows(options.rows, problem)
     report = Report(options, device)
     records: list[Record] = []
     for length in sorted(set(options.lengths)):
         one = replace(problem, length=length)
-        records += measure_length(names, one, seconds=options.row_seconds, budget_mb=options.budget_mb)
+        records += measure_length(options.rows, one, seconds=options.row_seconds, budget_mb=options.budget_mb)
         report.write({"rows": records}, tables(records))
     one_sequence = lines(records, lambda record: record["peak_mb"] / record["n"])
     panel = Panel("peak memory", "length L", "MB for each sequence", one_sequence)
@@ -42,17 +41,8 @@ def run(options: argparse.Namespace) -> None:
 def measure_length(names: Sequence[str], problem: Problem, *, seconds: float, budget_mb: float) -> list[Record]:
     """Find the largest batch, a power of two, that all rows fit, and their peaks at it.
 
-    The batch is estimated from the peaks of one sequence, and halved until all rows fit. A row that does not fit even
-    one sequence is left out of the search.
-
-    Args:
-        names: Rows.
-        problem: One length.
-        seconds: Limit of one call.
-        budget_mb: Memory for inputs, parameters and the call together.
-
-    Returns:
-        A record for each row.
+    The batch is estimated from the peaks of one sequence, and halved until inputs, parameters and the call of every
+    row fit `budget_mb`. A row that does not fit even one sequence is left out of the search.
     """
 
     def measure(rows: Sequence[str], n: int) -> dict[str, Record]:

@@ -53,10 +53,8 @@ class Step(NamedTuple):
 def lisa_step(session: Session, *, cache_tables: bool) -> Step:
     """LISA-256: look up the codes of the new item, update the histogram and read it.
 
-    Args:
-        session: The users.
-        cache_tables: Compute the inner-product table and the projected codebooks once, as the paper does; False: the
-            module's own step, which computes them from its parameters each time.
+    With the cache, the inner-product table and the projected codebooks are computed once, as in the paper; the
+    module's own step computes them from its parameters each time.
     """
     torch.manual_seed(3)
     sizes = {"hidden_size": session.width, "n_codebooks": N_CODEBOOKS, "n_codewords": N_CODEWORDS}
@@ -81,10 +79,7 @@ def lisa_step(session: Session, *, cache_tables: bool) -> Step:
 
 
 def transformer_step(session: Session, *, cache: bool) -> Step:
-    """The Transformer: with cached keys and values, or with the vectors of the history alone.
-
-    With the cache, a step computes one new key and value, and one query over all.
-    """
+    """The Transformer: one new key, value and query with the cache, or the vectors of the history alone."""
     torch.manual_seed(3)
     module = FullAttention(hidden_size=session.width).to(session.device).eval()
     x, valid = session.vectors()
@@ -122,20 +117,14 @@ ROWS: dict[str, Callable[[Session], Step]] = {
 
 
 def check_steps(session: Session) -> None:
-    """Compare every step with the same attention computed from scratch.
-
-    Raises:
-        CheckError: One differs.
-    """
+    """Compare every step with the same attention computed from scratch; raises CheckError."""
     for name, build in ROWS.items():
         step = build(session)
         actual, expected = step.call(), step.from_scratch()
         error = float((actual - expected).abs().max() / expected.abs().max())
         if not error <= TOLERANCE:
-            raise CheckError(
-                f"the step of {name} is wrong, nothing was timed: it differs by {error:.2g} of the largest number from "
-                f"attention over the whole history of {session.length}, {TOLERANCE} is allowed"
-            )
+            wrong = f"it differs by {error:.2g} of the largest number from attention over the whole history"
+            raise CheckError(f"the step of {name} is wrong, nothing was timed: {wrong}, {TOLERANCE} is allowed")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

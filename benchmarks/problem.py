@@ -9,29 +9,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes and settings of one attention.
+    """Sizes and settings of one attention."""
 
-    Attributes:
-        part: sublayer (the models' modules with their projections, or LISA's tables) or core (the attention between).
-        width: D.
-        n: Sequences N.
-        length: Positions L.
-        dtype: Of inputs and parameters.
-        device: Where they are.
-        backward: Time the backward pass too.
-        decay: Of LISA's histogram.
-        n_items: V, items that the positions are drawn from.
-    """
-
-    part: str
-    width: int
+    part: str  # sublayer: the models' modules with their projections, or LISA's tables; core: the attention between
+    width: int  # D
     n: int = 1
     length: int = 1
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
     backward: bool = False
-    decay: float = 0.0
-    n_items: int = 3417
+    decay: float = 0.0  # of LISA's histogram
+    n_items: int = 3417  # V
 
     def normal(self, *shape: int, seed: int) -> Tensor:
         """Standard-normal tensor, the same for every dtype and device; a leaf if backward."""
@@ -51,7 +39,8 @@ class Case:
     """A row that is ready to run: its forward pass (N, L, D), and its inputs and parameters."""
 
     def __init__(self, problem: Problem, forward: Callable[[], Tensor], tensors: Sequence[Tensor]) -> None:
-        self.forward, self.tensors = forward, tensors
+        self.forward = forward
+        self.held_mb = sum(x.nbytes for x in tensors) / 2**20
         self.leaves = [x for x in tensors if x.requires_grad]
         shape = (problem.n, problem.length, problem.width)
         self.gradient = problem.normal(*shape, seed=9).detach() if problem.backward else None
@@ -63,8 +52,3 @@ class Case:
         if self.gradient is None:
             return [out]
         return [out, *torch.autograd.grad(out, self.leaves, self.gradient, allow_unused=True, materialize_grads=True)]
-
-    @property
-    def held_mb(self) -> float:
-        """MB of inputs and parameters."""
-        return sum(x.nbytes for x in self.tensors) / 2**20

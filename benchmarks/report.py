@@ -18,6 +18,11 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer, check_output
 
 
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """An aligned Markdown table."""
+    return tabulate(rows, columns, tablefmt="github", disable_numparse=True)
+
+
 class Table(NamedTuple):
     """A title and rows of text under column names."""
 
@@ -27,40 +32,22 @@ class Table(NamedTuple):
 
     def markdown(self) -> str:
         """Title and aligned Markdown table."""
-        body = tabulate(self.rows, self.columns, tablefmt="github", disable_numparse=True)
-        return f"{self.title}\n\n{body}\n"
+        return f"{self.title}\n\n{markdown(self.columns, self.rows)}\n"
 
 
 class Panel(NamedTuple):
-    """One plot.
-
-    Attributes:
-        title: Text above the axes.
-        x_label: Name and unit.
-        y_label: Name and unit.
-        series: Name of a line -> its points (x, y), or (x, y, low, high) with error bars.
-        log: Both axes are logarithmic, with a tick at every x.
-        levels: Name of a line -> y of a dotted horizontal line in its colour.
-    """
+    """One plot."""
 
     title: str
     x_label: str
     y_label: str
-    series: Mapping[str, Sequence[tuple[float, ...]]]
-    log: bool = True
-    levels: Mapping[str, float] = {}
+    series: Mapping[str, Sequence[tuple[float, ...]]]  # line -> points (x, y), or (x, y, low, high) with error bars
+    log: bool = True  # logarithmic axes with a tick at every x
+    levels: Mapping[str, float] = {}  # line -> y of a dotted horizontal line
 
 
 class Report:
-    """The heading, tables and files of one benchmark; prints the heading.
-
-    Args:
-        options: command, output and overwrite.
-        device: Where the benchmark runs.
-
-    Raises:
-        UsageError: The files cannot be written, or exist without --overwrite.
-    """
+    """The heading, tables and files of one benchmark; `options` has command, output and overwrite."""
 
     def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
         self.heading = heading(options.command, device)
@@ -69,23 +56,24 @@ class Report:
             check_output(f"{self.output}{ending}", overwrite=options.overwrite)
         print(self.heading)
 
-    def write(self, document: Record, tables: Sequence[Table]) -> None:
-        """Write the JSON file, which holds the document, and the Markdown file, over those of an earlier call."""
-        if self.output is not None:
-            write_text(Path(f"{self.output}.json"), json.dumps({"header": self.heading, **document}, indent=2) + "\n")
-            write_text(Path(f"{self.output}.md"), "\n".join([self.heading + "\n", *(t.markdown() for t in tables)]))
+    def write(
+        self, document: Record, tables: Sequence[Table], plots: Mapping[str, Sequence[Panel]] | None = None
+    ) -> None:
+        """Write the document as JSON, the tables as Markdown, and the plots, which are named by their file's end."""
+        if self.output is None:
+            return
+        text = [self.heading + "\n", *(table.markdown() for table in tables)]
+        for name, panels in (plots or {}).items():
+            plot = Path(f"{self.output}-{name}.png")
+            draw(panels, plot)
+            text.append(f"![{name}]({plot.name})\n")
+        write_text(Path(f"{self.output}.json"), json.dumps({"header": self.heading, **document}, indent=2) + "\n")
+        write_text(Path(f"{self.output}.md"), "\n".join(text))
 
     def finish(self, document: Record, tables: Sequence[Table], plots: Mapping[str, Sequence[Panel]]) -> None:
-        """Print the tables and write all files; a plot is named by the end of its file name."""
-        for table in tables:
-            print("\n" + table.markdown(), end="")
-        self.write(document, tables)
-        for name, panels in plots.items() if self.output is not None else ():
-            plot, page = Path(f"{self.output}-{name}.png"), Path(f"{self.output}.md")
-            draw(panels, plot)
-            write_text(page, f"{page.read_text(encoding='utf-8')}\n![{name}]({plot.name})\n")
-        if self.output is not None:
-            print(f"written: {self.output}.json, {self.output}.md")
+        """Print the tables and write all files."""
+        print("\n" + "\n".join(table.markdown() for table in tables), end="")
+        self.write(document, tables, plots)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -95,24 +83,15 @@ def write_text(path: Path, text: str) -> None:
 
 
 def draw(panels: Sequence[Panel], path: Path) -> None:
-    """Draw panels, two in a row, as a PNG file. A line has one colour in all panels; those of LISA are thicker.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
+    """Draw panels, one below the other, as a PNG file. A line has one colour in all panels; LISA's are thicker."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UsageError("plots need matplotlib: pip install 'recbole-lisa[bench]'") from error
     names = list(dict.fromkeys(name for panel in panels for name in panel.series))
-    n_rows, n_columns = -(-len(panels) // 2), min(2, len(panels))
-    figure = Figure(figsize=(5.5 * n_columns + 2, 4 * n_rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(n_rows, n_columns, squeeze=False).flatten()
-    for ax in axes[len(panels) :]:
-        ax.remove()
-    for panel, ax in zip(panels, axes, strict=False):
+    figure = Figure(figsize=(8, 4 * len(panels)), layout="constrained")
+    axes = figure.subplots(len(panels), squeeze=False).flatten()
+    for panel, ax in zip(panels, axes, strict=True):
         for name, points in panel.series.items():
             index, (x, y, *bounds) = names.index(name), zip(*points, strict=True)
             spread = [[abs(b - value) for b, value in zip(bound, y, strict=True)] for bound in bounds] or None
@@ -123,13 +102,12 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
                 ax.axhline(panel.levels[name], color=style["color"], linestyle=":", linewidth=0.8)
         ax.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         ax.grid(True, which="major", alpha=0.3)
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
         if panel.log:
             ax.set(xscale="log", yscale="log")
             ticks = sorted({point[0] for points in panel.series.values() for point in points})
             ax.set_xticks(ticks, labels=[f"{x:,.0f}" for x in ticks], rotation=30)
             ax.minorticks_off()
-    handles = {label: line for ax in axes for line, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, metadata={"Software": None})
 

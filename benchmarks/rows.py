@@ -29,22 +29,18 @@ LISA_NAIVE, LISA_ONE_PRODUCT = "LISA-128 naive", "LISA-128 naive, one product"
 LISA_ROWS = ("LISA-128", "LISA-128 soft", "LISA-256")
 NAIVE, SDPA = "Transformer naive", "Transformer SDPA"
 CHECK_SIZES = {"n": 2, "length": 67, "n_items": 50}
+# Largest difference from the reference, relative to the largest number of its tensor.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-"""Largest difference from the reference, relative to the largest number of its tensor."""
+# A tensor smaller than this, relative to the largest tensor, is compared with that one: it may be 0 exactly.
 SMALL_TENSOR = 5e-2
-"""A tensor smaller than this, relative to the largest tensor, is compared with that one: it may be 0 exactly."""
 Attend = Callable[..., Tensor]
 Build = Callable[[Problem], Case]
 
 
 def gathered(attend: Attend) -> Attend:
-    """Algorithm 1 with gathered operands: codes (N, L, B) and keys (N, L, B, W) of all positions exist at once.
+    """A formulation of `ops.lisa.naive` with the arguments of `lisa_attention_items`.
 
-    Args:
-        attend: A formulation of `ops.lisa.naive`.
-
-    Returns:
-        A function with the arguments of `lisa_attention_items`.
+    Codes (N, L, B) and keys (N, L, B, W) of all positions exist at once.
     """
 
     def call(
@@ -58,13 +54,9 @@ def gathered(attend: Attend) -> Attend:
 
 
 def lisa(problem: Problem, *, n_codewords: int, hard: bool = True, attend: Attend | None = None) -> Case:
-    """LISA with B = 8.
+    """LISA with B = 8: keys are codes, as in LISABase and LISAMini, or soft assignments, as in LISASoft.
 
-    Args:
-        problem: What it solves.
-        n_codewords: W.
-        hard: Keys are codes, as in LISABase and LISAMini; False: soft assignments, as in LISASoft.
-        attend: Function to call instead of the models' own.
+    `attend` replaces the models' own function.
     """
     items = problem.integers(problem.n_items, problem.n, problem.length, seed=1, low=1)  # (N, L)
     codes = problem.integers(n_codewords, problem.n_items, N_CODEBOOKS, seed=2).to(torch.uint8)  # (V, B)
@@ -191,10 +183,6 @@ ROWS: dict[str, Row] = {
 
 def check_rows(names: Iterable[str], problem: Problem) -> None:
     """Compare outputs, and with backward all gradients, with the float64 reference at a small odd length.
-
-    Args:
-        names: Rows; those without a reference pass.
-        problem: Its sizes are not used.
 
     Raises:
         CheckError: A tensor differs by more than TOLERANCE.

@@ -23,12 +23,9 @@ from benchmarks.report import Panel, Report, Table, milliseconds
 from benchmarks.serving import Sizes, add_model, build
 from recbole_lisa.serving.export import write_export
 
-SAMPLE_SECONDS = 1.0
-SETTLED = 0.2
-"""Fraction of the time after which memory must not grow: caches are full and all clients have their sessions."""
+SETTLED = 0.2  # fraction of the time after which memory must not grow: caches are full, all sessions exist
 ALLOWED_GROWTH_MB = 16.0
-Memory = list[tuple[float, float]]
-"""(seconds, MB resident) once a second."""
+Memory = list[tuple[float, float]]  # (seconds, MB resident) once a second
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,11 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run `python -m benchmarks service`; --threads are those of the service, 1 by default.
-
-    Raises:
-        CheckError: An answer was wrong, or the memory of the service grew.
-    """
+    """Run `python -m benchmarks service`; --threads are those of the service, 1 by default."""
     report = Report(options, set_up_device(options))
     sizes = Sizes(options.items, options.width, options.codebooks, options.codewords)
     arguments = [f"--threads={options.threads or 1}", *([f"--redis={options.redis}"] if options.redis else [])]
@@ -56,11 +49,14 @@ def run(options: argparse.Namespace) -> None:
             memory = put_under_load(clients, psutil.Process(process.pid), options.minutes * 60)
     records, errors = summary(clients), [error for client in clients for error in client.errors]
     growth = growth_of(memory)
+    document = {"requests": records, "errors": errors[:100], "memory": memory, "growth_mb": growth}
     points = [(seconds / 60, megabytes) for seconds, megabytes in memory]
     panel = Panel("memory of the service", "minutes", "MB resident", {"recbole-lisa serve": points}, log=False)
-    tables = [time_table(records, options.minutes * 60), memory_table(memory, growth, len(errors))]
-    document = {"requests": records, "errors": errors[:100], "memory": memory, "growth_mb": growth}
-    report.finish({"sizes": sizes._asdict(), **document}, tables, {"memory": [panel]})
+    values = [value for _, value in memory]
+    megabytes = [f"{value:.0f}" for value in (values[0], max(values), values[-1])]
+    columns = ["wrong answers", "MB at the start", "MB at most", "MB at the end", "growth in the last three fifths"]
+    service = Table("The service", columns, [[str(len(errors)), *megabytes, f"{growth:+.1f}"]])
+    report.finish(document, [time_table(records, options.minutes * 60), service], {"memory": [panel]})
     if errors:
         raise CheckError(f"{len(errors)} answers were wrong; the first: {errors[0]}")
     if growth > ALLOWED_GROWTH_MB:
@@ -69,11 +65,7 @@ def run(options: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def running_service(export: Path, arguments: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run `recbole-lisa serve`; yields the process, and host and port.
-
-    Raises:
-        CheckError: It does not start, or SIGTERM does not end it with status 0.
-    """
+    """Run `recbole-lisa serve`, which must end with status 0 after SIGTERM; yields the process, and host and port."""
     command = [sys.executable, "-m", "recbole_lisa", "serve", f"--export={export}", "--port=0", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -99,7 +91,7 @@ def put_under_load(clients: Sequence[Client], service: psutil.Process, seconds: 
         thread.start()
     while (passed := time.monotonic() - start) < seconds and service.is_running():
         memory.append((passed, service.memory_info().rss / 2**20))
-        time.sleep(min(SAMPLE_SECONDS, seconds))
+        time.sleep(min(1.0, seconds))
     end.set()
     for thread in threads:
         thread.join()
@@ -130,11 +122,3 @@ def time_table(records: Sequence[Record], seconds: float) -> Table:
     total = sum(record["requests"] for record in records)
     title = f"{total:,} requests in {seconds:,.0f} s, {total / seconds:,.1f} a second: ms as the clients measure them"
     return Table(title, ["kind", "requests", "median", "99th percentile", "slowest"], rows)
-
-
-def memory_table(memory: Memory, growth: float, errors: int) -> Table:
-    """Wrong answers, and the memory of the service."""
-    values = [value for _, value in memory]
-    row = [str(errors), f"{values[0]:.0f}", f"{max(values):.0f}", f"{values[-1]:.0f}", f"{growth:+.1f}"]
-    columns = ["wrong answers", "MB at the start", "MB at most", "MB at the end", "growth in the last three fifths, MB"]
-    return Table("The service", columns, [row])

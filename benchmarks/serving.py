@@ -22,10 +22,7 @@ from recbole_lisa.serving.bundle import encoder_weights
 from recbole_lisa.serving.ids import IdMap
 from recbole_lisa.serving.ranking import rank
 
-TOLERANCE = 1e-5
-"""Largest difference of a score from that of the reconstructed vectors, relative to the largest score."""
-WARM_UP_ITEMS = 1000
-"""Items of a first call, which loads libraries, before memory is measured."""
+TOLERANCE = 1e-5  # of a score against that of the reconstructed vectors, relative to the largest score
 
 
 class Sizes(NamedTuple):
@@ -70,8 +67,7 @@ def run(options: argparse.Namespace) -> None:
     update = partial(sessions.update, [str(i) for i in range(options.sessions)])
     batch = time_calls({"update": update, "to_bytes": sessions.to_bytes}, repeats=options.repeats)
     document = {"sizes": sizes._asdict(), "ranking": ranking, "steps": steps, "batch": batch}
-    tables = [ranking_table(ranking, sizes), step_table(steps), batch_table(batch, options.sessions)]
-    report.finish(document, tables, {})
+    report.finish(document, tables(ranking, steps, batch, options), {})
 
 
 def build(sizes: Sizes) -> Recommender:
@@ -81,8 +77,7 @@ def build(sizes: Sizes) -> Recommender:
     model = build_model("LISABase", catalogue=Catalogue(2), max_length=200, inner_size=sizes.width, **shape).eval()
     codes = torch.randint(sizes.n_codewords, (sizes.n_items, sizes.n_codebooks)).to(code_dtype(sizes.n_codewords))
     items = CodedItems(codes, Codebook(**shape).codewords.detach())
-    ids = IdMap.from_ids(map(str, range(sizes.n_items)))
-    weights = encoder_weights(model.encoder, items)
+    ids, weights = IdMap.from_ids(map(str, range(sizes.n_items))), encoder_weights(model.encoder, items)
     return Recommender(Bundle("LISABase", "random", model.encoder.settings(), weights, items, ids, 1.0))
 
 
@@ -98,18 +93,13 @@ def dense_best(table: Tensor, hidden: Tensor, k: int) -> Any:
 
 
 def check_ranking(recommender: Recommender, table: Tensor, hidden: Tensor, k: int) -> None:
-    """Compare the best items of packed codes with those of the reconstructed vectors.
-
-    Raises:
-        CheckError: They differ.
-    """
+    """Compare the best items of packed codes with those of the reconstructed vectors; raises CheckError."""
     actual, expected = rank(recommender.network.items.targets, hidden, k), dense_best(table, hidden, k)
     scores = (table[actual.ids] @ hidden.unsqueeze(2)).squeeze(2)
     error = max(float((x - expected.values).abs().max()) for x in (actual.scores, scores))
     if not error <= TOLERANCE * float(expected.values.abs().max()):
-        raise CheckError(
-            f"packed codes rank differently from their vectors, nothing was timed: scores differ by {error:.2g}"
-        )
+        wrong = "packed codes rank differently from their vectors, nothing was timed"
+        raise CheckError(f"{wrong}: scores differ by {error:.2g}")
 
 
 def measure_ranking(recommender: Recommender, sizes: Sizes, batches: list[int], repeats: int) -> list[Record]:
@@ -133,7 +123,7 @@ def measure_ranking(recommender: Recommender, sizes: Sizes, batches: list[int], 
 def memory_of(side: str, sizes: Sizes, n: int) -> float:
     """MB of the items and of one call for n histories, in a fresh process."""
     torch.set_num_threads(1)
-    few = torch.arange(min(max(WARM_UP_ITEMS, sizes.k), sizes.n_items))
+    few = torch.arange(min(max(1000, sizes.k), sizes.n_items))  # of a first call, which loads libraries
     recommender, hidden = build(sizes), torch.randn(n, sizes.width)
     if side == "dense":
         table = reconstructed(recommender)
@@ -162,33 +152,25 @@ def measure_steps(recommender: Recommender, lengths: list[int], repeats: int) ->
     return records
 
 
-def ranking_table(records: list[Record], sizes: Sizes) -> Table:
-    """Time and memory of both sides."""
-    title = (
-        f"The {sizes.k} best of {sizes.n_items:,} items, D = {sizes.width}, B = {sizes.n_codebooks}, W = "
-        f"{sizes.n_codewords}: ms, median [fastest, slowest], and MB of items and call"
-    )
-    rows = []
-    for r in records:
+def tables(
+    ranking: list[Record], steps: list[Record], batch: dict[str, Record], options: argparse.Namespace
+) -> list[Table]:
+    """Ranking, one more item of a session, and many sessions in one batch."""
+    time, rows = "ms, median [fastest, slowest]", []
+    for r in ranking:
         times = [spread(r["packed"]), spread(r["dense"]), f"{r['packed']['median'] / r['dense']['median']:.3f}"]
         memory = [megabytes(r["packed_mb"]), megabytes(r["dense_mb"]), f"{r['packed_mb'] / r['dense_mb']:.3f}"]
         rows.append([str(r["histories"]), *times, *memory])
-    sides = ["LISABase, packed codes: recommend()", "dense float32 table: matmul and topk", "packed / dense"]
-    return Table(title, ["histories", *sides, "MB packed", "MB dense", "packed / dense"], rows)
-
-
-def step_table(records: list[Record]) -> Table:
-    """Time of one more item, and the bytes between items."""
+    sizes = f"{options.items:,} items, D = {options.width}, B = {options.codebooks}, W = {options.codewords}"
+    columns = ["histories", "LISABase, packed codes: recommend()", "dense float32 table: matmul and topk", "ratio"]
+    title = f"The {options.k} best of {sizes}: {time}, and MB of items and call"
+    result = [Table(title, [*columns, "MB packed", "MB dense", "ratio"], rows)]
     rows = []
-    for r in records:
+    for r in steps:
         times = [spread(r["session"]), spread(r["cached"]), ratio(r["cached"]["median"] / r["session"]["median"])]
         rows.append([f"{r['length']:,}", *times, f"{r['session_bytes']:,}", f"{r['cached_bytes']:,}"])
-    sides = ["LISABase session: update()", "Transformer, keys and values cached: attention alone", "times as fast"]
-    columns = ["items in the history", *sides, "bytes of the session", "bytes of keys and values"]
-    return Table("One more item: ms, median [fastest, slowest]", columns, rows)
-
-
-def batch_table(times: dict[str, Record], n: int) -> Table:
-    """Sessions a second, many in one batch."""
-    rows = [[name, spread(time), f"{n / time['median']:,.0f}"] for name, time in times.items()]
-    return Table(f"{n:,} sessions in one batch", ["call", "ms, median [fastest, slowest]", "sessions a second"], rows)
+    columns = ["items in the history", "LISABase session: update()", "Transformer, cache: attention alone"]
+    result.append(Table(f"One more item: {time}", [*columns, "times as fast", "bytes", "bytes of the cache"], rows))
+    n = options.sessions
+    rows = [[name, spread(timing), f"{n / timing['median']:,.0f}"] for name, timing in batch.items()]
+    return [*result, Table(f"{n:,} sessions in one batch", ["call", time, "sessions a second"], rows)]

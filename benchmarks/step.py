@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.errors import CheckError
-from benchmarks.measure import CPU, Record, in_fresh_process, peak_of_call, time_in_turns
+from benchmarks.measure import CPU, Record, in_fresh_process, peak_of_call, time_calls
 from benchmarks.options import add_machine, add_number, set_up_device
 from benchmarks.report import Report, Table, megabytes, ratio
 from benchmarks.standin import Catalogue, build_model
@@ -26,8 +26,7 @@ from recbole_lisa.training.compilation import compile_encoder
 from recbole_lisa.training.step import DTYPES
 
 LISA_MODELS = ("LISASoft", "LISAMini", "LISABase")
-TOLERANCE = 1e-6
-"""Largest difference of the loss and of each gradient in float64, relative to the largest number of the tensor."""
+TOLERANCE = 1e-6  # of the loss and of each gradient in float64, relative to the largest number of the tensor
 Batch = dict[str, Tensor]
 
 
@@ -66,28 +65,16 @@ def run(options: argparse.Namespace) -> None:
 def measure_step(name: str, sizes: Sizes, *, repeats: int) -> Record:
     """Check both sides, time them in turns, and measure the memory of each on its own.
 
-    Args:
-        name: Model.
-        sizes: Sizes of the batch.
-        repeats: Timed samples of each side.
-
     Returns:
         model, time and MB of both sides, and ratio, ours to naive.
-
-    Raises:
-        CheckError: The two sides compute different losses or gradients.
-        RuntimeError: A step failed.
     """
     check_equal(name, sizes)
     row: Record = {"model": name}
     alone = peak_of_step if sizes.device.type == "cuda" else partial(in_fresh_process, peak_of_step)
     for side in SIDES:
         row[f"{side}_mb"] = alone(name, side, sizes)
-    builders = {side: partial(prepare_step, name, side, sizes) for side in SIDES}
-    row |= time_in_turns(builders, repeats=repeats, device=sizes.device)
-    for side in SIDES:
-        if row[side]["status"] != "ok":
-            raise RuntimeError(f"{name}, {side}: {row[side]['status']}")
+    calls = {side: prepare_step(name, side, sizes) for side in SIDES}
+    row |= time_calls(calls, repeats=repeats, device=sizes.device)
     row["ratio"] = row["ours"]["median"] / row["naive"]["median"]
     return row
 
@@ -106,28 +93,20 @@ def check_equal(name: str, sizes: Sizes) -> None:
     for expected, actual in zip(*results, strict=True):
         error = float((expected - actual).detach().abs().max())
         if not error <= TOLERANCE * float(expected.detach().abs().max()) + 1e-9:
-            raise CheckError(
-                f"the step of {name} is wrong, nothing was timed: its loss or a gradient differs from the naive one by "
-                f"{error:.2g}"
-            )
+            wrong = f"its loss or a gradient differs from the naive one by {error:.2g}"
+            raise CheckError(f"the step of {name} is wrong, nothing was timed: {wrong}")
 
 
 def peak_of_step(name: str, side: str, sizes: Sizes) -> float:
-    """MB that a step takes above model and batch; on the CPU, call it in a fresh process.
-
-    A step of one position goes before, so that code loaded at the first call does not count.
-    """
+    """MB that a step takes above model and batch; on the CPU, call it in a fresh process."""
     if sizes.device.type == "cpu":
         torch.set_num_threads(1)
-        prepare_step(name, side, Sizes(1, 1, sizes.n_items))()
+        prepare_step(name, side, Sizes(1, 1, sizes.n_items))()  # loads code, which must not count
     return peak_of_call(prepare_step(name, side, sizes), sizes.device).extra_mb
 
 
 def prepare_step(name: str, side: str, sizes: Sizes) -> Callable[[], object]:
-    """Model, batch and optimiser of one side; the result runs forward, backward and Adam.
-
-    Our side runs as in a training, with its mixed precision and compiled encoder. The naive side is float32.
-    """
+    """One side, ready to run forward, backward and Adam; only ours has mixed precision and a compiled encoder."""
     model = seeded_model(name, sizes)
     amp = sizes.amp if side == "ours" else "no"
     if side == "ours" and sizes.compiled:

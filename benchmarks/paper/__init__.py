@@ -14,17 +14,7 @@ TABLES = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what is missing of a table and write its page.
-
-    Args:
-        arguments: The name, its options, and settings of all runs.
-
-    Returns:
-        0, or 1 if a run failed.
-
-    Raises:
-        UsageError: An unknown name, row or option.
-    """
+    """Run what is missing of a table and write its page; 0, or 1 if a run failed."""
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
         print("usage: python -m benchmarks paper NAME [--help]\n")
@@ -32,5 +22,4 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if name not in TABLES:
         raise UsageError(f"unknown table '{name}': known are {', '.join(TABLES)}.{did_you_mean(name, TABLES)}")
-    status: int = import_module(f"{__name__}.{name}").main(arguments[1:])
-    return status
+    return int(import_module(f"{__name__}.{name}").main(arguments[1:]))

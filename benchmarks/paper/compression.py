@@ -7,7 +7,8 @@ from typing import Any
 
 from benchmarks.paper.rows import ROWS
 from benchmarks.paper.runs import Results, results_of
-from benchmarks.paper.study import Study, markdown
+from benchmarks.paper.study import Study
+from benchmarks.report import markdown
 from recbole_lisa.saved import bundle_of_checkpoint
 from recbole_lisa.serving.export import write_export
 
@@ -23,9 +24,7 @@ _COLUMNS = ("row", "items", "float32 bytes", "coded bytes", "ratio", "the paper"
 
 def main(arguments: Sequence[str]) -> int:
     """`python -m benchmarks paper compression --dataset=D`; one epoch by default, sizes do not depend on training."""
-    study = Study(
-        "compression", "Compression ratios of exported item tables.", {"model": "nothing: the rows are fixed"}
-    )
+    study = Study("compression", "Compression ratios of exported item tables.")
     study.parser.set_defaults(seeds=[1])
     study.parse(arguments)
     study.settings.setdefault("epochs", "1")

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.paper.rows import METRICS, ROWS, Row
 from benchmarks.paper.runs import Results, Run, results_of
-from benchmarks.paper.study import Study, cells, markdown
+from benchmarks.paper.study import Study, cells
+from benchmarks.report import markdown
 from recbole_lisa.saved import load_data_and_model
 from recbole_lisa.training.evaluation import evaluate
 
@@ -22,8 +24,7 @@ _START = "migrated.pth"
 
 def main(arguments: Sequence[str]) -> int:
     """`python -m benchmarks paper migration --dataset=D`."""
-    reserved = {"model": "nothing: the rows are fixed", "quantize_items": "nothing"}
-    study = Study("migration", "LISA-Base on the frozen codebooks of a vanilla Transformer.", reserved)
+    study = Study("migration", "LISA-Base on the frozen codebooks of a vanilla Transformer.", "quantize_items")
     study.parse(arguments)
     sources = study.runs_of({"LISA-Base": ROWS["LISA-Base"], SOURCE: Row("Transformer", {"quantize_items": True})})
     n_failed = study.run(sources)
@@ -35,13 +36,11 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if n_failed else 0
 
 
-def _migration(source: dict[str, object], folder: Path, settings: dict[str, str]) -> Run:
+def _migration(source: dict[str, Any], folder: Path, settings: dict[str, str]) -> Run:
     """`recbole-lisa migrate` for a finished run, trained further for as many epochs as the run by default."""
-    config = source["config"]
-    assert isinstance(config, dict)
-    epochs = settings.get("epochs", config["epochs"])
+    epochs = settings.get("epochs", source["config"]["epochs"])
     arguments = [f"--checkpoint={source['checkpoint']}", f"--output={_START}", f"--epochs={epochs}"]
-    return Run(MIGRATED, int(str(source["seed"])), arguments, folder, "migrate")
+    return Run(MIGRATED, source["seed"], arguments, folder, "migrate")
 
 
 def write_page(study: Study, results: Results, migrated: Sequence[Run]) -> None:

@@ -5,16 +5,15 @@ from collections.abc import Sequence
 
 from benchmarks.paper.rows import METRICS, ROWS, paper_figures
 from benchmarks.paper.runs import Results, results_of
-from benchmarks.paper.study import Study, cells, choose_rows, markdown, write_csv
-from benchmarks.report import Panel, draw
+from benchmarks.paper.study import Study, cells, write_csv
+from benchmarks.report import Panel, draw, markdown
 
 
 def main(arguments: Sequence[str]) -> int:
     """`python -m benchmarks paper ranking --dataset=D [--rows ...] [--seeds ...] [--key=value ...]`."""
-    study = Study("ranking", "The paper's ranking table.", {"model": "--rows"})
-    study.parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW", help=f"default {' '.join(ROWS)}")
-    rows = choose_rows(study.parse(arguments).rows, ROWS)
-    runs = study.runs_of(rows)
+    study = Study("ranking", "The paper's ranking table.")
+    study.parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS, help="default all")
+    runs = study.runs_of({name: ROWS[name] for name in study.parse(arguments).rows})
     n_failed = study.run(runs)
     write_page(study, results_of(runs))
     return 1 if n_failed else 0

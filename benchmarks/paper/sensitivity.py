@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from benchmarks.options import add_list
 from benchmarks.paper.rows import METRICS, Row
 from benchmarks.paper.runs import Results, results_of
-from benchmarks.paper.study import Study, cells, markdown, write_csv
-from benchmarks.report import Panel, draw
+from benchmarks.paper.study import Study, cells, write_csv
+from benchmarks.report import Panel, draw, markdown
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.schema import read_yaml
 
@@ -23,8 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     """`python -m benchmarks paper sensitivity --dataset=D`."""
     grid = read_yaml(properties_path() / "tuning" / "sensitivity.yaml")
     (n_codebooks,) = grid["n_codebooks"]
-    reserved = {"model": "--models", "n_codewords": "--codewords", "n_codebooks": f"nothing: it is {n_codebooks}"}
-    study = Study("sensitivity", "Ranking metrics over the number of codewords W.", reserved)
+    study = Study("sensitivity", "Ranking metrics over the number of codewords W.", "n_codewords", "n_codebooks")
     study.parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="default both")
     add_list(study.parser, "codewords", grid["n_codewords"], "W")
     options = study.parse(arguments)

@@ -6,40 +6,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from benchmarks.options import add_list, add_number
 from benchmarks.paper.rows import METRICS, Row
-from benchmarks.paper.runs import Results, Run, check_folders, run_missing
+from benchmarks.paper.runs import Results, Run, run_missing
 from benchmarks.report import write_text
 from recbole_lisa.cli.arguments import UsageParser, parse_settings
 from recbole_lisa.config.config import LISAConfig
-from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output
 
 MARK = "<!-- Below this line the page is written by hand; above it `python -m benchmarks paper ranking` writes. -->"
-_RESERVED = {
-    "seed": "--seeds",
-    "protocol": "nothing: it is the paper's",
-    "result_file": "--runs",
-    "checkpoint_dir": "--runs",
-    "codebook_plot": "nothing: runs would overwrite each other's plot",
-    "resume": "nothing: runs continue by themselves",
-    "show_progress": "nothing: each run writes a log",
-}
+RESERVED = {"seed", "protocol", "result_file", "checkpoint_dir", "codebook_plot", "resume", "show_progress", "model"}
 
 
 class Study:
-    """The runs and the page of one table.
+    """The runs and the page of one table; `reserved` are settings that the table chooses itself."""
 
-    Args:
-        name: ranking, sensitivity, migration or compression.
-        description: Text of --help.
-        reserved: Settings that the table chooses itself -> the option to use instead.
-    """
-
-    def __init__(self, name: str, description: str, reserved: Mapping[str, str]) -> None:
-        self.name, self.reserved = name, _RESERVED | dict(reserved)
+    def __init__(self, name: str, description: str, *reserved: str) -> None:
+        self.name, self.reserved = name, {*RESERVED, *reserved}
         self.parser = UsageParser(f"python -m benchmarks paper {name}", description)
         self.settings: dict[str, str] = {}
         add = self.parser.add_argument
@@ -53,17 +37,15 @@ class Study:
         add("--only_page", action="store_true", help="train nothing, write the page of the finished runs")
 
     def parse(self, arguments: Sequence[str]) -> Any:
-        """Read options and settings.
-
-        Raises:
-            UsageError: An argument is wrong.
-        """
+        """Read options and settings; raises UsageError."""
         self.options, settings = self.parser.parse_known_args(arguments)
         if len(set(self.options.seeds)) < len(self.options.seeds):
             raise UsageError(f"--seeds are {' '.join(map(str, self.options.seeds))}: name each one once")
         self.settings = parse_settings(settings)
-        for key in self.reserved.keys() & self.settings.keys():
-            raise UsageError(f"'--{key}' is no setting of all runs: use {self.reserved[key]}")
+        for key in self.reserved & self.settings.keys():
+            raise UsageError(
+                f"'--{key}' is chosen by the table: leave it out, and see --help for --seeds, --runs, --rows"
+            )
         return self.options
 
     @property
@@ -78,11 +60,7 @@ class Study:
         return [shlex.quote(f"--{key}={value}") for key, value in shown.items()]
 
     def runs_of(self, rows: Mapping[str, Row]) -> list[Run]:
-        """Check everything that can be checked before a training, and list the runs, seed by seed.
-
-        Raises:
-            UsageError: A setting is wrong, the page exists, or a folder holds another run.
-        """
+        """Check settings, page and folders, and list the runs, seed by seed; raises UsageError."""
         options = self.options
         check_output(self.page, overwrite=options.overwrite)
         for row in rows.values():
@@ -98,7 +76,8 @@ class Study:
             for seed in options.seeds
             for name, row in rows.items()
         ]
-        check_folders(runs)
+        for run in runs:
+            run.check_folder()
         return runs
 
     def run(self, runs: Sequence[Run]) -> int:
@@ -121,18 +100,6 @@ class Study:
         print(self.page)
 
 
-def choose_rows(names: Sequence[str], rows: Mapping[str, Row]) -> dict[str, Row]:
-    """The named rows, in the order of the names.
-
-    Raises:
-        UsageError: A name is unknown.
-    """
-    for name in names:
-        if name not in rows:
-            raise UsageError(f"unknown row '{name}': known are {', '.join(rows)}.{did_you_mean(name, rows)}")
-    return {name: rows[name] for name in names}
-
-
 def cells(tests: Sequence[Mapping[str, float]]) -> list[str]:
     """For each metric, the mean over the seeds, with the range if there are several."""
     texts = []
@@ -141,11 +108,6 @@ def cells(tests: Sequence[Mapping[str, float]]) -> list[str]:
         spread = f" [{max(values) - min(values):.4f}]" if len(values) > 1 else ""
         texts.append(f"{statistics.mean(values):.4f}{spread}" if values else "not run")
     return texts
-
-
-def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return tabulate(rows, columns, tablefmt="github", disable_numparse=True)
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

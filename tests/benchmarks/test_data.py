@@ -21,7 +21,7 @@ def test_sides_take_turns_and_one_that_does_not_fit_is_not_tried_again(monkeypat
     windows, recbole = data.SIDES
     calls = []
 
-    def process(function: object, side: str, dataset: str, settings: object, length: int, *, seconds: float) -> Peak:
+    def process(function: object, side: str, dataset: str, data_path: object, length: int, *, seconds: float) -> Peak:
         calls.append((side, length))
         if side == recbole and length > 5:
             raise MemoryError("full")
@@ -30,7 +30,7 @@ def test_sides_take_turns_and_one_that_does_not_fit_is_not_tried_again(monkeypat
     monkeypatch.setattr(data, "in_fresh_process", process)
     records: list[Record] = []
     for length in (5, 9, 12):
-        records += data.measure(("x", {}, length), records, repeats=2, seconds=1.0)
+        records += data.measure(("x", None), length, records, repeats=2, seconds=1.0)
     assert calls == [
         (windows, 5), (recbole, 5), (windows, 5), (recbole, 5),
         (windows, 9), (recbole, 9), (windows, 9),

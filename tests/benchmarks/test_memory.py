@@ -65,8 +65,3 @@ def test_the_command_measures_and_writes(tmp_path: Path, capsys: pytest.CaptureF
     assert max(peak.values()) <= 20
     assert peak[NAIVE] > 2 * peak[SDPA]
     assert f"| {SDPA}" in capsys.readouterr().out.split(f"How many times as much memory is taken by {NAIVE}")[1]
-
-
-def test_an_unknown_row_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["memory", "--rows", "transformer naive"]) == 2
-    assert "Did you mean 'Transformer naive'?" in capsys.readouterr().err

@@ -17,7 +17,7 @@ pytest.importorskip("matplotlib")
 
 
 def study(name: str, dataset: str, folder: Path, *settings: str) -> Study:
-    made = Study(name, "", {})
+    made = Study(name, "")
     made.parse(["-d", dataset, f"--output={folder}", *settings])
     return made
 

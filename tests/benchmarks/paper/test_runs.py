@@ -61,8 +61,8 @@ def test_rows_are_trained_once_and_a_changed_setting_needs_another_folder(
 def test_a_damaged_file_of_a_run_is_no_result(tmp_path: Path, file: str, text: str) -> None:
     run = run_of("Linear", tmp_path)
     run.folder.mkdir(parents=True)
-    run.arguments_file.write_text(json.dumps(run.arguments))
-    run.result_file.write_text(json.dumps({**made_up(1, 0.6), "checkpoint": "saved/x.pth"}))
+    (run.folder / "options.json").write_text(json.dumps(run.arguments))
+    (run.folder / "result.json").write_text(json.dumps({**made_up(1, 0.6), "checkpoint": "saved/x.pth"}))
     assert run.result() is not None
     (run.folder / file).write_text(text)
     assert run.result() is None
@@ -120,20 +120,18 @@ def test_an_interruption_stops_the_running_ones_and_starts_no_more(
     [
         (["rank"], "unknown table 'rank'"),
         (["sensitivty"], "Did you mean 'sensitivity'"),
-        (["ranking", "--rows", "LSH1", "-d", "ml-100k"], "Did you mean 'LSH-1'"),
-        (["ranking", "-d", "ml-100k", "--seed=3"], "use --seeds"),
+        (["ranking", "--rows", "LSH1", "-d", "ml-100k"], "invalid choice: 'LSH1'"),
+        (["ranking", "-d", "ml-100k", "--seed=3"], "'--seed' is chosen by the table: leave it out"),
         (["ranking", "-d", "ml-100k", "--epoch=3"], "Did you mean 'epochs'"),
         (["ranking", "-d", "ml-100k", "--parallel", "0"], "--parallel: must be a whole number"),
         (["ranking", "-d", "ml-100k", "--seeds", "1", "-1"], "must be a whole number from 1"),
         (["ranking", "-d", "ml-100k", "--seeds", "1", "2", "1"], "name each one once"),
-        (["ranking", "-d", "ml-100k", "--runs=/dev/null"], "'/dev/null/ml-100k/Transformer-1' cannot be written"),
-        (["ranking", "-d", "ml-100k", "--resume=auto"], "runs continue by themselves"),
-        (["ranking", "-d", "ml-100k", "--checkpoint_dir=saved"], "use --runs"),
+        (["ranking", "-d", "ml-100k", "--resume=auto"], "'--resume' is chosen by the table"),
         (["ranking"], "--dataset"),
-        (["sensitivity", "-d", "ml-100k", "--n_codewords=8"], "use --codewords"),
+        (["sensitivity", "-d", "ml-100k", "--n_codewords=8"], "'--n_codewords' is chosen by the table"),
         (["sensitivity", "-d", "ml-100k", "--codewords", "0"], "must be a whole number from 1"),
         (["migration", "-d", "ml-100k", "--epoch=3"], "Did you mean 'epochs'"),
-        (["compression", "-d", "ml-100k", "--model=LISASoft"], "the rows are fixed"),
+        (["compression", "-d", "ml-100k", "--model=LISASoft"], "'--model' is chosen by the table"),
     ],
 )
 def test_mistakes_stop_before_anything_runs(
