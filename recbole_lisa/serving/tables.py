@@ -1,17 +1,19 @@
-"""Tables of recommendations: csv, tsv and parquet, without pandas."""
+"""Tables of recommendations: csv, tsv and parquet."""
 
 import csv
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer, check_output
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
-COLUMNS = ("user_id", "rank", "item_id", "score")
+COLUMNS = {"user_id": "string", "rank": "int32", "item_id": "string", "score": "float64"}
 _BATCH_ROWS = 2**16
 
 
@@ -23,21 +25,13 @@ def check_table(path: Path, *, overwrite: bool) -> None:
     """
     if path.suffix not in (*SEPARATORS, ".parquet"):
         raise UsageError(f"'{path}' must end in .csv, .tsv or .parquet")
-    if path.suffix == ".parquet":
-        _pyarrow(path)
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise UsageError(f"'{path}' needs pyarrow: pip install 'recbole-lisa[parquet]', or use .csv")
     check_output(path, overwrite=overwrite)
 
 
-def _pyarrow(path: Path) -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UsageError(f"'{path}' needs pyarrow: pip install 'recbole-lisa[parquet]', or use .csv") from error
-    return pyarrow.parquet
-
-
 def read_ids(path: Path) -> list[str]:
-    """Read ids, one a line; empty lines count for nothing.
+    """Read ids, one a line, and skip empty lines.
 
     Raises:
         UsageError: The file cannot be read.
@@ -63,40 +57,32 @@ def write_recommendations(
         The number of rows written.
     """
     target, total = Path(path), 0
-    with atomic_writer(target) as stream:
-        if target.suffix == ".parquet":
-            return _write_parquet(stream, rows)
-        text = TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
-        writer = csv.writer(text, delimiter=SEPARATORS[target.suffix], lineterminator="\n")
-        writer.writerow(COLUMNS)
+    with atomic_writer(target) as stream, _writer(stream, target.suffix) as write:
+        batch: list[tuple[str, int, str, float]] = []
         for user, items, scores in rows:
-            ranked = enumerate(zip(items, scores, strict=True), start=1)
-            writer.writerows((user, rank, item, f"{score:.9g}") for rank, (item, score) in ranked)
+            batch += [(user, rank, *one) for rank, one in enumerate(zip(items, scores, strict=True), start=1)]
             total += len(items)
-        text.detach()
+            if len(batch) >= _BATCH_ROWS:
+                write(batch)
+                batch = []
+        write(batch)
     return total
 
 
-def _write_parquet(stream: Any, rows: Iterable[tuple[str, Sequence[str], Sequence[float]]]) -> int:
-    import pyarrow
-    import pyarrow.parquet
+@contextmanager
+def _writer(stream: BinaryIO, suffix: str) -> Iterator[Callable[[list[tuple[str, int, str, float]]], object]]:
+    """Write the header, and give a function that writes rows."""
+    if suffix == ".parquet":
+        import pyarrow
+        from pyarrow.parquet import ParquetWriter
 
-    types = [pyarrow.string(), pyarrow.int32(), pyarrow.string(), pyarrow.float64()]
-    schema = pyarrow.schema(list(zip(COLUMNS, types, strict=True)))
-    total, columns = 0, [[], [], [], []]  # type: tuple[int, list[list[Any]]]
-    with pyarrow.parquet.ParquetWriter(stream, schema) as writer:
-
-        def flush() -> None:
-            writer.write_table(pyarrow.table(dict(zip(COLUMNS, columns, strict=True)), schema=schema))
-            for column in columns:
-                column.clear()
-
-        for user, items, scores in rows:
-            new: tuple[list[Any], ...] = ([user] * len(items), [*range(1, len(items) + 1)], [*items], [*scores])
-            for column, values in zip(columns, new, strict=True):
-                column.extend(values)
-            total += len(items)
-            if len(columns[0]) >= _BATCH_ROWS:
-                flush()
-        flush()
-    return total
+        schema = pyarrow.schema({name: getattr(pyarrow, kind)() for name, kind in COLUMNS.items()})
+        with ParquetWriter(stream, schema) as parquet:
+            empty = [()] * len(COLUMNS)
+            yield lambda rows: parquet.write_table(pyarrow.table([*zip(*rows, strict=True)] or empty, schema=schema))
+        return
+    text = TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, delimiter=SEPARATORS[suffix], lineterminator="\n")
+    writer.writerow(COLUMNS)
+    yield lambda rows: writer.writerows((*row[:3], f"{row[3]:.9g}") for row in rows)
+    text.detach()

@@ -1,11 +1,7 @@
 """The service as an application of FastAPI, which makes the OpenAPI pages /docs and /openapi.json."""
 
-import base64
-import hashlib
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI
@@ -33,11 +29,11 @@ def build_app(
     threads: int = 1,
     hosts: frozenset[str] | None = None,
 ) -> FastAPI:
-    """Build the ASGI application.
+    """Build the ASGI application, which closes the store at its end.
 
     Args:
         recommender: The model.
-        store: The sessions; it is closed with the application.
+        store: The sessions.
         metrics: The metrics.
         limits: None takes those of `Limits`.
         threads: Threads of torch.
@@ -45,8 +41,7 @@ def build_app(
             browser here under a name of its own, and this check refuses it.
     """
     limits = limits or Limits()
-    page = (files("recbole_lisa.serving.http") / "page.html").read_text(encoding="utf-8")
-    service = Service(recommender, store, metrics, limits, threads, page, content_security_policy(page))
+    service = Service(recommender, store, metrics, limits, threads)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -72,15 +67,3 @@ def build_app(
     )
     app.include_router(service.router())
     return app
-
-
-def content_security_policy(page: str) -> str:
-    """A policy that allows a page its own inline script and style, and requests to this service."""
-    hashes = []
-    for tag in ("script", "style"):
-        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        hashes.append("'sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() + "'")
-    return (
-        f"default-src 'none'; script-src {hashes[0]}; style-src {hashes[1]}; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )

@@ -27,11 +27,6 @@ class _Job:
     lists: list[Recommendation] = field(default_factory=list)
     error: Exception | None = None
 
-    def key(self) -> tuple[object, ...]:
-        """Requests with equal keys share a batch; one with times or candidates has a batch of its own."""
-        alone = id(self) if self.body.times is not None or self.body.candidates is not None else None
-        return self.body.k, self.body.filter_seen, self.body.on_unknown == "raise", alone
-
 
 class ModelThread:
     """Runs calls of the model one after the other; requests for lists that wait together share a batch.
@@ -46,65 +41,51 @@ class ModelThread:
         self.recommender, self.most_waiting, self.waiting = recommender, most_waiting, 0
         # torch counts threads for each thread that calls it.
         self._executor = ThreadPoolExecutor(1, "model", initializer=functools.partial(torch.set_num_threads, threads))
+        self.close = self._executor.shutdown
         self._queue: deque[_Job] = deque()
 
-    async def run(self, call: Callable[[], Result]) -> Result:
-        """Wait for a call.
-
-        Raises:
-            RefusalError: 503, too many calls wait.
-        """
+    async def run(self, call: Callable[[], Result], job: _Job | None = None) -> Result:
+        """Wait for a call; status 503 where too many wait."""
         if self.waiting >= self.most_waiting:
             raise RefusalError(503, "busy", f"{self.waiting} requests wait for the model; try again")
         self.waiting += 1
+        if job is not None:
+            self._queue.append(job)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, call)
         finally:
             self.waiting -= 1
 
     async def recommend(self, body: Recommend) -> list[Recommendation]:
-        """Wait for lists for histories."""
+        """Wait for the lists of a request. One call answers all that wait; the others then find an empty queue."""
         job = _Job(body)
-
-        def work() -> None:
-            self._answer_queue()
-
-        self._queue.append(job)
-        await self.run(work)
+        await self.run(self._answer_queue, job)
         if job.error is not None:
             raise job.error
         return job.lists
 
-    def close(self) -> None:
-        """End the thread after the call that runs."""
-        self._executor.shutdown()
-
     def _answer_queue(self) -> None:
-        """Answer the waiting requests for lists; their own calls then find an empty queue."""
         groups: dict[tuple[object, ...], list[_Job]] = {}
         for _ in range(min(len(self._queue), MAX_TOGETHER)):
             job = self._queue.popleft()
-            groups.setdefault(job.key(), []).append(job)
-        for group in groups.values():
-            self._answer_group(group)
+            body = job.body
+            alone = None if body.times is None and body.candidates is None else id(job)
+            groups.setdefault((body.k, body.filter_seen, body.on_unknown == "raise", alone), []).append(job)
+        for jobs in groups.values():
+            self._answer(jobs)
 
-    def _answer_group(self, jobs: Sequence[_Job]) -> None:
-        body = jobs[0].body
+    def _answer(self, jobs: Sequence[_Job]) -> None:
+        """Answer requests with equal options."""
+        body, histories = jobs[0].body, [history for job in jobs for history in job.body.histories]
+        options = {"times": body.times, "filter_seen": body.filter_seen, "candidates": body.candidates}
+        policy = "raise" if body.on_unknown == "raise" else "skip"
         try:
-            lists = self.recommender.recommend(
-                [history for job in jobs for history in job.body.histories],
-                body.k,
-                times=body.times,
-                filter_seen=body.filter_seen,
-                candidates=body.candidates,
-                on_unknown="raise" if body.on_unknown == "raise" else "skip",
-            )
+            lists = self.recommender.recommend(histories, body.k, on_unknown=policy, **options)  # type: ignore[arg-type]  # the dict mixes types
         except Exception as error:
-            if len(jobs) == 1:
-                jobs[0].error = error
-            else:  # one of the requests is wrong
-                for job in jobs:
-                    self._answer_group([job])
+            jobs[0].error = error
+            for job in jobs if len(jobs) > 1 else ():  # one of them is wrong: answer each alone
+                job.error = None
+                self._answer([job])
             return
         for job in jobs:
             n = len(job.body.histories)

@@ -1,9 +1,12 @@
 """The routes: what each request asks of the model and of the store of sessions, and what goes back."""
 
+import base64
+import hashlib
 import random
 import secrets
 from asyncio import Lock, sleep
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -22,35 +25,26 @@ MAX_TRIES = 50
 """How often a change is computed again when other services write first."""
 N_LOCKS = 256
 Answer = dict[str, Any]
+PAGE = (files("recbole_lisa.serving.http") / "page.html").read_text(encoding="utf-8")
+_SCRIPT, _STYLE = (
+    base64.b64encode(hashlib.sha256(PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0].encode()).digest()).decode()
+    for tag in ("script", "style")
+)
+PAGE_POLICY = (
+    f"default-src 'none'; script-src 'sha256-{_SCRIPT}'; style-src 'sha256-{_STYLE}'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 SessionId = Annotated[str, Path(pattern=SESSION_ID)]
 
 
 class Service:
-    """One model over HTTP.
-
-    Args:
-        recommender: The model.
-        store: The sessions.
-        metrics: The metrics.
-        limits: Limits on requests.
-        threads: Threads of torch.
-        page: The demo, HTML.
-        page_policy: Its Content-Security-Policy.
-    """
+    """One model over HTTP; the arguments are those of `build_app`."""
 
     def __init__(
-        self,
-        recommender: Recommender,
-        store: SessionStore,
-        metrics: Metrics,
-        limits: Limits,
-        threads: int,
-        page: str,
-        page_policy: str,
+        self, recommender: Recommender, store: SessionStore, metrics: Metrics, limits: Limits, threads: int
     ) -> None:
         self.recommender, self.store, self.metrics, self.limits = recommender, store, metrics, limits
         self.model = ModelThread(recommender, limits.waiting, threads)
-        self._page = Response(page, 200, {"content-security-policy": page_policy}, "text/html")
         # Changes of one session take turns; two sessions may share a lock.
         self._locks = [Lock() for _ in range(N_LOCKS)]
         metrics.watch("waiting", "Requests that wait for the model or run on it.", lambda: self.model.waiting)
@@ -75,7 +69,7 @@ class Service:
 
     async def page(self) -> Response:
         """The demo."""
-        return self._page
+        return Response(PAGE, 200, {"content-security-policy": PAGE_POLICY}, "text/html")
 
     async def health(self) -> Response:
         """What is served, once the store of sessions answers."""

@@ -10,24 +10,18 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.files import Termination
 
 MAX_CONNECTIONS = 1000
-IDLE_SECONDS = 30
-MAX_HEAD_BYTES = 2**16
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a socket that listens: callers wait, and are not refused, until the service answers.
-
-    Args:
-        host: Name or address.
-        port: 0 takes a free port.
+    """Open a socket that listens (port 0: any free one). Callers wait, and are not refused, until the service answers.
 
     Raises:
         UsageError: The address cannot be used.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        # asyncio sends answers at once only on a socket with this protocol; else each waits some 40 ms.
         with contextlib.ExitStack() as stack:
+            # asyncio sends answers at once only on a socket with this protocol; else each waits some 40 ms.
             listening = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
@@ -35,9 +29,8 @@ def listen(host: str, port: int) -> socket.socket:
             stack.pop_all()
         return listening
     except OSError as error:
-        raise UsageError(
-            f"cannot listen on {host}, port {port}: {error.strerror}; choose another --port or --host"
-        ) from error
+        hint = "choose another --port or --host"
+        raise UsageError(f"cannot listen on {host}, port {port}: {error.strerror}; {hint}") from error
 
 
 def address_of(listening: socket.socket) -> str:
@@ -47,12 +40,7 @@ def address_of(listening: socket.socket) -> str:
 
 
 def server_of(app: Any, stop_seconds: int) -> uvicorn.Server:
-    """uvicorn with limits on what a caller may hold.
-
-    Args:
-        app: The service, an ASGI application.
-        stop_seconds: Seconds that requests may take to end after SIGTERM; later ones are cut off.
-    """
+    """uvicorn with limits on what a caller may hold; after SIGTERM, requests have stop_seconds to end."""
     config = uvicorn.Config(
         app,
         http="h11",  # the parser that limits the size of a head
@@ -64,21 +52,15 @@ def server_of(app: Any, stop_seconds: int) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         limit_concurrency=MAX_CONNECTIONS,
-        timeout_keep_alive=IDLE_SECONDS,
+        timeout_keep_alive=30,
         timeout_graceful_shutdown=stop_seconds,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        h11_max_incomplete_event_size=2**16,
     )
     return uvicorn.Server(config)
 
 
 def serve(app: Any, listening: socket.socket, *, stop_seconds: int) -> None:
-    """Answer requests until SIGTERM or Ctrl+C, and then those that have begun.
-
-    Args:
-        app: The service.
-        listening: From `listen`.
-        stop_seconds: See `server_of`.
-    """
+    """Answer requests until SIGTERM or Ctrl+C, and then those that have begun."""
     # uvicorn raises the signal again once it has ended.
     with listening, contextlib.suppress(KeyboardInterrupt, Termination):
         server_of(app, stop_seconds).run(sockets=[listening])

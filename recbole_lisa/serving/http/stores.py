@@ -87,18 +87,18 @@ class MemoryStore:
 
 
 class RedisStore:
-    """Sessions in Redis: they outlive the service, and several services can use them.
+    """Sessions in Redis: they outlive the service, and several services can use them. Methods as in `MemoryStore`.
 
     A session is one key with a time to live; its value is the session's bytes, which end in their checksum. Redis
     compares the checksum and writes in one script: of two services that change a session, one writes and the other
     reads again. A write counts once Redis has answered. No request is repeated: a write without an answer may have been
-    made, and a second one would count an item twice. The keys name the model, so sessions of another one are not found.
+    made, and a second one would count an item twice. The keys name the model.
 
     Args:
         url: redis://, rediss:// or unix://.
         fingerprint: Fingerprint of the model.
         seconds: Time to live after a session was last read or written.
-        timeout: Seconds to wait for an answer of Redis.
+        timeout: Seconds to wait for an answer of Redis; later, methods raise a RefusalError with status 503.
 
     Raises:
         UsageError: The client is not installed, the URL is wrong, or no Redis answers.
@@ -132,7 +132,7 @@ class RedisStore:
             raise UsageError(f"--redis: no answer from Redis: {error}") from error
 
     async def create(self, session: str, data: bytes) -> bool:
-        """See `MemoryStore`; every method raises a RefusalError (503) where Redis does not answer."""
+        """See `MemoryStore`."""
         async with self._answering():
             return bool(await self._redis.set(self._prefix + session, data, ex=self._seconds, nx=True))
 

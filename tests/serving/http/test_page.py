@@ -118,7 +118,7 @@ def test_items_are_found_picked_and_lead_to_recommendations_and_a_picture(browse
         session.update(first)
         page.wait_for("#history li", [first, "thing 21", "thing 2"])
         page.wait_for("#recommended button", session.recommend(10).items)
-        page.click("#clear", "Begin anew")
+        page.click("#clear", "Start again")
         page.wait_for("#history li", [])
         assert page.texts("#recommended li") == [] and not browser.find_element("id", "picture").is_displayed()
         assert page.texts("#error") == [""] and page.complaints() == []
