@@ -39,8 +39,7 @@ class LISAConfig(Config):
     data set file's settings for the model, our data set, model and overall files, RecBole's files.
 
     Attributes:
-        external_config_dict: The settings of the user, merged.
-        remarks: Lines for the log about settings without effect and settings that were chosen.
+        remarks: Lines for the log: settings without effect, and settings that were chosen for the user.
     """
 
     def __init__(
@@ -100,15 +99,12 @@ class LISAConfig(Config):
         model: str | type[Any] | None = None,
         config_dict: Mapping[str, Any] | None = None,
     ) -> "LISAConfig":
-        """Build the configuration of a saved run again.
+        """Build the configuration of a saved run again, see the constructor.
 
         Args:
             plain: What `plain` gave.
             model: The class, where it is not in the registry.
             config_dict: Settings that replace saved ones.
-
-        Raises:
-            UsageError: See the constructor.
         """
         settings = {key: value for key, value in plain.items() if key not in _DERIVED}
         if "amp" not in plain:
@@ -126,37 +122,27 @@ class LISAConfig(Config):
         return {key: plain(value) for key, value in self.final_config_dict.items()}
 
     def checked(self, settings: Mapping[str, Any], origin: str) -> dict[str, Any]:
-        """Check single settings of this model, without their effect on each other.
-
-        Args:
-            settings: Values, or texts of a command line, by key.
-            origin: Where they were written, for the message.
-
-        Returns:
-            The values to use, without model, dataset and protocol.
+        """The values to use for single settings, or texts of a command line, that were written at `origin`.
 
         Raises:
             UsageError: A key is unknown, or a type or a value is wrong.
         """
-        checked = {}
-        arguments = {"model": self.model, "dataset": self.dataset}
+        arguments = {"model": self.model, "dataset": self.dataset, "protocol": settings.get("protocol")}
         for name, value in settings.items():
             if name in arguments and value != arguments[name]:
                 raise UsageError(
                     f"{name} is '{value}' ({origin}) but '{arguments[name]}' was chosen: settings may repeat it, not "
                     f"change it; remove the key or choose '{value}'"
                 )
-            if name not in self._keys and name not in (*arguments, "protocol"):
-                hint = did_you_mean(str(name), [*self._keys, *arguments, "protocol"])
+            if name not in self._keys and name not in arguments:
+                hint = did_you_mean(str(name), [*self._keys, *arguments])
                 raise UsageError(f"unknown key {name!r} ({origin}).{hint}")
-            if name in self._keys and name not in (*arguments, "protocol"):
-                checked[name] = check_value(self._keys[name], value, origin)
-        return checked
+        rest = {name: value for name, value in settings.items() if name not in arguments}
+        return {name: check_value(self._keys[name], value, origin) for name, value in rest.items()}
 
     def _merged(self) -> dict[str, Any]:
         """All settings, complete and checked."""
-        external: dict[str, Any] = plain(self.external_config_dict)
-        settings = {**self.internal_config_dict}
+        external, settings = plain(self.external_config_dict), {**self.internal_config_dict}
         if external.get("loss_type", settings.get("loss_type")) == "CE":
             # Ours and RecBole's defaults hold negatives; only the user's own contradict CE.
             settings["train_neg_sample_args"] = None
@@ -172,9 +158,9 @@ class LISAConfig(Config):
         super()._set_default_parameters()
         if self.dataset == BUNDLED_DATASET and "data_path" in self.external_config_dict:
             # RecBole always takes its bundled copy; a file in the folder that the user names comes first.
-            named = Path(self.external_config_dict["data_path"]) / self.dataset
-            if (named / f"{self.dataset}.inter").is_file():
-                self.final_config_dict["data_path"] = str(named)
+            folder = Path(self.external_config_dict["data_path"]) / self.dataset
+            if (folder / f"{self.dataset}.inter").is_file():
+                self.final_config_dict["data_path"] = str(folder)
 
 
 def _sources(files: Any, config_dict: Any, command_line: Any) -> list[tuple[str, Mapping[str, Any]]]:
@@ -188,14 +174,10 @@ def _sources(files: Any, config_dict: Any, command_line: Any) -> list[tuple[str,
     return sources
 
 
-def _names(folder: Path) -> list[str]:
-    return sorted(path.stem for path in folder.glob("*.yaml"))
-
-
 def _packaged_files(model: type[Any], dataset: str, protocol: str) -> list[Path]:
     """Our files for this run, weakest first; a data set of the user has none."""
     root = properties_path()
-    protocols = _names(root / "protocol")
+    protocols = sorted(path.stem for path in (root / "protocol").glob("*.yaml"))
     if protocol not in protocols:
         hint = did_you_mean(protocol, protocols)
         raise UsageError(f"unknown protocol '{protocol}': known are {', '.join(protocols)}.{hint}")

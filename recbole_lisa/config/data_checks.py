@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from recbole_lisa.errors import UsageError
 
-_INTERVAL_KEYS = ("user_inter_num_interval", "item_inter_num_interval")
 PRESPLIT = (
     "benchmark_filename is not supported here: give one .inter file and set eval_args split. RecBole's own pipeline "
     "takes it: call recbole_lisa.register() and RecBole's functions"
@@ -36,11 +35,7 @@ class Interval:
 
 
 def parse_intervals(key: str, text: str | None) -> list[Interval]:
-    """Parse RecBole's interval notation, for example `[5,inf)` or `[2,4];(9,20]`.
-
-    Args:
-        key: The configuration key, for the message.
-        text: The notation; None means no restriction.
+    """Parse RecBole's notation of a key, such as `[5,inf)` or `[2,4];(9,20]`; None means no restriction.
 
     Raises:
         UsageError: The text is not such a notation.
@@ -62,8 +57,7 @@ def check_reading(settings: Mapping[str, Any]) -> None:
     """Check how the files are read and filtered.
 
     Raises:
-        UsageError: The encoding or a separator is invalid, an interval is malformed, `benchmark_filename` is set, or
-            `unload_col` is set beside `load_col`.
+        UsageError: A setting is wrong, is not supported, or contradicts another.
     """
     encoding = settings["encoding"]
     try:
@@ -73,12 +67,9 @@ def check_reading(settings: Mapping[str, Any]) -> None:
     for key in ("field_separator", "seq_separator"):
         if not settings[key]:
             raise UsageError(f"{key} is {settings[key]!r}, it must be at least one character")
-    for key in _INTERVAL_KEYS:
+    for key in ("user_inter_num_interval", "item_inter_num_interval"):
         parse_intervals(key, settings[key])
     if settings["benchmark_filename"] is not None:
         raise UsageError(PRESPLIT)
     if settings["unload_col"] and settings["load_col"]:
-        raise UsageError(
-            f"unload_col is {settings['unload_col']!r}, but load_col already says what to load, "
-            f"{settings['load_col']!r}: set load_col to ~ or leave unload_col out"
-        )
+        raise UsageError(f"unload_col and load_col ({settings['load_col']}) are both set: set one of them to ~")

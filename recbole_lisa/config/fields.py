@@ -1,11 +1,7 @@
 """The names of the columns that the loaders write and the models read."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-
-class _Lookup(Protocol):
-    def __getitem__(self, key: str, /) -> Any: ...
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ class FieldNames:
     time_gap_list: str
 
 
-def field_names(config: _Lookup) -> FieldNames:
+def field_names(config: Any) -> FieldNames:
     """Derive the column names from RecBole's keys of fields, suffixes and prefixes."""
     item, suffix, prefix = config["ITEM_ID_FIELD"], config["LIST_SUFFIX"], config["NEG_PREFIX"]
     target_list = f"target_id{suffix}"

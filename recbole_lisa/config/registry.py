@@ -10,16 +10,8 @@ _PACKAGE = "recbole_lisa.model.sequential_recommender"
 MODELS: dict[str, str] = {
     name: f"{_PACKAGE}.{name.lower()}:{name}"
     for name in (
-        "LISABase",
-        "LISASoft",
-        "LISAMini",
-        "Transformer",
-        "LinearTransformer",
-        "Linformer",
-        "Reformer",
-        "RoutingTransformer",
-        "SinkhornTransformer",
-        "ClusteredTransformer",
+        *("LISABase", "LISASoft", "LISAMini", "Transformer", "LinearTransformer", "Linformer", "Reformer"),
+        *("RoutingTransformer", "SinkhornTransformer", "ClusteredTransformer"),
     )
 }
 """Model name -> `module:Class`. A new model is one entry here, one module and one yaml file."""

@@ -21,9 +21,7 @@ from recbole_lisa.errors import UsageError, did_you_mean
 _DECLARATION = re.compile(r"^(?P<name>[A-Za-z_]\w*):.*?#\s*\((?P<types>[a-zA-Z ]+)\)\s*(?P<meaning>.*)$")
 _CHOICES = re.compile(r":\s*(\w+(?:\s*\|\s*\w+)+)\s*$")
 _BOUND = re.compile(r",\s*(?:(?P<relation>>=|>)\s*(?P<low>[\d.]+)|in (?P<interval>[\[(]\S+,\s*\S+[\])]))")
-_PYTHON_TYPES: dict[str, type] = {
-    "int": int, "float": float, "bool": bool, "str": str, "list": list, "dict": dict,
-}  # fmt: skip
+_PYTHON_TYPES = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 _NULLS = ("~", "null", "Null", "NULL", "None")
 
 
@@ -39,10 +37,6 @@ class YamlLoader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def construct_decimal(self, node: yaml.ScalarNode) -> int:
-        """Read digits as a decimal number."""
-        return int(self.construct_scalar(node))
-
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Refuse a mapping with a repeated key."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
@@ -52,7 +46,11 @@ class YamlLoader(yaml.SafeLoader):
         return node
 
 
-YamlLoader.add_constructor("tag:yaml.org,2002:int", YamlLoader.construct_decimal)
+def _decimal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(loader.construct_scalar(node))
+
+
+YamlLoader.add_constructor("tag:yaml.org,2002:int", _decimal)
 YamlLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?\d[\d_]*$"), list("-+0123456789"))
 YamlLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
@@ -97,7 +95,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def declared_keys(path: Path) -> dict[str, Key]:
-    """The keys of a yaml file of this package or of RecBole; a key without a comment accepts any value."""
+    """The keys of a yaml file of ours or of RecBole; a key without a comment accepts any value."""
     settings = read_yaml(path)
     keys = {name: Key(name) for name in settings}
     for declaration in filter(None, map(_DECLARATION.match, path.read_text(encoding="utf-8").splitlines())):
@@ -117,12 +115,7 @@ def check_value(key: Key, value: Any, origin: str) -> Any:
     """Turn what the user wrote into a value of the key's type.
 
     Text is read as yaml unless the key takes text. An int serves as a float, a number as text where only text is taken.
-    A number of numpy, a path and a tuple are taken as number, text and list.
-
-    Args:
-        key: The declared key.
-        value: Text of the command line, or a value of a file or a dict.
-        origin: Where it was written, for the message.
+    A number of numpy, a path and a tuple are taken as number, text and list. `origin` is where it was written.
 
     Raises:
         UsageError: The type is wrong or the value is not allowed.
@@ -159,7 +152,7 @@ def plain(value: Any) -> Any:
 
 def is_number(value: Any) -> bool:
     """Whether a value is an int or a float, and no bool."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) in (int, float)
 
 
 def _convert(key: Key, value: Any) -> Any:
@@ -193,17 +186,13 @@ def _has_type(key: Key, value: Any) -> bool:
 
 
 def _fits(number: float, bound: str) -> bool:
-    """Whether torch can compute with a number; infinity where the bound holds it."""
     largest = 2**63 - 1 if isinstance(number, int) else 1e30  # a step of Adam stays below the largest float32
     return abs(number) <= largest or (math.isinf(number) and "inf" in bound)
 
 
 def _within(number: float, bound: str) -> bool:
-    if not bound.startswith("in"):
+    if bound.startswith(">"):
         relation, least = bound.split()
-        return number >= float(least) if relation == ">=" else number > float(least)
-    interval = bound.removeprefix("in ")
-    low, high = (float(end) for end in interval[1:-1].split(","))
-    above = number >= low if interval[0] == "[" else number > low
-    below = number <= high if interval[-1] == "]" else number < high
-    return above and below
+        bound = f"in {'[' if relation == '>=' else '('}{least}, inf]"
+    low, high = (float(end) for end in bound[4:-1].split(","))
+    return low < number < high or (number == low and bound[3] == "[") or (number == high and bound[-1] == "]")

@@ -19,7 +19,6 @@ _REFUSED_METRICS = (
 )
 # These read item ids or the padding column from the score matrix, which a sampled evaluation does not have.
 _FULL_ONLY_METRICS = ("GAUC", "ShannonEntropy")
-_WITHOUT_CUTOFF = ("GAUC",)
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 # Keys of RecBole that change nothing about sequences in time order.
 _WITHOUT_EFFECT = (
@@ -57,9 +56,7 @@ _PARTS = {
 def completed(settings: Settings, external: Settings) -> dict[str, Any]:
     """The settings that depend on others: number types, negatives, the metric of the best epoch, parts of dicts.
 
-    Args:
-        settings: All settings.
-        external: The settings of the user.
+    `settings` are all, `external` those of the user.
 
     Raises:
         UsageError: Settings contradict each other, or a part of a dict is wrong.
@@ -100,13 +97,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def remarks(settings: Settings, external: Settings, defaults: Settings) -> list[str]:
-    """Lines for the log: settings of the user without effect, and what was chosen for the user.
-
-    Args:
-        settings: All settings, complete.
-        external: The settings of the user.
-        defaults: The settings under them.
-    """
+    """Lines for the log: settings of the user without effect, and what was chosen for the user."""
     without_effect = [key for key in _WITHOUT_EFFECT if key in external and external[key] != defaults.get(key)]
     lines = [f"no effect: {', '.join(f'{key}={external[key]!r}' for key in without_effect)}"] if without_effect else []
     if "," in str(settings["gpu_id"]):
@@ -117,11 +108,7 @@ def remarks(settings: Settings, external: Settings, defaults: Settings) -> list[
 
 
 def device_of(settings: Settings, external: Settings) -> torch.device:
-    """The device of a run, and a check of `nproc` against the GPUs and the batch.
-
-    Args:
-        settings: All settings.
-        external: The settings of the user; without `gpu_id` the GPU is the current one.
+    """The device of a run: without `gpu_id` of the user the current GPU. Checks `nproc` as well.
 
     Raises:
         UsageError: `gpu_id` is no GPU, there are fewer GPUs than processes, or a batch has fewer rows.
@@ -130,26 +117,20 @@ def device_of(settings: Settings, external: Settings) -> torch.device:
     if not all(part.isdecimal() for part in (first, *others) if part or others):
         raise UsageError(f"gpu_id is {settings['gpu_id']!r}, it must be the number of a GPU; use_gpu=False for the CPU")
     n_gpus = torch.cuda.device_count() if settings["use_gpu"] and torch.cuda.is_available() and first else 0
-    _check_processes(settings, "gpu_id" in external, n_gpus)
+    nproc, batch = settings["nproc"], settings["train_batch_size"]
+    if nproc > batch:
+        raise UsageError(f"nproc is {nproc}, but train_batch_size is {batch}: set nproc to {batch} or fewer")
     if not n_gpus:
         return torch.device("cpu")
+    if nproc > n_gpus:
+        raise UsageError(f"nproc is {nproc}, one GPU each: set it to {n_gpus} or fewer, or use_gpu to False")
     if "gpu_id" not in external:
         return torch.device("cuda")
+    if nproc > 1:
+        raise UsageError(f"nproc={nproc} takes the first {nproc} GPUs: choose by CUDA_VISIBLE_DEVICES, not by gpu_id")
     if int(first) >= n_gpus:
         raise UsageError(f"gpu_id is {first}, it must be a number from 0 to {n_gpus - 1}; use_gpu=False for the CPU")
     return torch.device("cuda", int(first))
-
-
-def _check_processes(settings: Settings, names_gpu: bool, n_gpus: int) -> None:
-    nproc, batch = settings["nproc"], settings["train_batch_size"]
-    if nproc == 1:
-        return
-    if n_gpus and names_gpu:
-        raise UsageError(f"nproc={nproc} takes the first {nproc} GPUs: choose by CUDA_VISIBLE_DEVICES, not by gpu_id")
-    if 0 < n_gpus < nproc:
-        raise UsageError(f"nproc is {nproc}, one GPU each: set it to {n_gpus} or fewer, or use_gpu to False")
-    if nproc > batch:
-        raise UsageError(f"nproc is {nproc}, but train_batch_size is {batch}: set nproc to {batch} or fewer")
 
 
 def _checked_parts(name: str, parts: Any) -> dict[str, Any]:
@@ -179,9 +160,9 @@ def checked_eval_args(eval_args: Any) -> dict[str, Any]:
 
 
 def _reported(settings: Settings) -> list[str]:
-    """Names of the values that are reported."""
+    """Names of the values that are reported; GAUC has no cutoff."""
     metrics, topk = _listed(settings["metrics"]), _listed(settings["topk"])
-    return [metric if _is_in(metric, _WITHOUT_CUTOFF) else f"{metric}@{k}" for metric in metrics for k in topk]
+    return [metric if _is_in(metric, ("GAUC",)) else f"{metric}@{k}" for metric in metrics for k in topk]
 
 
 def _listed(value: Any) -> list[Any]:
@@ -256,10 +237,7 @@ def checked_negatives(negatives: Any, loss: str) -> dict[str, Any] | None:
 
 
 def _mixed_precision(settings: Settings, external: Settings) -> dict[str, Any]:
-    """Make `amp` and RecBole's `enable_amp` and `enable_scaler` agree.
-
-    `enable_amp` alone is `amp: bf16`, with `enable_scaler` `amp: fp16`.
-    """
+    """Make `amp` and RecBole's keys agree: `enable_amp` alone is bf16, with `enable_scaler` fp16."""
     enabled, scaled = bool(settings["enable_amp"]), bool(settings["enable_scaler"])
     if scaled and not enabled and "amp" not in external:
         raise UsageError("enable_scaler is True, but only fp16 needs a scaled loss: set amp to fp16 instead")

@@ -24,12 +24,10 @@ _NEGATIVES_STREAM = 3
 class AllPositionsDataset(WindowDataset):
     """A `WindowDataset` for RecBole's `data_preparation`, loaders and `Trainer`; `config` is RecBole's.
 
-    A row of the training part is a window with a target and its negatives at every position, a row of another part one
-    held-out item after its history. Rows are cut for a batch: memory does not grow with `MAX_ITEM_LIST_LENGTH`.
-
-    Differences from the loaders of this package: a batch mixes windows of all lengths; sampled evaluation (`uniN`)
-    draws new negatives each time, which may be in the history; with `sample_num` R > 1 RecBole repeats every row R
-    times, which costs time and changes nothing.
+    A training row is a window with a target and its negatives at every position, another row one held-out item after
+    its history. Rows are cut for a batch: memory does not grow with `MAX_ITEM_LIST_LENGTH`. Unlike in the loaders of
+    this package, a batch mixes windows of all lengths, sampled evaluation (`uniN`) draws new negatives each time, also
+    from the history, and with `sample_num` R > 1 RecBole repeats every row R times, which changes nothing.
     """
 
     def build(self) -> list[WindowDataset]:

@@ -54,10 +54,9 @@ def register(dataset: type[Any] | None = None) -> None:
     _change(Config, "_load_internal_config_dict", _read_our_defaults)
     _change(Trainer, "evaluate", _evaluate_best)
     _change(Trainer, "resume_checkpoint", _resume_ours)
-    modules = [importlib.import_module(name) for name in ("recbole.quick_start", "recbole.quick_start.quick_start")]
-    load = functools.partial(_load_data_and_model, modules[0].load_data_and_model)
-    for module in modules:
-        _change(module, "load_data_and_model", load)
+    load = functools.partial(_load_data_and_model, importlib.import_module("recbole.quick_start").load_data_and_model)
+    for module in ("recbole.quick_start", "recbole.quick_start.quick_start"):
+        _change(sys.modules[module], "load_data_and_model", load)
 
 
 def unregister() -> None:
@@ -108,15 +107,14 @@ def _evaluate_best(
     return _evaluate(self, eval_data, load_best_model, model_file, show_progress)
 
 
-def _resume_ours(self: Any, resume_file: Any) -> None:
+def _resume_ours(self: Any, resume_file: Any) -> Any:
     """`Trainer.resume_checkpoint` that continues the training of our models."""
-    state = _load_model(self, resume_file)
-    if state is None:
-        _resume(self, resume_file)
-        return
+    if (state := _load_model(self, resume_file)) is None:
+        return _resume(self, resume_file)
     self.optimizer.load_state_dict(state["optimizer"])
     self.saved_model_file, self.start_epoch = str(resume_file), state["epoch"] + 1
     self.cur_step, self.best_valid_score = state["cur_step"], state["best_valid_score"]
+    return None
 
 
 def _load_model(trainer: Any, path: Any) -> dict[str, Any] | None:

@@ -184,8 +184,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "duplicates": ({"rm_dup_inter": "frist"}, "known are first, last. Did you mean 'first'?"),
     "unload": (
         {"unload_col": {"inter": ["rating"]}},
-        "unload_col is {'inter': ['rating']}, but load_col already says what to load, "
-        "{'inter': ['user_id', 'item_id', 'timestamp']}: set load_col to ~ or leave unload_col out",
+        "unload_col and load_col ({'inter': ['user_id', 'item_id', 'timestamp']}) are both set: set one of them to ~",
     ),
     "level": ({"state": "INFOS"}, "state is 'INFOS', it must be one of CRITICAL, ERROR, WARNING, INFO, DEBUG."),
 }
