@@ -102,13 +102,15 @@ class Conversion:
     Attributes:
         name: Name of the raw file.
         rows: Rows read and rows written.
+        users: Distinct users read and written.
+        items: Distinct items read and written.
         left_out: Rows left out, by reason.
         notes: What else occurred, by kind.
     """
 
     def __init__(self, name: str, target: Path, layout: Layout, stream: BinaryIO) -> None:
         self.name = name
-        self.rows = (0, 0)
+        self.rows = self.users = self.items = (0, 0)
         self.left_out: Counter[str] = Counter()
         self.notes: Counter[str] = Counter()
         self._target, self._stream, self._unit = target, stream, layout.time_unit
@@ -116,16 +118,6 @@ class Conversion:
         self._users, self._items = Ids(self.notes), Ids(self.notes)
         rating = "rating:float\t" if "rating" in layout.table else ""
         stream.write(f"user_id:token\titem_id:token\t{rating}timestamp:float\n".encode())
-
-    @property
-    def users(self) -> tuple[int, int]:
-        """Distinct users read and written."""
-        return len(self._users.cells), len(self._users.written)
-
-    @property
-    def items(self) -> tuple[int, int]:
-        """Distinct items read and written."""
-        return len(self._items.cells), len(self._items.written)
 
     def add(self, piece: pd.DataFrame) -> None:
         """Write the rows of a piece that can be used, and count the others."""
@@ -149,6 +141,7 @@ class Conversion:
             users, items, times, *ratings = (column[kept] for column in columns)
             cells = [self._users.write(users), self._items.write(items), *map(number_cells, [*ratings, times])]
             self._stream.write("".join(["\n".join(map("\t".join, zip(*cells, strict=True))), "\n"]).encode())
+        self.users, self.items = ((len(ids.cells), len(ids.written)) for ids in (self._users, self._items))
 
     def check(self) -> None:
         """Refuse a conversion that wrote no row."""

@@ -58,11 +58,9 @@ def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[
     codes, users = pd.factorize(frame["user"])
     order = np.argsort(codes, kind="stable") if times is None else np.lexsort((times, codes))
     bounds = np.cumsum(np.bincount(codes))[:-1]
-    items = np.split(frame["item"].to_numpy(dtype=object)[order], bounds)
-    if times is None:
-        return [UserHistory(name, part.tolist(), None) for name, part in zip(users, items, strict=True)]
-    rows = zip(users, items, np.split(times[order], bounds), strict=True)
-    return [UserHistory(name, part.tolist(), seconds.tolist()) for name, part, seconds in rows]
+    items = [part.tolist() for part in np.split(frame["item"].to_numpy(dtype=object)[order], bounds)]
+    seconds = [None] * len(users) if times is None else [part.tolist() for part in np.split(times[order], bounds)]
+    return list(map(UserHistory, users, items, seconds))
 
 
 def _seconds(column: pd.Series[Any], path: Path) -> npt.NDArray[np.float64]:

@@ -50,19 +50,12 @@ def missing_data(config: Mapping[str, Any]) -> str:
             f"data set '{dataset}' needs the file {path}, which does not exist: {_by_hand(folder, config)} "
             f"(or write the file yourself: {_FORM}; or name the folder above: --data_path)"
         )
-    hint = did_you_mean(dataset, [*known, *_neighbours(folder)])
+    neighbours = [path.stem for path in folder.parent.glob("*/*.inter") if path.stem == path.parent.name]
+    hint = did_you_mean(dataset, [*known, *sorted(neighbours)])
     return (
         f"there is no file {path} ({_FORM}), and '{dataset}' is none of the data sets with settings "
         f"({', '.join(known)}): put it there or name the folder above it with --data_path.{hint}"
     )
-
-
-def _neighbours(folder: Path) -> list[str]:
-    """Names of the data sets in the folders beside this one."""
-    try:
-        return sorted(place.name for place in folder.parent.iterdir() if (place / f"{place.name}.inter").is_file())
-    except OSError:
-        return []
 
 
 def _by_hand(folder: Path, settings: Mapping[str, Any]) -> str:

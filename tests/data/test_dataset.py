@@ -98,11 +98,8 @@ def test_item_counts_and_time_unit_come_from_training_rows_only(make_config: Mak
     }
     assert train.item_counts.dtype == np.int64
     assert train.time_unit == 6.0
-
-
-def test_time_unit_is_one_second_when_no_gap_is_positive(make_config: MakeConfig) -> None:
     train, _, _ = create_dataset(make_config([("u", item, 3) for item in "abcd"])).build()
-    assert train.time_unit == 1.0
+    assert train.time_unit == 1.0  # no gap is positive
 
 
 @pytest.mark.parametrize("normalize_all", [True, False])
@@ -186,7 +183,7 @@ def test_loading_warns_of_nothing(make_config: MakeConfig, recwarn: pytest.Warni
     assert [str(warning.message) for warning in recwarn] == []
 
 
-def test_ml_100k_has_the_papers_counts(tmp_path: Path) -> None:
+def test_ml_100k_has_the_papers_counts_and_the_order_of_time() -> None:
     config = LISAConfig(SASRec, "ml-100k", protocol="paper", config_dict={"loss_type": "BPR"})
     train, valid, test = create_loaders(config, create_dataset(config))
     counts = train.dataset
@@ -195,21 +192,15 @@ def test_ml_100k_has_the_papers_counts(tmp_path: Path) -> None:
     assert test is not None
     assert len(test.windows) == 943
     assert int(train.windows.length.sum()) == 99_287 - 2 * 943
-
-
-@pytest.mark.oracle
-def test_ml_100k_order_is_a_stable_sort_of_the_file(tmp_path: Path) -> None:
-    config = LISAConfig(SASRec, "ml-100k", protocol="paper", config_dict={"loss_type": "BPR"})
-    dataset = create_dataset(config)
-    train, _, _ = dataset.build()
-    frame = pd.read_csv(f"{dataset.dataset_path}/ml-100k.inter", sep="\t", dtype=str)
-    frame = frame[frame["item_id:token"].isin(set(dataset.field2id_token["item_id"]))]
+    # The order is a stable sort of the file by user and time.
+    frame = pd.read_csv(f"{counts.dataset_path}/ml-100k.inter", sep="\t", dtype=str)
+    frame = frame[frame["item_id:token"].isin(set(counts.field2id_token["item_id"]))]
     frame = frame.assign(
-        user=dataset.token2id("user_id", frame["user_id:token"].to_numpy()),
-        item=dataset.token2id("item_id", frame["item_id:token"].to_numpy()),
+        user=counts.token2id("user_id", frame["user_id:token"].to_numpy()),
+        item=counts.token2id("item_id", frame["item_id:token"].to_numpy()),
         time=frame["timestamp:float"].astype(int),
     ).sort_values(["user", "time"], kind="stable")
-    np.testing.assert_array_equal(train.histories.items, frame["item"])
+    np.testing.assert_array_equal(counts.histories.items, frame["item"])
 
 
 @pytest.mark.parametrize(

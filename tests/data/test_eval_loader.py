@@ -40,6 +40,7 @@ def test_every_held_out_item_comes_once_with_the_items_before_it(make_config: Ma
     _, valid, test = create_loaders(config, create_dataset(config))
     assert valid is not None
     assert test is not None
+    assert all(batch.candidates is batch.positive_column is None for batch in test)  # full ranking
     for loader, from_end in ((valid, 2), (test, 1)):
         whole, seen = histories(loader), []
         for batch in loader:
@@ -94,19 +95,6 @@ def test_ties_favour_neither_side(make_config: MakeConfig) -> None:
     assert len(observed) == 11
     # 2000 draws from 11 columns: five standard deviations are 5 * sqrt(2000 * 10) / 11 = 64.
     assert np.abs(observed - 2000 / 11).max() < 64
-
-
-def test_full_ranking_has_no_candidates(make_config: MakeConfig) -> None:
-    batch = next(iter(held_out_loader(make_config(many_users()))))
-    assert batch.candidates is None
-    assert batch.positive_column is None
-
-
-def test_paper_protocol_has_no_validation(make_config: MakeConfig) -> None:
-    config = make_config(many_users(), "paper", eval_args=PAPER_MODE)
-    _, valid, test = create_loaders(config, create_dataset(config))
-    assert valid is None
-    assert test is not None
 
 
 def test_full_batches_hold_at_most_the_scores_that_fit(
