@@ -66,7 +66,10 @@ def driver(folder: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
     def start(*more: str) -> "subprocess.Popen[str]":
         command = [sys.executable, "-m", "recbole_lisa", *ARGUMENTS, "--scheduler=none", "--stopping_step=1000", *more]
-        process = subprocess.Popen(command, stdout=-1, stderr=-2, text=True, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=-1, stderr=-2, text=True, start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+        )  # fmt: skip
         started.append(process)
         return process
 
@@ -171,7 +174,7 @@ def test_interrupted_search_is_restored(folder: Path, driver: Any, number: signa
         time.sleep(5)  # Ray's processes notice and end
     else:
         assert process.returncode == 128 + number
-        assert output == "interrupted: go on by the same words and --resume\n"
+        assert output.startswith("interrupted: ") and output.endswith("--resume\n") and output.count("\n") == 1
     before = epochs(folder)
     assert max(map(max, before.values())) < 60
     restored = driver(*options, "--resume")

@@ -129,8 +129,12 @@ def test_signals_end_the_session_and_handlers_are_put_back(
     monkeypatch.setattr("ray.shutdown", lambda: None)
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(error) as caught, ray_session(None):
-        signal.raise_signal(number)
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(error) as caught, ray_session(None):
+            signal.raise_signal(number)
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
     assert signal.getsignal(signal.SIGTERM) is before
     if isinstance(caught.value, Termination):
         assert caught.value.code == 143

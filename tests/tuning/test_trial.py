@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from recbole_lisa.errors import UsageError
-from recbole_lisa.tuning import trial
+from recbole_lisa.tuning import trainable, trial
 from recbole_lisa.tuning.trial import build_config, check_validation
 from tests.tiny import write_tiny_dataset
 
@@ -72,7 +72,7 @@ def config(isolated_run_dir: Path) -> dict[str, Any]:
 def run(config: dict[str, Any], session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     start = len(session.reports)
     monkeypatch.setattr(trial, "_ray_functions", lambda: (session, lambda: session.checkpoint, session.report))
-    trial.trainable(config)
+    trainable(config)
     return session.reports[start:]
 
 
@@ -120,33 +120,25 @@ def test_mistakes_are_one_line(config: dict[str, Any], tmp_path: Path, monkeypat
     assert session.reports == []
 
 
-def test_configuration_of_a_trial_takes_files_and_texts(tmp_path: Path) -> None:
+def test_configuration_of_a_trial_takes_files_and_texts_and_needs_validation_items(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("n_layers: 2\nhidden_dropout_prob: 0.3\n", encoding="utf-8")
     names = {"model": "LISASoft", "dataset": "ml-100k", "protocol": "paper", "config_files": [str(file)]}
     config = build_config({**names, "epochs": "7", "hidden_dropout_prob": 0.2}, show_progress=False)
     shown = [config[key] for key in ("protocol", "n_layers", "hidden_dropout_prob", "epochs", "show_progress")]
     assert shown == ["paper", 2, 0.2, 7, False]
-
-
-def test_search_needs_validation_items() -> None:
-    names = {"model": "LISASoft", "dataset": "ml-100k", "protocol": "paper"}
     with pytest.raises(UsageError, match="protocol 'paper' has no validation items .* write --protocol=full_ranking"):
-        check_validation(build_config(names))
+        check_validation(config)
     kept = build_config({**names, "eval_args": "{split: {LS: valid_and_test}}"})
     check_validation(kept)
     assert kept["eval_args"]["mode"] == {"valid": "uni100", "test": "uni100"}
 
 
 @pytest.mark.parametrize("package", ["ray.tune", "pyarrow"])
-def test_trainable_without_ray_names_the_extra(package: str) -> None:
-    code = (
-        f"import sys; sys.modules['{package}'] = None\nfrom recbole_lisa.tuning import trainable\n"
-        "try: trainable({})\nexcept Exception as error: print(type(error).__name__, error)"
-    )
-    output = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
-    assert output.stdout.startswith("UsageError a search needs Ray Tune")
-    assert output.stdout.count("\n") == 1 and "pip install 'recbole-lisa[tune]'" in output.stdout
+def test_trainable_without_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UsageError, match=r"a search needs Ray Tune .*pip install 'recbole-lisa\[tune\]'"):
+        trainable({})
 
 
 def test_package_imports_without_torch_and_ray() -> None:
