@@ -22,6 +22,7 @@ from recbole_lisa.attention.base import CodedSequences
 from recbole_lisa.attention.gla import missing_requirement
 from recbole_lisa.ops.lisa import naive as naive_ops
 from recbole_lisa.ops.lisa.attention import lisa_attention_items
+from recbole_lisa.ops.naive import causal_softmax_attention
 from recbole_lisa.ops.quantize import Quantized
 
 N_CODEBOOKS = 8
@@ -94,16 +95,14 @@ def transformer(problem: Problem, *, naive: bool) -> Case:
     shape = (problem.n, problem.length, problem.width)
     if problem.part == "core":
         tensors = [problem.normal(*shape, seed=seed) for seed in (1, 2, 3)]
-        return Case(
-            problem, partial(naive_ops.causal_softmax_attention if naive else _fused_attention, *tensors), tensors
-        )
+        return Case(problem, partial(causal_softmax_attention if naive else _fused_attention, *tensors), tensors)
     torch.manual_seed(6)
     module = FullAttention(hidden_size=problem.width).to(problem.device, problem.dtype).eval()
     x, valid = problem.normal(*shape, seed=1), problem.everything()
 
     def forward() -> Tensor:
         if naive:
-            attended = naive_ops.causal_softmax_attention(module.query(x), module.key(x), module.value(x))
+            attended = causal_softmax_attention(module.query(x), module.key(x), module.value(x))
             out: Tensor = module.output(attended) * valid.unsqueeze(-1)
             return out
         with _fused_kernels(problem.device):

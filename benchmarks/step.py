@@ -22,6 +22,7 @@ from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.model import losses
 from recbole_lisa.model.lisa_recommender import LISARecommender
 from recbole_lisa.ops.lisa import naive as naive_ops
+from recbole_lisa.ops.naive import quantize_eager
 from recbole_lisa.training.compilation import compile_encoder
 from recbole_lisa.training.step import DTYPES
 
@@ -201,7 +202,7 @@ def _encode(model: LISARecommender, stream: Tensor, attended: Tensor) -> Tensor:
 
 def _quantize(codebook: Codebook, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     assert codebook.bilinear is not None
-    return naive_ops.quantize_eager(
+    return quantize_eager(
         x, codebook.codewords, bilinear=codebook.bilinear, temperature=codebook.temperature, hard=codebook.hard
     )
 

@@ -12,7 +12,7 @@ from recbole_lisa.ops.dropout_bits import draw_bits, kept, scale_of, threshold_o
 class _Mask(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
-        bits = draw_bits(x.shape, x.device)
+        bits = draw_bits(x.shape)
         ctx.save_for_backward(bits)
         ctx.threshold = threshold
         return kept(bits, threshold, torch.empty_like(x)).mul_(x).mul_(scale_of(threshold))

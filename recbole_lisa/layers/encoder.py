@@ -4,8 +4,7 @@ from torch import Tensor, nn
 
 from recbole_lisa.attention.base import apply_layer
 from recbole_lisa.layers.dropout import Dropout
-from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
-from recbole_lisa.ops.numba_threads import numba_serves, trains_eagerly
+from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block, encoder_block_serves
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -61,7 +60,7 @@ class EncoderBlock(nn.Module):
 
     def _fits_the_op(self, stream: Tensor, attended: Tensor) -> bool:
         fits = isinstance(self.feed_forward[1], nn.ReLU) and stream.numel() > 0
-        return fits and trains_eagerly() and numba_serves(stream, attended, self.attention_norm.weight)
+        return fits and encoder_block_serves(stream, attended, self.attention_norm.weight)
 
     def _weights(self) -> BlockWeights:
         modules = self.feed_forward[0], self.feed_forward[-1], self.attention_norm, self.feed_forward_norm

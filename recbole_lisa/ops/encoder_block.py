@@ -1,9 +1,9 @@
-"""The encoder block after the attention as one autograd function of Numba kernels and products, on the CPU.
+"""The encoder block after the attention as one autograd function, on the CPU.
 
     h = LayerNorm_1(x + dropout(a)),    out = LayerNorm_2(h + dropout(W2 dropout(relu(W1 h + b1)) + b2))
 
-The work runs over blocks of rows that stay in cache. Kept for the backward pass are the inputs of both LayerNorms and
-what enters W2; h and the dropout masks are computed again.
+Blocks of rows stay in cache while all operations run over them in place. Kept for the backward pass are the inputs of
+both LayerNorms, what enters W2, and 16 random bits for each element of a mask; h is computed again.
 """
 
 from typing import Any, NamedTuple
@@ -12,13 +12,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.dropout_bits import draw_seeds, scale_of, threshold_of
-from recbole_lisa.ops.numba_threads import array, arrays, cut_rows, numba_serves, writable
+from recbole_lisa.ops.dropout_bits import draw_bits, kept, scale_of, threshold_of
 
-BLOCK_ELEMENTS = 2**18
-"""Entries of a block's (rows, D) tensors: 1 MB in float32, to stay near the cores."""
-PART_ROWS = 128
-"""Rows that are summed in one go; the sums are added in order, so they are the same for any number of threads."""
+BLOCK_ELEMENTS = 2**17
+"""Entries of a block's (rows, D) tensors: 0.5 MB in float32, so that a few of them stay in cache."""
 
 
 class BlockWeights(NamedTuple):
@@ -32,6 +29,17 @@ class BlockWeights(NamedTuple):
     shift1: Tensor
     gain2: Tensor
     shift2: Tensor
+
+
+def encoder_block_serves(*operands: Tensor) -> bool:
+    """Whether encoder_block replaces the modules: gradients are recorded, on the CPU, in one floating-point type.
+
+    Without gradients nothing is kept for a backward pass, and the modules are as fast. Autocast and torch.compile go
+    through the modules.
+    """
+    kinds = {(x.device.type, x.dtype) for x in operands}
+    plain = torch.is_grad_enabled() and not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
+    return plain and kinds in ({("cpu", torch.float32)}, {("cpu", torch.float64)})
 
 
 def encoder_block(stream: Tensor, attended: Tensor, weights: BlockWeights, *, dropout: float, eps: float) -> Tensor:
@@ -48,41 +56,43 @@ def encoder_block(stream: Tensor, attended: Tensor, weights: BlockWeights, *, dr
         (..., D); differentiable once in stream, attended and weights.
 
     Raises:
-        ValueError: shapes, types or devices do not fit, or Numba is not installed.
+        ValueError: the shapes of stream and attended differ.
     """
-    _check(stream, attended, weights)
-    rows = [x.reshape(-1, x.shape[-1]).contiguous() for x in (stream, attended)]
+    if stream.shape != attended.shape:
+        raise ValueError(f"attended must be {tuple(stream.shape)} as stream is, got {tuple(attended.shape)}")
+    rows = [x.reshape(-1, x.shape[-1]) for x in (stream, attended)]
     out: Tensor = _EncoderBlock.apply(*rows, threshold_of(dropout), eps, *weights)  # type: ignore[no-untyped-call]  # torch's Function carries no types
     return out.view(stream.shape)
 
 
-def _check(stream: Tensor, attended: Tensor, weights: BlockWeights) -> None:
-    if stream.shape != attended.shape:
-        raise ValueError(f"attended must be {tuple(stream.shape)} as stream is, got {tuple(attended.shape)}")
-    if not stream.dim() or not stream.shape[-1]:
-        raise ValueError(f"stream must be (..., D) with D at least 1, got {tuple(stream.shape)}")
-    width, inner = stream.shape[-1], weights.w1.shape[0] if weights.w1.dim() else 0
-    shapes = BlockWeights((inner, width), (inner,), (width, inner), *[(width,)] * 5)  # type: ignore[arg-type]  # shapes in the places of the tensors
-    for name, x, shape in zip(BlockWeights._fields, weights, shapes, strict=True):
-        if tuple(x.shape) != tuple(shape):
-            raise ValueError(f"{name} must be {tuple(shape)}, got {tuple(x.shape)}")
-    if not numba_serves(stream, attended, *weights):
-        types = sorted({f"{x.dtype} on {x.device}" for x in (stream, attended, *weights)})
-        raise ValueError(
-            f"all operands must be float32, or all float64, on the CPU, with Numba; got {', '.join(types)}"
-        )
+class _Mask(NamedTuple):
+    """One dropout mask: bits (M, width) int16 and threshold; no bits are drawn for threshold 0."""
 
-
-class _Masks(NamedTuple):
-    """What makes the three dropout masks: seeds (3, 2), threshold."""
-
-    seeds: Any
+    bits: Tensor
     threshold: int
 
-    def of(self, number: int, first_row: int, like: Tensor) -> dict[str, Any]:
-        """The kernels' operands for one mask."""
-        scale = array(like.new_full((), scale_of(self.threshold)))[()]
-        return {"seed": self.seeds[number], "threshold": self.threshold, "scale": scale, "first_row": first_row}
+    def add(self, x: Tensor, branch: Tensor, rows: slice, out: Tensor) -> Tensor:
+        """Write x + dropout(branch) to out, all (rows, width)."""
+        if not self.threshold:
+            return torch.add(x, branch, out=out)
+        mask = kept(self.bits[rows], self.threshold, torch.empty_like(branch))
+        return torch.addcmul(x, mask, branch, value=scale_of(self.threshold), out=out)
+
+    def drop(self, x: Tensor, rows: slice, out: Tensor) -> Tensor:
+        """Write dropout(x) to out, both (rows, width); also the backward pass of both methods."""
+        if not self.threshold:
+            return out.copy_(x)
+        return kept(self.bits[rows], self.threshold, out).mul_(x).mul_(scale_of(self.threshold))
+
+
+def _draw(x: Tensor, threshold: int) -> _Mask:
+    """A mask for x. Without dropout the generator stays where it is: evaluation must not change later training."""
+    return _Mask(draw_bits(x.shape) if threshold else torch.empty(0, dtype=torch.int16), threshold)
+
+
+def _blocks(x: Tensor) -> list[slice]:
+    size = max(BLOCK_ELEMENTS // max(x.shape[1], 1), 1)
+    return [slice(first, min(first + size, len(x))) for first in range(0, len(x), size)]
 
 
 class _EncoderBlock(torch.autograd.Function):
@@ -91,69 +101,54 @@ class _EncoderBlock(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stream: Tensor, attended: Tensor, threshold: int, eps: float, *weights: Tensor) -> Tensor:
         """Block by block; what backward needs is written where it is kept."""
-        from recbole_lisa.ops.encoder_kernels import Activate, AddAndNorm, activate, add_and_norm
-
-        w, masks = BlockWeights(*weights), _Masks(draw_seeds(3, threshold), threshold)
-        out, first, second = (torch.empty_like(stream) for _ in range(3))
-        inner, moments = stream.new_empty(len(stream), len(w.w1)), stream.new_empty(2, 2, len(stream))
-        epsilon = array(stream.new_full((), eps))[()]
-
-        def add(number: int, rows: slice, x: Tensor, branch: Tensor, total: Tensor, result: Tensor) -> None:
-            gain, shift = (w.gain1, w.shift1) if number == 0 else (w.gain2, w.shift2)
-            stats, mask = stream.new_empty(2, len(x)), masks.of(2 * number, rows.start, stream)
-            written = writable(total=total[rows], moments=stats, out=result)
-            read = arrays(x=x, branch=branch, gain=gain, shift=shift)
-            add_and_norm(len(x), AddAndNorm(**read, **written, eps=epsilon, **mask))
-            moments[number][:, rows] = stats
-
-        for rows in cut_rows(len(stream), stream.shape[1], BLOCK_ELEMENTS):
-            h = torch.empty_like(stream[rows])
-            add(0, rows, stream[rows], attended[rows], first, h)
-            u = torch.addmm(w.b1, h, w.w1.t())  # (rows, F)
-            mask = masks.of(1, rows.start, stream)
-            activate(len(u), Activate(**arrays(x=u), **writable(out=inner[rows]), **mask))
+        w, shape = BlockWeights(*weights), stream.shape[1:]
+        out, first, second = (torch.empty_like(stream, memory_format=torch.contiguous_format) for _ in range(3))
+        inner, moments = stream.new_empty(len(stream), len(w.w1)), stream.new_empty(4, len(stream), 1)
+        masks = [_draw(x, threshold) for x in (stream, inner, stream)]
+        for rows in _blocks(stream):
+            masks[0].add(stream[rows], attended[rows], rows, first[rows])
+            h, moments[0, rows], moments[1, rows] = torch.native_layer_norm(first[rows], shape, w.gain1, w.shift1, eps)
+            masks[1].drop(torch.addmm(w.b1, h, w.w1.t()).relu_(), rows, inner[rows])  # (rows, F)
             fed = torch.addmm(w.b2, inner[rows], w.w2.t())  # (rows, D)
-            add(1, rows, h, fed, second, out[rows])
-        ctx.save_for_backward(first, inner, second, moments, *weights)
-        ctx.masks = masks
+            masks[2].add(h, fed, rows, second[rows])
+            written = {"out0": out[rows], "out1": moments[2, rows], "out2": moments[3, rows]}
+            torch.ops.aten.native_layer_norm.out(second[rows], shape, w.gain2, w.shift2, eps, **written)
+        ctx.save_for_backward(first, inner, second, moments, *(mask.bits for mask in masks), *weights)
+        ctx.threshold, ctx.eps = threshold, eps
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by stream, attended and the weights."""
-        from recbole_lisa.ops import encoder_kernels as kernels
-
-        first, inner, second, moments, *weights = ctx.saved_tensors
-        w, masks = BlockWeights(*weights), ctx.masks
+        first, inner, second, moments, *rest = ctx.saved_tensors
+        masks, w = [_Mask(bits, ctx.threshold) for bits in rest[:3]], BlockWeights(*rest[3:])
         sums = BlockWeights(*(torch.zeros_like(x) for x in w))
         d_stream, d_attended = torch.empty_like(first), torch.empty_like(first)
+        shape, scale = first.shape[1:], scale_of(ctx.threshold)
 
-        def undo(number: int, rows: slice, grad: Tensor, total: Tensor, d_x: Tensor, d_branch: Tensor) -> None:
-            gain, *d_gain_shift = (w.gain1, sums.gain1, sums.shift1) if number == 0 else (w.gain2, *sums[6:])
-            d_norm = gain.new_zeros(-(-len(grad) // PART_ROWS), 2, len(gain))
-            read = arrays(grad=grad, gain=gain, total=total[rows], moments=moments[number][:, rows])
-            written = writable(d_x=d_x, d_branch=d_branch, d_norm=d_norm)
-            mask = masks.of(2 * number, rows.start, first)
-            op = kernels.UndoAddAndNorm(**read, **written, part_rows=PART_ROWS, **mask)
-            kernels.undo_add_and_norm(len(d_norm), op)
-            for target, by in zip(d_gain_shift, d_norm.sum(dim=0), strict=True):
-                target.add_(by)
+        def undo_norm(number: int, d_out: Tensor, x: Tensor, rows: slice) -> Tensor:
+            gain, shift, *targets = (*w[4:6], *sums[4:6]) if number == 1 else (*w[6:], *sums[6:])
+            mean, slope = moments[2 * number - 2, rows], moments[2 * number - 1, rows]
+            d_x, *by = torch.ops.aten.native_layer_norm_backward(
+                d_out, x[rows], shape, mean, slope, gain, shift, [True, True, True]
+            )
+            for target, part in zip(targets, by, strict=True):
+                target.add_(part)
+            return d_x  # type: ignore[no-any-return]  # torch.ops has no types
 
         with torch.autocast("cpu", enabled=False):
-            for rows in cut_rows(len(first), first.shape[1], BLOCK_ELEMENTS):
-                d_h, d_fed, h = (torch.empty_like(first[rows]) for _ in range(3))
-                undo(1, rows, grad[rows], second, d_h, d_fed)
+            for rows in _blocks(first):
+                d_second = undo_norm(2, grad[rows].contiguous(), second, rows)
+                d_fed = masks[2].drop(d_second, rows, torch.empty_like(d_second))
                 sums.w2.addmm_(d_fed.t(), inner[rows])
                 sums.b2.add_(d_fed.sum(dim=0))
-                d_inner = d_fed @ w.w2  # (rows, F)
-                scale = masks.of(1, rows.start, first)["scale"]
-                op = kernels.UndoActivate(**arrays(out=inner[rows]), **writable(grad=d_inner), scale=scale)
-                kernels.undo_activate(len(h), op)
-                read = arrays(total=first[rows], moments=moments[0][:, rows], gain=w.gain1, shift=w.shift1)
-                kernels.norm_again(len(h), kernels.Norm(**read, **writable(out=h)))
+                # inner is above 0 where relu and the mask kept the element.
+                d_inner = torch.ops.aten.threshold_backward((d_fed @ w.w2).mul_(scale), inner[rows], 0)  # (rows, F)
+                h = torch.native_layer_norm(first[rows], shape, w.gain1, w.shift1, ctx.eps)[0]
                 sums.w1.addmm_(d_inner.t(), h)
                 sums.b1.add_(d_inner.sum(dim=0))
-                d_h.addmm_(d_inner, w.w1)
-                undo(0, rows, d_h, first, d_stream[rows], d_attended[rows])
+                d_first = undo_norm(1, d_second.addmm_(d_inner, w.w1), first, rows)
+                d_stream[rows] = d_first
+                masks[0].drop(d_first, rows, d_attended[rows])
         return d_stream, d_attended, None, None, *sums

@@ -44,14 +44,6 @@ def numba_serves(*operands: Tensor) -> bool:
     return alike and dtype in (torch.float32, torch.float64) and numba_is_installed()
 
 
-def trains_eagerly() -> bool:
-    """Whether gradients are recorded, without autocast on the CPU and without torch.compile.
-
-    Without gradients nothing is kept for a backward pass, and torch's own operations are faster.
-    """
-    return torch.is_grad_enabled() and not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
-
-
 def array(x: Tensor) -> Any:
     """A CPU tensor as a contiguous NumPy array; no copy of a contiguous tensor."""
     return x.detach().contiguous().numpy()

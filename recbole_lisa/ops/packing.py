@@ -4,6 +4,7 @@ Bit j of code i is bit i * bits + j of the stream, and bit p of the stream is bi
 fill `bits` bytes exactly, whatever W is.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,7 +49,7 @@ def pack_codes(codes: Tensor, n_codewords: int) -> Tensor:
         (packed_size,) uint8. Unused bits of the last byte are 0.
 
     Raises:
-        ValueError: the codes are no integers or do not lie in 0..W-1.
+        ValueError: the codes are not integers in 0..W-1.
     """
     bits = bits_per_code(n_codewords)
     if codes.dtype.is_floating_point or codes.dtype == torch.bool:
@@ -58,14 +59,12 @@ def pack_codes(codes: Tensor, n_codewords: int) -> Tensor:
         raise ValueError(f"codes must lie in 0..{n_codewords - 1} (W - 1), got {int(flat.min())}..{int(flat.max())}")
     if not bits or not len(flat):
         return torch.empty(0, dtype=torch.uint8)
-    places = torch.arange(bits, dtype=torch.int32)
-    weights = 2 ** torch.arange(8, dtype=torch.int32)
+    places = np.arange(bits, dtype=np.int32)
     parts = []
     for block in torch.split(flat, BLOCK_CODES):
-        stream = (block.to(torch.int32).unsqueeze(1) >> places & 1).flatten()  # (codes * bits,)
-        stream = torch.nn.functional.pad(stream, (0, -len(stream) % 8))
-        parts.append((stream.view(-1, 8) * weights).sum(dim=1).to(torch.uint8))
-    return torch.cat(parts)
+        stream = (block.to(torch.int32).numpy()[:, None] >> places & 1).ravel()  # (codes * bits,)
+        parts.append(np.packbits(stream.astype(np.uint8), bitorder="little"))
+    return torch.from_numpy(np.concatenate(parts))
 
 
 def unpack_codes(packed: Tensor, shape: tuple[int, ...], n_codewords: int) -> Tensor:
@@ -92,13 +91,13 @@ def unpack_codes(packed: Tensor, shape: tuple[int, ...], n_codewords: int) -> Te
     codes = torch.zeros(n_codes, dtype=code_dtype(n_codewords))
     if not bits:
         return codes.view(shape)
-    places = torch.arange(bits, dtype=torch.int32)
+    places = np.arange(bits, dtype=np.int32)
     for number, block in enumerate(torch.split(packed, BLOCK_CODES // 8 * bits)):
         part = codes[number * BLOCK_CODES : (number + 1) * BLOCK_CODES]
-        stream = (block.to(torch.int32).unsqueeze(1) >> torch.arange(8, dtype=torch.int32) & 1).flatten()
-        part.copy_((stream[: len(part) * bits].view(-1, bits) << places).sum(dim=1))
+        stream = np.unpackbits(block.numpy(), count=len(part) * bits, bitorder="little").reshape(-1, bits)
+        part.copy_(torch.from_numpy((stream.astype(np.int32) << places).sum(axis=1)))
     if n_codes and int(codes.max()) >= n_codewords:
         raise ValueError(
-            f"codes must lie in 0..{n_codewords - 1} (W - 1), got {int(codes.max())}: the bytes are others"
+            f"codes must lie in 0..{n_codewords - 1} (W - 1), got {int(codes.max())}: the bytes hold other codes"
         )
     return codes.view(shape)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from recbole_lisa.attention import FullAttention
-from recbole_lisa.ops.lisa import naive
+from recbole_lisa.ops import naive
 from tests.attention.contract import AttentionContract, D, ragged
 from tests.helpers import assert_close
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from recbole_lisa.attention import Attention, GatedLinearAttention, build_attention, gla
-from recbole_lisa.ops.lisa.naive import gated_recurrence
+from recbole_lisa.ops.naive import gated_recurrence
 from tests.attention.contract import AttentionContract, D
 from tests.helpers import assert_close
 

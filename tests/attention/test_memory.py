@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from recbole_lisa.attention import MECHANISMS, RoutingAttention, build_attention
-from recbole_lisa.ops.lisa.naive import causal_softmax_attention
+from recbole_lisa.ops.naive import causal_softmax_attention
 
 D, SHORT, LONG = 32, 1024, 8192
 SETTINGS: dict[str, dict[str, Any]] = {"lisa": {"n_codebooks": 4, "n_codewords": 8}}

@@ -8,7 +8,7 @@ from recbole_lisa.cli.main import main
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.config.registry import OPTIONAL_MODELS, model_class
 from recbole_lisa.errors import UsageError
-from recbole_lisa.ops.lisa.naive import gated_recurrence
+from recbole_lisa.ops.naive import gated_recurrence
 from tests.model.build import build_model, last_position_batch, loss_value, random_batch
 
 RUN = ["--model=GLATransformer", "--dataset=no-such-data"]

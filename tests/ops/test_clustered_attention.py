@@ -12,7 +12,7 @@ from recbole_lisa.ops.clustered_attention import (
     cluster_means,
     group_queries,
 )
-from recbole_lisa.ops.reference_clusters import clustered_attention_loop
+from recbole_lisa.ops.naive_clusters import clustered_attention_loop
 from tests.attention.contract import ragged
 from tests.helpers import assert_close
 

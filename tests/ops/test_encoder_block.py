@@ -3,11 +3,10 @@ import torch
 from torch import Tensor
 
 from recbole_lisa.ops import encoder_block as module
-from recbole_lisa.ops.dropout_bits import draw_seeds, mask_of, scale_of, threshold_of
-from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
+from recbole_lisa.ops.dropout_bits import draw_bits, kept, scale_of, threshold_of
+from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block, encoder_block_serves
 from tests.helpers import assert_close
 
-pytest.importorskip("numba")
 M, D, F, EPS = 23, 7, 10, 1e-6
 
 
@@ -21,11 +20,10 @@ def operands(dtype: torch.dtype) -> tuple[Tensor, Tensor, BlockWeights]:
 
 def plain_block(stream: Tensor, attended: Tensor, w: BlockWeights, p: float) -> Tensor:
     """The formula, with the masks that the next call of encoder_block draws."""
-    threshold = threshold_of(p)
-    masks = [
-        torch.from_numpy(mask_of(seed, M, width, threshold)).to(stream.dtype) * scale_of(threshold)
-        for seed, width in zip(draw_seeds(3, threshold), (D, F, D), strict=True)
-    ]
+    threshold, widths = threshold_of(p), (D, F, D) if p else ()
+    bits = [draw_bits(torch.Size((M, width))) for width in widths]
+    masks = [kept(x, threshold, torch.empty(x.shape, dtype=stream.dtype)) * scale_of(threshold) for x in bits]
+    masks = masks or [torch.ones((), dtype=stream.dtype)] * 3
     on_attended, on_inner, on_output = masks
     h = torch.layer_norm(stream + on_attended * attended, [D], w.gain1, w.shift1, EPS)
     inner = on_inner * torch.relu(h @ w.w1.t() + w.b1)
@@ -34,14 +32,11 @@ def plain_block(stream: Tensor, attended: Tensor, w: BlockWeights, p: float) -> 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("p", [0.0, 0.3])
 def test_block_equals_the_formula_in_outputs_and_all_gradients(
-    p: float, threads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    p: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", 5 * D)
-    monkeypatch.setattr(module, "PART_ROWS", 2)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     stream, attended, weights = operands(dtype)
     leaves = [stream, attended, *weights]
     results = []
@@ -65,20 +60,6 @@ def test_without_dropout_the_generator_stays_where_it_is() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PART_ROWS", 4)
-    stream, attended, weights = operands(torch.float32)
-    results = []
-    for threads in (1, 3, 3):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        torch.manual_seed(7)
-        out = encoder_block(stream, attended, weights, dropout=0.2, eps=EPS)
-        results.append([out, *torch.autograd.grad(out.sin().sum(), [stream, attended, *weights])])
-    for one, three, again in zip(*results, strict=True):
-        assert torch.equal(one, three)
-        assert torch.equal(one, again)
-
-
 @pytest.mark.parametrize("place", ["stream", "attended"])
 def test_a_nan_is_not_hidden(place: str) -> None:
     stream, attended, weights = operands(torch.float64)
@@ -92,3 +73,15 @@ def test_shapes_that_differ_are_named() -> None:
     stream, attended, weights = operands(torch.float64)
     with pytest.raises(ValueError, match=r"attended must be \(23, 7\) as stream is, got \(22, 7\)"):
         encoder_block(stream, attended[1:], weights, dropout=0.0, eps=EPS)
+
+
+def test_block_serves_training_on_the_cpu_in_one_type_only() -> None:
+    wide, narrow = torch.zeros(2, dtype=torch.float64), torch.zeros(2)
+    assert encoder_block_serves(wide, wide)
+    assert not encoder_block_serves(wide, narrow)
+    assert not encoder_block_serves(narrow.half())
+    assert not encoder_block_serves(narrow.to("meta"))
+    with torch.no_grad():
+        assert not encoder_block_serves(narrow)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not encoder_block_serves(narrow)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
-from recbole_lisa.ops.reference_clusters import hamming_kmeans_loop
+from recbole_lisa.ops.naive_clusters import hamming_kmeans_loop
 from tests.attention.contract import ragged
 
 

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from recbole_lisa.ops import quantize
-from recbole_lisa.ops.lisa import naive
+from recbole_lisa.ops import naive, quantize
 from recbole_lisa.ops.quantize import reconstruct
 from tests.helpers import assert_close
 

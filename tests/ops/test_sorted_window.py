@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from recbole_lisa.ops import reference_windows as reference
+from recbole_lisa.ops import naive_windows as reference
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.sorted_window import (
     bucket_attention,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, one_hot, softplus
 
 from recbole_lisa.layers.item_store import DenseItems
-from recbole_lisa.ops.lisa import naive
+from recbole_lisa.ops import naive
 from recbole_lisa.saved import bundle_of
 from recbole_lisa.serving import Bundle, Recommender, Session
 from recbole_lisa.serving.bundle import ITEM_CODEWORDS

@@ -1,6 +1,4 @@
-"""Slow, obviously right twins of the fast ops. For tests and benchmarks only."""
-
-import math
+"""Naive references of LISA: slow, plain formulas. For tests and benchmarks only."""
 
 import torch
 from torch import Tensor
@@ -73,8 +71,7 @@ def lisa_attention_eager(
 ) -> Tensor:
     """The paper's Algorithm 1 written out, every intermediate an (N, L, B, W) tensor kept by autograd.
 
-    This is the naive side of the benchmarks: a decayed cumulative sum over the whole length, one gather, one
-    multiplication, one normalisation and one product over all codebooks at once.
+    The naive side of the benchmarks: one decayed cumulative sum, gather, multiplication, normalisation and product.
 
     Args:
         codes: (N, L, B) query codes.
@@ -110,106 +107,3 @@ def _eager_weights(codes: Tensor, table: Tensor, assignment: Tensor, decay: floa
     books = torch.arange(codes.shape[-1], device=codes.device)
     weights = histogram * table.exp()[books, codes]  # (N, L, B, W)
     return weights / weights.sum(dim=-1, keepdim=True)
-
-
-def causal_softmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(D) + causal mask) v.
-
-    Args:
-        query: (N, L, D).
-        key: (N, L, D).
-        value: (N, L, D).
-
-    Returns:
-        (N, L, D).
-    """
-    logits = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
-    future = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(diagonal=1)
-    return logits.masked_fill(future, float("-inf")).softmax(dim=-1) @ value
-
-
-def gated_recurrence(query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> tuple[Tensor, None]:
-    """S_i = diag(exp gate_i) S_{i-1} + k_i v_i^T and S_i^T q_i / sqrt(K), step by step.
-
-    Args:
-        query: (N, L, H, K).
-        key: (N, L, H, K).
-        value: (N, L, H, V).
-        gate: (N, L, H, K) logarithms.
-
-    Returns:
-        (N, L, H, V), and None where the kernel that this stands for has its final state.
-    """
-    state = value.new_zeros(*key[:, 0].shape, value.shape[-1])  # (N, H, K, V)
-    out = []
-    for i in range(query.shape[1]):
-        state = gate[:, i].exp().unsqueeze(-1) * state + key[:, i].unsqueeze(-1) * value[:, i].unsqueeze(-2)
-        out.append((query[:, i].unsqueeze(-2) @ state).squeeze(-2) / math.sqrt(query.shape[-1]))
-    return torch.stack(out, dim=1), None
-
-
-def quantize(
-    x: Tensor, codebooks: Tensor, *, bilinear: Tensor | None, similarity: str, temperature: float, residual: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Soft residual or parallel encoding, one vector and one codebook at a time.
-
-    Args:
-        x: (U, D).
-        codebooks: (B, W, D).
-        bilinear: (D, D) or None.
-        similarity: bilinear, dot or euclidean.
-        temperature: of the softmax.
-        residual: encode what earlier codebooks left over.
-
-    Returns:
-        codes (U, B), soft assignment (U, B, W), reconstruction (U, D).
-    """
-    codes, assignments, reconstructions = [], [], []
-    for row in x:
-        left, total, row_codes, row_p = row, torch.zeros_like(row), [], []
-        for book in codebooks:
-            if similarity == "euclidean":
-                scores = -((left - book) ** 2).sum(dim=-1)
-            else:
-                scores = book @ (left @ bilinear if similarity == "bilinear" else left)
-            p = torch.softmax(scores / temperature, dim=-1)
-            word = p @ book
-            row_codes.append(scores.argmax())
-            row_p.append(p)
-            total = total + word
-            left = left - word if residual else row
-        codes.append(torch.stack(row_codes))
-        assignments.append(torch.stack(row_p))
-        reconstructions.append(total)
-    return torch.stack(codes), torch.stack(assignments), torch.stack(reconstructions)
-
-
-def quantize_eager(
-    x: Tensor, codebooks: Tensor, *, bilinear: Tensor, temperature: float, hard: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Residual bilinear encoding of every row as it comes: one (U, D) x (D, D) product a codebook, nothing shared.
-
-    This is the naive side of the benchmarks when the rows are the positions of a batch, repeats and all.
-
-    Args:
-        x: (U, D).
-        codebooks: (B, W, D).
-        bilinear: (D, D).
-        temperature: of the softmax.
-        hard: straight-through instead of soft assignments.
-
-    Returns:
-        codes (U, B), assignment (U, B, W), reconstruction (U, D).
-    """
-    left, codes, assignments = x, [], []
-    for book in codebooks:
-        scores = (left @ bilinear) @ book.t()
-        soft = torch.softmax(scores / temperature, dim=-1)
-        code = scores.argmax(dim=-1)
-        one_hot = torch.nn.functional.one_hot(code, book.shape[0]).to(soft.dtype)
-        assignment = one_hot + soft - soft.detach() if hard else soft
-        left = left - assignment @ book
-        codes.append(code)
-        assignments.append(assignment)
-    assignment = torch.stack(assignments, dim=1)  # (U, B, W)
-    return torch.stack(codes, dim=1), assignment, torch.einsum("ubw,bwd->ud", assignment, codebooks)
