@@ -6,22 +6,19 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.dropout_bits import draw_bits, kept, scale_of, threshold_of
+from recbole_lisa.ops.dropout_bits import Mask, draw_mask
 
 
-class _Mask(torch.autograd.Function):
+class _Drop(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
-        bits = draw_bits(x.shape)
-        ctx.save_for_backward(bits)
-        ctx.threshold = threshold
-        return kept(bits, threshold, torch.empty_like(x)).mul_(x).mul_(scale_of(threshold))
+    def forward(ctx: Any, x: Tensor, mask: Mask) -> Tensor:
+        ctx.mask = mask
+        return mask.drop(x, torch.empty_like(x))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (bits,) = ctx.saved_tensors
-        return kept(bits, ctx.threshold, torch.empty_like(grad)).mul_(grad).mul_(scale_of(ctx.threshold)), None
+        return ctx.mask.drop(grad, torch.empty_like(grad)), None
 
 
 class Dropout(nn.Module):
@@ -51,5 +48,5 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():  # compiled code draws in the same pass
             return nn.functional.dropout(x, self.p)
-        dropped: Tensor = _Mask.apply(x, threshold_of(self.p))  # type: ignore[no-untyped-call]  # torch's Function
+        dropped: Tensor = _Drop.apply(x, draw_mask(self.p))  # type: ignore[no-untyped-call]  # torch's Function
         return dropped

@@ -3,7 +3,7 @@
     h = LayerNorm_1(x + dropout(a)),    out = LayerNorm_2(h + dropout(W2 dropout(relu(W1 h + b1)) + b2))
 
 Blocks of rows stay in cache while all operations run over them in place. Kept for the backward pass are the inputs of
-both LayerNorms, what enters W2, and 16 random bits for each element of a mask; h is computed again.
+both LayerNorms and what enters W2; h and the dropout masks are computed again.
 """
 
 from typing import Any, NamedTuple
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.dropout_bits import draw_bits, kept, scale_of, threshold_of
+from recbole_lisa.ops.dropout_bits import draw_mask
 
-BLOCK_ELEMENTS = 2**17
-"""Entries of a block's (rows, D) tensors: 0.5 MB in float32, so that a few of them stay in cache."""
+BLOCK_ELEMENTS = 2**19
+"""Entries of a block's (rows, D) tensors: 2 MB in float32. Smaller blocks cost calls, larger ones leave the cache."""
 
 
 class BlockWeights(NamedTuple):
@@ -61,33 +61,8 @@ def encoder_block(stream: Tensor, attended: Tensor, weights: BlockWeights, *, dr
     if stream.shape != attended.shape:
         raise ValueError(f"attended must be {tuple(stream.shape)} as stream is, got {tuple(attended.shape)}")
     rows = [x.reshape(-1, x.shape[-1]) for x in (stream, attended)]
-    out: Tensor = _EncoderBlock.apply(*rows, threshold_of(dropout), eps, *weights)  # type: ignore[no-untyped-call]  # torch's Function carries no types
+    out: Tensor = _EncoderBlock.apply(*rows, dropout, eps, *weights)  # type: ignore[no-untyped-call]  # torch's Function carries no types
     return out.view(stream.shape)
-
-
-class _Mask(NamedTuple):
-    """One dropout mask: bits (M, width) int16 and threshold; no bits are drawn for threshold 0."""
-
-    bits: Tensor
-    threshold: int
-
-    def add(self, x: Tensor, branch: Tensor, rows: slice, out: Tensor) -> Tensor:
-        """Write x + dropout(branch) to out, all (rows, width)."""
-        if not self.threshold:
-            return torch.add(x, branch, out=out)
-        mask = kept(self.bits[rows], self.threshold, torch.empty_like(branch))
-        return torch.addcmul(x, mask, branch, value=scale_of(self.threshold), out=out)
-
-    def drop(self, x: Tensor, rows: slice, out: Tensor) -> Tensor:
-        """Write dropout(x) to out, both (rows, width); also the backward pass of both methods."""
-        if not self.threshold:
-            return out.copy_(x)
-        return kept(self.bits[rows], self.threshold, out).mul_(x).mul_(scale_of(self.threshold))
-
-
-def _draw(x: Tensor, threshold: int) -> _Mask:
-    """A mask for x. Without dropout the generator stays where it is: evaluation must not change later training."""
-    return _Mask(draw_bits(x.shape) if threshold else torch.empty(0, dtype=torch.int16), threshold)
 
 
 def _blocks(x: Tensor) -> list[slice]:
@@ -96,36 +71,36 @@ def _blocks(x: Tensor) -> list[slice]:
 
 
 class _EncoderBlock(torch.autograd.Function):
-    """apply(stream (M, D), attended (M, D), threshold, eps, *weights) -> (M, D)."""
+    """apply(stream (M, D), attended (M, D), dropout, eps, *weights) -> (M, D)."""
 
     @staticmethod
-    def forward(ctx: Any, stream: Tensor, attended: Tensor, threshold: int, eps: float, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, stream: Tensor, attended: Tensor, dropout: float, eps: float, *weights: Tensor) -> Tensor:
         """Block by block; what backward needs is written where it is kept."""
         w, shape = BlockWeights(*weights), stream.shape[1:]
         out, first, second = (torch.empty_like(stream, memory_format=torch.contiguous_format) for _ in range(3))
         inner, moments = stream.new_empty(len(stream), len(w.w1)), stream.new_empty(4, len(stream), 1)
-        masks = [_draw(x, threshold) for x in (stream, inner, stream)]
+        masks = [draw_mask(dropout) for _ in range(3)]
         for rows in _blocks(stream):
-            masks[0].add(stream[rows], attended[rows], rows, first[rows])
+            masks[0].add(stream[rows], attended[rows], first[rows], rows.start)
             h, moments[0, rows], moments[1, rows] = torch.native_layer_norm(first[rows], shape, w.gain1, w.shift1, eps)
-            masks[1].drop(torch.addmm(w.b1, h, w.w1.t()).relu_(), rows, inner[rows])  # (rows, F)
+            masks[1].drop(torch.addmm(w.b1, h, w.w1.t()).relu_(), inner[rows], rows.start)  # (rows, F)
             fed = torch.addmm(w.b2, inner[rows], w.w2.t())  # (rows, D)
-            masks[2].add(h, fed, rows, second[rows])
+            masks[2].add(h, fed, second[rows], rows.start)
             written = {"out0": out[rows], "out1": moments[2, rows], "out2": moments[3, rows]}
             torch.ops.aten.native_layer_norm.out(second[rows], shape, w.gain2, w.shift2, eps, **written)
-        ctx.save_for_backward(first, inner, second, moments, *(mask.bits for mask in masks), *weights)
-        ctx.threshold, ctx.eps = threshold, eps
+        ctx.save_for_backward(first, inner, second, moments, *weights)
+        ctx.masks, ctx.eps = masks, eps
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by stream, attended and the weights."""
-        first, inner, second, moments, *rest = ctx.saved_tensors
-        masks, w = [_Mask(bits, ctx.threshold) for bits in rest[:3]], BlockWeights(*rest[3:])
+        first, inner, second, moments, *weights = ctx.saved_tensors
+        masks, w = ctx.masks, BlockWeights(*weights)
         sums = BlockWeights(*(torch.zeros_like(x) for x in w))
         d_stream, d_attended = torch.empty_like(first), torch.empty_like(first)
-        shape, scale = first.shape[1:], scale_of(ctx.threshold)
+        shape = first.shape[1:]
 
         def undo_norm(number: int, d_out: Tensor, x: Tensor, rows: slice) -> Tensor:
             gain, shift, *targets = (*w[4:6], *sums[4:6]) if number == 1 else (*w[6:], *sums[6:])
@@ -140,15 +115,17 @@ class _EncoderBlock(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             for rows in _blocks(first):
                 d_second = undo_norm(2, grad[rows].contiguous(), second, rows)
-                d_fed = masks[2].drop(d_second, rows, torch.empty_like(d_second))
+                d_fed = masks[2].drop(d_second, torch.empty_like(d_second), rows.start)
                 sums.w2.addmm_(d_fed.t(), inner[rows])
                 sums.b2.add_(d_fed.sum(dim=0))
                 # inner is above 0 where relu and the mask kept the element.
-                d_inner = torch.ops.aten.threshold_backward((d_fed @ w.w2).mul_(scale), inner[rows], 0)  # (rows, F)
+                d_inner = torch.ops.aten.threshold_backward(
+                    (d_fed @ w.w2).mul_(masks[1].scale), inner[rows], 0
+                )  # (rows, F)
                 h = torch.native_layer_norm(first[rows], shape, w.gain1, w.shift1, ctx.eps)[0]
                 sums.w1.addmm_(d_inner.t(), h)
                 sums.b1.add_(d_inner.sum(dim=0))
                 d_first = undo_norm(1, d_second.addmm_(d_inner, w.w1), first, rows)
                 d_stream[rows] = d_first
-                masks[0].drop(d_first, rows, d_attended[rows])
+                masks[0].drop(d_first, d_attended[rows], rows.start)
         return d_stream, d_attended, None, None, *sums

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from recbole_lisa.ops import encoder_block as module
-from recbole_lisa.ops.dropout_bits import draw_bits, kept, scale_of, threshold_of
+from recbole_lisa.ops.dropout_bits import draw_mask
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block, encoder_block_serves
 from tests.helpers import assert_close
 
@@ -20,10 +20,10 @@ def operands(dtype: torch.dtype) -> tuple[Tensor, Tensor, BlockWeights]:
 
 def plain_block(stream: Tensor, attended: Tensor, w: BlockWeights, p: float) -> Tensor:
     """The formula, with the masks that the next call of encoder_block draws."""
-    threshold, widths = threshold_of(p), (D, F, D) if p else ()
-    bits = [draw_bits(torch.Size((M, width))) for width in widths]
-    masks = [kept(x, threshold, torch.empty(x.shape, dtype=stream.dtype)) * scale_of(threshold) for x in bits]
-    masks = masks or [torch.ones((), dtype=stream.dtype)] * 3
+    masks = []
+    for mask, width in [(draw_mask(p), width) for width in (D, F, D)]:
+        blocks = [stream.new_empty(min(5, M - first), width) for first in range(0, M, 5)]
+        masks.append(torch.cat([mask.ones(x, 5 * i) for i, x in enumerate(blocks)]) * mask.scale)
     on_attended, on_inner, on_output = masks
     h = torch.layer_norm(stream + on_attended * attended, [D], w.gain1, w.shift1, EPS)
     inner = on_inner * torch.relu(h @ w.w1.t() + w.b1)
