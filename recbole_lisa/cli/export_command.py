@@ -19,24 +19,18 @@ under a checksum. Loading it needs torch and numpy, neither RecBole nor the data
 """
 
 
-def main(words: Sequence[str]) -> int:
-    """Export a checkpoint and print sizes.
-
-    Args:
-        words: The words after `export`.
-
-    Returns:
-        0.
+def main(arguments: Sequence[str]) -> int:
+    """Export a checkpoint and print sizes, with the arguments after `export`; return 0.
 
     Raises:
         UsageError: See `bundle_of_checkpoint` and `write_export`.
     """
-    parser = UsageParser("recbole-lisa export", "Write what serving a trained model needs.", _EPILOG)
+    parser = UsageParser("recbole-lisa export", "Write the files that serve a trained model.", _EPILOG)
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the export")
-    parser.add_argument("--data_path", metavar="DIR", help="where the data set lies now, for its item ids")
+    parser.add_argument("--data_path", metavar="DIR", help="folder of the data set, if it moved; it has the item ids")
     parser.add_argument("--overwrite", action="store_true", help="write into a folder that has files in it")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     check_output(options.output, overwrite=options.overwrite, folder=True)
     bundle, _ = bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
     manifest = write_export(bundle, options.output, overwrite=options.overwrite)
@@ -45,7 +39,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def report(manifest: dict[str, Any], folder: Path) -> list[str]:
-    """Lines about an export: the item table by the paper's formula, and the real bytes."""
+    """Lines about an export: the item table by the paper's formula, and the bytes on disk."""
     table, items = manifest["item_table"], manifest["items"]
     lines = [f"{folder}: {manifest['model']} of {manifest['dataset']}, {items['n_items']:,} items"]
     if items["kind"] == "codes":

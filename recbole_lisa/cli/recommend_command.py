@@ -26,19 +26,13 @@ Output: the columns user_id, rank, item_id, score.
 """
 
 
-def main(words: Sequence[str]) -> int:
-    """Recommend for every user of a table or of the data set.
-
-    Args:
-        words: The words after `recommend`.
-
-    Returns:
-        0.
+def main(arguments: Sequence[str]) -> int:
+    """Recommend for every user of a table or of the data set, with the arguments after `recommend`; return 0.
 
     Raises:
         UsageError: A file, a column, an id or an option is wrong.
     """
-    options = _parser().parse_args(words)
+    options = _parser().parse_args(arguments)
     if (options.checkpoint is None) == (options.export is None):
         raise UsageError("give one of --checkpoint FILE and --export DIR")
     if options.export is not None and options.input is None:
@@ -51,37 +45,31 @@ def main(words: Sequence[str]) -> int:
     users = [_known(recommender, user, options.on_unknown, f"user '{user.user}'") for user in users]
     if candidates is not None:
         candidates = _known(recommender, candidates, options.on_unknown, f"'{options.candidates}'")
-    left_out = 0
+    empty = 0
 
     def rows() -> Iterator[tuple[str, Sequence[str], Sequence[float]]]:
-        nonlocal left_out
+        nonlocal empty
         with tqdm(total=len(users), desc="recommend", unit=" users", disable=not sys.stderr.isatty()) as bar:
             for start in range(0, len(users), _USERS_AT_ONCE):
-                some = users[start : start + _USERS_AT_ONCE]
-                answers = _recommend(recommender, some, None if candidates is None else candidates.items, options)
-                for user, answer in zip(some, answers, strict=True):
-                    left_out += not answer.items
+                batch = users[start : start + _USERS_AT_ONCE]
+                answers = _recommend(recommender, batch, None if candidates is None else candidates.items, options)
+                for user, answer in zip(batch, answers, strict=True):
+                    empty += not answer.items
                     yield user.user, answer.items, answer.scores
-                bar.update(len(some))
+                bar.update(len(batch))
 
     total = write_recommendations(options.output, rows())
-    print(f"{options.output}: {total:,} rows for {len(users) - left_out:,} users; {left_out:,} users without any")
+    print(f"{options.output}: {total:,} rows for {len(users) - empty:,} users; {empty:,} users without any")
     return 0
 
 
 def _known(recommender: Recommender, history: UserHistory, on_unknown: str, where: str) -> UserHistory:
-    """A history without the items that the model does not know.
+    """A history without the items that the model does not know; a UsageError if there are some under raise."""
 
-    Raises:
-        UsageError: There are some, and the policy is raise.
-    """
-    _, known = numbers_of(
-        recommender.ids,
-        history.items,
-        on_unknown,
-        where,
-        warn=lambda message: print(f"warning: {message}", file=sys.stderr),
-    )
+    def warn(message: str) -> None:
+        print(f"warning: {message}", file=sys.stderr)
+
+    _, known = numbers_of(recommender.ids, history.items, on_unknown, where, warn=warn)
     kept = known.nonzero()[0]
     times = None if history.times is None else [history.times[n] for n in kept]
     return UserHistory(history.user, [history.items[n] for n in kept], times)
@@ -126,7 +114,7 @@ def _users_of(dataset: Any) -> list[UserHistory]:
 def _parser() -> UsageParser:
     parser = UsageParser("recbole-lisa recommend", "Write the best items for each user.", _EPILOG)
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="a .pth file of a run")
-    parser.add_argument("--export", type=Path, metavar="DIR", help="what recbole-lisa export wrote")
+    parser.add_argument("--export", type=Path, metavar="DIR", help="folder of recbole-lisa export")
     parser.add_argument("--input", type=Path, metavar="FILE", help="interactions: .csv, .tsv, .inter or .parquet")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help=".csv, .tsv or .parquet")
     parser.add_argument("--overwrite", action="store_true", help="replace an output that exists")
@@ -134,9 +122,12 @@ def _parser() -> UsageParser:
     parser.add_argument("--keep_seen", action="store_true", help="items of the history may be recommended again")
     parser.add_argument("--candidates", type=Path, metavar="FILE", help="choose from these items, one id a line")
     parser.add_argument(
-        "--on_unknown", choices=POLICIES, default="raise", help="items that the model does not know (default: raise)"
+        "--on_unknown",
+        choices=POLICIES,
+        default="raise",
+        help="unknown items: raise stops, warn and skip leave them out (default: raise)",
     )
-    parser.add_argument("--data_path", metavar="DIR", help="where the checkpoint's data set lies now")
+    parser.add_argument("--data_path", metavar="DIR", help="folder of the checkpoint's data set, if it moved")
     columns = parser.add_argument_group("columns of the input")
     for role, default in (("user", "user_id"), ("item", "item_id"), ("time", "timestamp")):
         columns.add_argument(f"--{role}", metavar="COLUMN", default=default, help=f"default: {default}")

@@ -1,7 +1,6 @@
 """The command `recbole-lisa serve`."""
 
 import argparse
-import contextlib
 import os
 from collections.abc import Sequence
 from importlib import import_module
@@ -29,28 +28,22 @@ JSON in and out, with Content-Type: application/json:
   DELETE /sessions/ID
   GET    /items?query=TEXT           ids that contain a text
   GET    /health, /metrics           for a supervisor, for Prometheus
-  GET    /                           a page to try it with
+  GET    /, /docs, /openapi.json     a page to try it with, and the OpenAPI description
 
-Optional fields: times (seconds), filter_seen, candidates, on_unknown (raise, skip, or warn, which tells what was left
+Optional fields: times (seconds), filter_seen, candidates, on_unknown (raise, skip, or warn, which lists the items left
 out in "unknown" and "unknown_candidates"). expected_length makes a repeated request safe: it is refused with 409 when
-the items are there already. There is no login and no TLS: to be reached from elsewhere, put a proxy in front. SIGTERM
-ends it after the requests that have begun.
+the items are there already. There is no login, no TLS and no limit on slow request heads: to serve other machines, put
+a proxy in front. SIGTERM ends the service after the requests that have begun.
 """
 
 
-def main(words: Sequence[str]) -> int:
-    """Serve an export until SIGTERM or Ctrl+C.
-
-    Args:
-        words: The words after `serve`.
-
-    Returns:
-        0.
+def main(arguments: Sequence[str]) -> int:
+    """Serve an export until SIGTERM or Ctrl+C, with the arguments after `serve`; return 0.
 
     Raises:
         UsageError: The export, an option or the address is wrong, or a package is missing.
     """
-    options = _parser().parse_args(words)
+    options = _parser().parse_args(arguments)
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'recbole-lisa[serve]'")
@@ -76,11 +69,11 @@ def main(words: Sequence[str]) -> int:
 
 
 def warm_up(recommender: Recommender) -> None:
-    """What the first calls load and compile should not keep the first callers waiting."""
-    anything, times = [recommender.ids.raw(0)], [0.0]
-    recommender.recommend([anything], k=1, times=[times], filter_seen=False)
-    with contextlib.suppress(UsageError):  # a model without sessions
-        recommender.start(anything, times).recommend(1, filter_seen=False)
+    """Load and compile what the first calls need, so that the first callers do not wait for it."""
+    history, times = [recommender.ids.raw(0)], [0.0]
+    recommender.recommend([history], k=1, times=[times], filter_seen=False)
+    if recommender.has_sessions:
+        recommender.start(history, times).recommend(1, filter_seen=False)
 
 
 def hosts_of(options: argparse.Namespace) -> frozenset[str] | None:
@@ -107,7 +100,7 @@ def _port(text: str) -> int:
 
 def _parser() -> UsageParser:
     parser = UsageParser("recbole-lisa serve", "Answer requests for recommendations over HTTP.", _EPILOG)
-    parser.add_argument("--export", type=Path, required=True, metavar="DIR", help="what recbole-lisa export wrote")
+    parser.add_argument("--export", type=Path, required=True, metavar="DIR", help="folder of recbole-lisa export")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=_port, default=8000, help="default: 8000; 0 takes a free one")
     parser.add_argument(
@@ -115,7 +108,7 @@ def _parser() -> UsageParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="a name by which the service may be called; without it loopback names, or any where --host is another",
+        help="a host name of the service; default: loopback names, or any name where --host is not loopback",
     )
     sessions = parser.add_argument_group("sessions")
     sessions.add_argument(
@@ -125,10 +118,10 @@ def _parser() -> UsageParser:
         help=f"keep sessions in Redis, not in memory (default: the environment's {REDIS_VARIABLE})",
     )
     for group, name, default, meaning in (
-        (sessions, "session_seconds", 86400, "a session lives after it was last asked for"),
-        (sessions, "max_sessions", 10_000, "sessions in memory; the one unused for longest makes room"),
+        (sessions, "session_seconds", 86400, "seconds that a session lives after it was last used"),
+        (sessions, "max_sessions", 10_000, "sessions in memory; the one unused for longest is removed"),
         (parser, "threads", 1, "threads of torch"),
-        (parser, "stop_seconds", 30, "requests may take to end after SIGTERM"),
+        (parser, "stop_seconds", 30, "seconds that requests may take to end after SIGTERM"),
         (parser, "max_body_bytes", Limits.body_bytes, "bytes of a request"),
         (parser, "max_histories", Limits.histories, "histories in a request"),
         (parser, "max_items", Limits.items, "items of a list"),

@@ -49,7 +49,7 @@ class _Items(BaseModel):
     target: _CodeSet | None = None
 
 
-class _Encoder(BaseModel, extra="allow"):
+class _Encoder(BaseModel):
     hidden_size: PositiveInt
     max_length: PositiveInt
     layers: list[tuple[str, dict[str, Any]]]
@@ -137,13 +137,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_export(folder: str | os.PathLike[str]) -> tuple[Bundle, dict[str, Any]]:
-    """Read an export.
-
-    Args:
-        folder: The folder that `write_export` wrote.
-
-    Returns:
-        The model and the manifest.
+    """Read the model and the manifest of an export.
 
     Raises:
         UsageError: A file is missing or damaged, or see `read_manifest`.
@@ -154,15 +148,8 @@ def read_export(folder: str | os.PathLike[str]) -> tuple[Bundle, dict[str, Any]]
         ids = IdMap.from_arrays(parts[ITEM_IDS])
         weights = {name: torch.from_numpy(array) for name, array in parts[ENCODER].items()}
         items = _items(parts[ITEMS], manifest["items"], len(ids), manifest["encoder"]["hidden_size"])
-        bundle = Bundle(
-            model=manifest["model"],
-            dataset=manifest["dataset"],
-            encoder=manifest["encoder"],
-            weights=weights,
-            items=items,
-            ids=ids,
-            time_unit=manifest["time_unit"],
-        )
+        named = {name: manifest[name] for name in ("model", "dataset", "encoder", "time_unit")}
+        bundle = Bundle(weights=weights, items=items, ids=ids, **named)
         check_weights(bundle)
     except KeyError as error:
         raise _damaged(folder, f"there is no {error}") from error
@@ -267,11 +254,7 @@ def _item_arrays(items: ItemStore) -> Arrays:
 
 
 def _items(arrays: Arrays, settings: dict[str, Any], n_items: int, hidden_size: int) -> ItemStore:
-    """The items of an export.
-
-    Raises:
-        ValueError: The arrays do not fit the settings.
-    """
+    """The items of an export; a ValueError where the arrays do not fit the settings."""
     if settings["n_items"] != n_items:
         raise ValueError(f"{MANIFEST} has {settings['n_items']} items, {ITEM_IDS} has {n_items}")
     if settings["kind"] == "vectors":

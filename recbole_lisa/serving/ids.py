@@ -47,11 +47,7 @@ class IdMap:
 
     @classmethod
     def from_ids(cls, ids: Iterable[str]) -> "IdMap":
-        """Number ids in the order given.
-
-        Raises:
-            ValueError: An id appears twice.
-        """
+        """Number ids in the order given; a ValueError where one appears twice."""
         encoded = [one.encode(_ENCODING, _ERRORS) for one in ids]
         if len(set(encoded)) != len(encoded):
             seen: set[bytes] = set()

@@ -41,11 +41,7 @@ def check_policy(on_unknown: str) -> None:
 
 
 def as_list(raw: Any, where: str) -> list[Any]:
-    """Ids as a list.
-
-    Raises:
-        UsageError: They are a single text, or not a collection.
-    """
+    """Ids as a list; a UsageError where they are a single text, or not a collection."""
     if isinstance(raw, str | bytes | int):
         raise UsageError(f"{where} must be a list of ids, got {raw!r}; write [{raw!r}]")
     if not isinstance(raw, Iterable):

@@ -24,11 +24,7 @@ class Recommender(Scorer):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Recommender":
-        """Read an export that `recbole-lisa export` wrote.
-
-        Raises:
-            UsageError: It is missing, damaged, or of another version.
-        """
+        """Read the folder of `recbole-lisa export`; a UsageError where it is missing, damaged or of another version."""
         bundle, manifest = read_export(folder)
         return cls(bundle, manifest["fingerprint"])
 
@@ -86,12 +82,7 @@ class Recommender(Scorer):
     def start(
         self, history: Sequence[Any] = (), times: Sequence[float] | None = None, *, on_unknown: str = "raise"
     ) -> Session:
-        """Begin a session after a history of any length; see `Session`.
-
-        Args:
-            history: Ids, oldest first.
-            times: Seconds of each; needed when the model's histogram decays with time.
-            on_unknown: As in `recommend`.
+        """Begin a session after a history of any length; ids, times and policy as in `recommend`.
 
         Raises:
             UsageError: An id is unknown under raise, or the model has no state of constant size.
@@ -105,11 +96,7 @@ class Recommender(Scorer):
         return SessionBatch.start(self, read_histories(self.ids, histories, times, on_unknown))
 
     def from_bytes(self, data: bytes) -> Session:
-        """Continue a session from `Session.to_bytes`; it equals the session that was saved, to the bit.
-
-        Raises:
-            UsageError: The bytes are damaged, of another version or of another model.
-        """
+        """Continue a session from `Session.to_bytes`, to the bit; see `SessionBatch.from_bytes`."""
         return SessionBatch.from_bytes(self, [data])[0]
 
     def _candidates(self, candidates: Sequence[Any] | None, n: int, on_unknown: str) -> list[Numbers] | None:

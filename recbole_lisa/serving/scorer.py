@@ -61,12 +61,7 @@ class Scorer:
         return hidden
 
     def sequences(self, histories: Sequence[History], longest: int | None = None) -> tuple[Sequences, ItemView]:
-        """Histories as the encoder reads them: N right-padded sequences and the view of their distinct items.
-
-        Args:
-            histories: None of them empty.
-            longest: Keep at most so many of the newest items of each; None keeps all.
-        """
+        """N histories, none empty, as the encoder reads them; longest keeps only so many newest items of each."""
         self.check_times(histories[0].times is not None)
         lengths = [min(len(history.items), longest or len(history.items)) for history in histories]
         items = np.zeros((len(histories), max(lengths)), dtype=np.int64)
@@ -84,16 +79,13 @@ class Scorer:
     def best(
         self, hidden: Tensor, k: int, left_out: Sequence[Numbers] | None, candidates: Sequence[Numbers] | None = None
     ) -> list[Recommendation]:
-        """Rank items for hidden states.
+        """Rank items for hidden states (N, D).
 
         Args:
             hidden: (N, D).
             k: At least 1.
             left_out: Item numbers that each must not get.
             candidates: Sorted item numbers that each may get, the same object where they are the same; None for all.
-
-        Raises:
-            UsageError: k is below 1.
         """
         if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
             raise UsageError(f"k must be a whole number of at least 1, got {k!r}")

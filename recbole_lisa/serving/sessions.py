@@ -76,11 +76,7 @@ class SessionBatch:
     @classmethod
     @torch.no_grad()
     def start(cls, recommender: Scorer, histories: Sequence[History]) -> "SessionBatch":
-        """Begin sessions after histories, each in O(L).
-
-        Raises:
-            UsageError: The model has no state of constant size, or times are missing.
-        """
+        """Begin sessions after histories, each in O(L); a UsageError where the model has no sessions."""
         kept = Kept.empty(recommender, len(histories))
         columns = kept.tensors()
         for n, history in enumerate(histories):
@@ -91,11 +87,7 @@ class SessionBatch:
 
     @classmethod
     def join(cls, sessions: Sequence["Session"]) -> "SessionBatch":
-        """Copy single sessions of one recommender into a batch.
-
-        Raises:
-            UsageError: There are none, or they belong to different recommenders.
-        """
+        """Copy single sessions into a batch; a UsageError where they do not belong to one recommender."""
         recommenders = {id(session.recommender) for session in sessions}
         if len(recommenders) != 1:
             raise UsageError(f"sessions of one recommender can be joined, got those of {len(recommenders)}")
@@ -105,20 +97,13 @@ class SessionBatch:
 
     @classmethod
     def from_bytes(cls, recommender: Scorer, data: Sequence[bytes]) -> "SessionBatch":
-        """Read the bytes that to_bytes wrote.
-
-        Raises:
-            UsageError: Bytes are damaged, of another version or of another model.
-        """
+        """Read the bytes of `to_bytes`; a UsageError where they are damaged, of another version or another model."""
         template = Kept.empty(recommender, 1)
         rows = [template.rows([]).tensors(), *(_read(recommender, one, template) for one in data)]
         return cls(recommender, template.with_tensors([torch.cat(column) for column in zip(*rows, strict=True)]))
 
     def to_bytes(self) -> list[bytes]:
-        """Each session as bytes: magic, version, the model's fingerprint, the numbers, and a checksum.
-
-        The number of bytes depends on the model alone.
-        """
+        """Each session as bytes: magic, version, the model's fingerprint, the numbers, and a checksum."""
         head = _HEADER.pack(MAGIC, VERSION, bytes.fromhex(self.recommender.fingerprint))
         columns = [np.ascontiguousarray(x.numpy()) for x in self.kept.tensors()]
         bodies = (head + b"".join(column[n].tobytes() for column in columns) for n in range(len(self)))
@@ -127,7 +112,7 @@ class SessionBatch:
     @property
     def lengths(self) -> list[int]:
         """Items in each history so far."""
-        return [int(n) for n in self.kept.state.length]
+        return list(map(int, self.kept.state.length))
 
     @property
     def histograms(self) -> list[Tensor]:
@@ -155,12 +140,9 @@ class SessionBatch:
 
     @torch.no_grad()
     def update(self, items: Sequence[Any], times: Sequence[float] | None = None, *, on_unknown: str = "raise") -> None:
-        """Append one item to every session.
+        """Append one of N items to every session, with N times in seconds if the model needs them.
 
-        Args:
-            items: N raw ids.
-            times: N times in seconds; needed when the model's histogram decays with time.
-            on_unknown: raise (then no session changes), warn or skip (then the session of that item does not).
+        An unknown item changes no session under raise, and not its own session under warn and skip.
 
         Raises:
             UsageError: A wrong number of items, an unknown one, or a time that is missing, not finite or goes back.
@@ -187,13 +169,7 @@ class SessionBatch:
         candidates: Sequence[Any] | None = None,
         on_unknown: str = "raise",
     ) -> list[Recommendation]:
-        """The k best items for every session.
-
-        Args:
-            k: At least 1.
-            filter_seen: Leave out the newest max_length items of the history.
-            candidates: Ids to choose from; None takes the whole catalogue.
-            on_unknown: What happens to unknown candidates: raise, warn or skip.
+        """The k best items for every session; arguments as in `Recommender.recommend`, one list of candidates for all.
 
         Raises:
             UsageError: A session has no item yet, a candidate is unknown under raise, or k is below 1.
