@@ -1,4 +1,4 @@
-"""What a model needs where RecBole's own configuration and data set, which know nothing of it, stand before it."""
+"""The settings of a model by its yaml files; RecBole's configuration does not read them."""
 
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ def lineage(model: type[Any]) -> list[str]:
 
 
 def settings_files(model: type[Any]) -> list[Path]:
-    """The yaml files of a model, weakest first: those of its bases, its own, and the one it names itself.
+    """The yaml files of a model, weakest first: those of its bases, its own, and its `settings_file`.
 
     Args:
-        model: A model class; a class of the user may name a file as `settings_file`.
+        model: A model class; it may name a file as `settings_file`.
     """
     packaged = [properties_path() / "model" / f"{name}.yaml" for name in lineage(model)]
     own = [Path(model.settings_file)] if hasattr(model, "settings_file") else []
@@ -35,9 +35,9 @@ def model_defaults(model: type[Any]) -> dict[str, Any]:
 
 
 def fill_defaults(config: Any, model: type[Any]) -> None:
-    """Add the settings that a configuration of RecBole lacks: it knows no yaml file of these models.
+    """Add the settings that a configuration of RecBole lacks.
 
-    Where it draws no negatives and names no loss, the loss is the one that needs none.
+    Without sampled negatives and without a loss_type, the loss is the one that needs no negatives.
 
     Args:
         config: A configuration, changed in place; keys that it has keep their values.

@@ -1,1 +1,1 @@
-"""Building blocks around the attention mechanisms: quantisers and the encoder block."""
+"""The encoder around the attention mechanisms, and the items at inference."""

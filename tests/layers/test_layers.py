@@ -3,7 +3,7 @@ import torch
 
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.dropout import Dropout
-from recbole_lisa.layers.encoder import EncoderBlock
+from recbole_lisa.layers.sequence_encoder import EncoderBlock
 from tests.helpers import assert_close
 
 

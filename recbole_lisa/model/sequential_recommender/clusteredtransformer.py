@@ -17,7 +17,7 @@ class ClusteredTransformer(AttentiveRecommender):
         """Refuse causality strict.
 
         Raises:
-            UsageError: It is asked for.
+            UsageError: causality is strict.
         """
         if settings["causality"] != "published":
             raise UsageError(

@@ -7,7 +7,7 @@ from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 
 
 class SinkhornTransformer(AttentiveRecommender):
-    """Attention to the own bucket and to sorted buckets of the past in the same encoder."""
+    """Attention to a position's own bucket and to sorted buckets of the past in the same encoder."""
 
     def build_layer(self, config: Any, index: int) -> SinkhornAttention:
         """Sinkhorn attention, with a column of the sort net for each bucket of the longest window."""
