@@ -1,9 +1,9 @@
-"""What RecBole 1.2.1 needs from its surroundings before it can be imported or unpickled."""
+"""Names of numpy that RecBole 1.2.1 needs before it can be imported or unpickled."""
 
 import numpy
 
-# RecBole's modules use the left-hand names; old numpy had them, new numpy lacks them. The targets are the
-# ones that RecBole itself assigns when a Config is built, so that the order of the two does not matter.
+# RecBole's modules use the names on the left, which newer numpy lacks. RecBole itself assigns the values on the right
+# when a Config is built, so the order of the two does not matter.
 _ALIASES = {
     "bool": numpy.bool_,
     "int": numpy.int_,
@@ -20,7 +20,7 @@ _ALIASES = {
 
 
 def restore_numpy_aliases() -> None:
-    """Add the numpy names that RecBole uses and this numpy lacks; names that exist are left alone."""
+    """Add the numpy names that RecBole uses and this numpy lacks; existing names stay."""
     # vars() rather than hasattr(): numpy answers hasattr for a removed name with a warning.
     for name in _ALIASES.keys() - vars(numpy).keys():
         setattr(numpy, name, _ALIASES[name])

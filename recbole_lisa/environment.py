@@ -18,18 +18,16 @@ except ImportError:  # Windows has no such module
     resource = None  # type: ignore[assignment]
 
 _PACKAGES = ("recbole", "torch", "numpy", "pandas")
-
-
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-"""Numbers that glibc's malloc.h gives the settings of mallopt."""
+"""Numbers of the settings of mallopt in glibc's malloc.h."""
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory that tensors leave, for the next ones; nothing happens without glibc.
+    """Let this process reuse the memory of freed tensors; without glibc nothing changes.
 
-    By default glibc gives the tensors of a training step back to the system and fetches them again in the next step,
-    page by page, which takes a fifth of the time. The peak is the same; what the process holds stays near it. glibc
-    keeps tensors above 32 MB only at the end of its heap, which therefore grows by address space for 256 MB.
+    By default glibc returns the memory of a training step to the system and asks for it again, page by page, in the
+    next step, which takes a fifth of the time. The peak stays the same; between steps the process holds nearly as much.
+    Tensors above 32 MB are reused only at the end of the heap, so the heap grows by 256 MB of address space.
     """
     libc = _glibc()
     if libc is not None:
@@ -38,7 +36,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Return to the system what tensors have left, so that what is taken next can be seen; nothing without glibc."""
+    """Return the memory of freed tensors to the system, so that a later peak can be measured; needs glibc."""
     libc = _glibc()
     if libc is not None:
         libc.malloc_trim(0)
@@ -50,22 +48,22 @@ def _glibc() -> ctypes.CDLL | None:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of each package that can change a result ("unknown" without its metadata)."""
-    found = {"python": platform.python_version(), "recbole-lisa": __version__}
+    by_package = {"python": platform.python_version(), "recbole-lisa": __version__}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            by_package[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "unknown"
-    return found
+            by_package[package] = "unknown"
+    return by_package
 
 
 def peak_memory_mb() -> float:
     """Largest resident memory of this process since it started, in MiB (earlier runs in it included)."""
     status = Path("/proc/self/status")
     if status.is_file():  # Linux: ru_maxrss of a child would start at its parent's peak
-        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text(encoding="utf-8"))
-        if found:
-            return int(found.group(1)) / 2**10
+        peak_kb = re.search(r"VmHWM:\s*(\d+) kB", status.read_text(encoding="utf-8"))
+        if peak_kb:
+            return int(peak_kb.group(1)) / 2**10
     if resource is None:
         return psutil.Process().memory_info().rss / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 class UsageError(ValueError):
-    """A mistake that the user can mend: the message names the bad value and what would be right.
+    """A mistake that the user can correct: the message names the wrong value and what to write instead.
 
     The command line prints it in one line, without a traceback, and exits with status 2.
     """
@@ -19,12 +19,12 @@ class TrainingDivergedError(RuntimeError):
 
 
 class ProcessFailedError(RuntimeError):
-    """One of several processes of a run has ended; the message says which, and why.
+    """One of several processes of a run has ended early; the message says which, and why.
 
     The command line prints it in one line and exits with status 1.
 
     Attributes:
-        details: The traceback, where the end is no mistake of the user; else empty.
+        details: The traceback of an error of the program; empty after a mistake of the user.
     """
 
     def __init__(self, message: str, details: str = "") -> None:
@@ -35,12 +35,8 @@ class ProcessFailedError(RuntimeError):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Suggest the known name closest to a misspelt one, ignoring case.
 
-    Args:
-        name: What the user wrote.
-        known: Every name that would have been right.
-
     Returns:
-        `" Did you mean 'x'?"`, or an empty string when nothing is close.
+        `" Did you mean 'x'?"`, or an empty string when no known name is close.
     """
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)

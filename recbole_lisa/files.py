@@ -63,23 +63,16 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Make a folder; whatever folders are made for it vanish again when the work fails and leaves them empty.
-
-    Args:
-        path: The folder; it may exist.
-
-    Yields:
-        The folder.
-    """
+    """Make a folder; when the work in it fails, the folders made for it are removed again if they are empty."""
     folder = Path(path)
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
     except BaseException:
-        for place in missing:
+        for parent in missing:
             with contextlib.suppress(OSError):
-                place.rmdir()
+                parent.rmdir()
         raise
 
 
@@ -89,9 +82,9 @@ class Termination(SystemExit):
 
 @contextlib.contextmanager
 def tidy_termination() -> Iterator[None]:
-    """Let a request to terminate clean up first: it becomes a `Termination`.
+    """Turn SIGTERM into a `Termination`, so that files are cleaned up first.
 
-    Only in the main thread, and only where the program has no handler of its own.
+    It acts in the main thread only, and only where the program has no handler of its own.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -109,10 +102,10 @@ def tidy_termination() -> Iterator[None]:
 
 
 def probe_writing(path: str | os.PathLike[str]) -> None:
-    """Find out whether `atomic_writer` could write `path`; nothing is left behind.
+    """Check whether `atomic_writer` can write `path`; nothing is left behind.
 
     Args:
-        path: The file. Where its folder is missing, the nearest folder above it is tried.
+        path: The file. If its folder is missing, the nearest existing folder above it is checked.
 
     Raises:
         OSError: No file can be made there; `strerror` says why.
@@ -160,11 +153,10 @@ def check_output(path: str | os.PathLike[str], *, overwrite: bool, folder: bool 
 
 
 def unique_run_name(model: str, dataset: str) -> str:
-    """A name for the files of one run, different for every run on every machine.
+    """A name for the files of one run, unique among all runs on all machines.
 
-    The time alone is not enough: two runs that start in one second would share a file. The random part comes
-    from the operating system, so that no seeded generator moves. There is no dot in the name, because RecBole
-    cuts the name of the TensorBoard folder at the first dot.
+    Two runs may start in the same second, hence the random part; it comes from the operating system and moves no
+    seeded generator. RecBole cuts the name of the TensorBoard folder at the first dot, hence no dots.
 
     Args:
         model: Model name, for example `LISASoft`.

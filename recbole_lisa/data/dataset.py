@@ -27,7 +27,7 @@ from recbole_lisa.data.loading import filled, load_columns, number_tokens
 from recbole_lisa.data.split import Part, split_targets
 from recbole_lisa.datasets.obtain import missing_data
 from recbole_lisa.distributed.processes import is_first
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, did_you_mean
 
 _UNSAVED = ("save_dataloaders", "dataloaders_save_path")
 
@@ -192,6 +192,10 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
 
     def _normalize(self) -> None:
         """Normalise as RecBole does, but leave times in seconds."""
+        for field in self.config["normalize_field"] or ():
+            if field not in self.field2type:
+                hint = did_you_mean(str(field), self.field2type)
+                raise UsageError(f"normalize_field names {field!r}, which is not a loaded column.{hint}")
         times = self.inter_feat.get(self.time_field)
         super()._normalize()
         if times is not None:

@@ -102,6 +102,11 @@ def test_item_counts_and_time_unit_come_from_training_rows_only(make_config: Mak
     assert train.time_unit == 1.0  # no gap is positive
 
 
+def test_a_column_to_normalise_must_be_loaded(make_config: MakeConfig) -> None:
+    with pytest.raises(UsageError, match="normalize_field names 'timestmp', which is not a loaded .*'timestamp'"):
+        create_dataset(make_config([("u", "i", 1), ("u", "j", 2)], normalize_field=["timestmp"]))
+
+
 @pytest.mark.parametrize("normalize_all", [True, False])
 def test_close_times_of_one_day_stay_in_order_and_in_seconds(make_config: MakeConfig, normalize_all: bool) -> None:
     rows: list[Row] = [("u", item, 881_250_949 + second) for item, second in zip("dbca", (3, 1, 2, 0), strict=True)]

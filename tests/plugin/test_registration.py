@@ -28,6 +28,7 @@ from recbole_lisa.plugin.dataset import AllPositionsDataset
 from recbole_lisa.quick_start import run
 from recbole_lisa.saved import load_data_and_model
 from tests.helpers import assert_close, write_interactions
+from tests.plugin.recbole_pipeline import PRESPLIT, scores, write_presplit
 from tests.tiny import write_tiny_dataset
 
 pytestmark = pytest.mark.usefixtures("isolated_run_dir", "no_arguments")
@@ -80,12 +81,6 @@ def trained(config: Config, dataset: type[Any] | None = None) -> tuple[Trainer, 
     trainer = get_trainer(config["MODEL_TYPE"], config["model"])(config, network(config, train.dataset))
     trainer.fit(train, valid)
     return trainer, (train, valid, test)
-
-
-def scores(model: torch.nn.Module, loader: Any) -> torch.Tensor:
-    model.eval()
-    with torch.no_grad():
-        return torch.cat([model.full_sort_predict(batch[0]) for batch in loader])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -396,19 +391,10 @@ def tokens_of(loader: Any) -> list[tuple[str, list[str], str]]:
     return sorted(zip(users.tolist(), lists, items.tolist(), strict=True))
 
 
-def test_files_that_are_split_already_work_in_recbole(tmp_path: Path) -> None:
-    folder = tmp_path / "presplit"
-    folder.mkdir()
-    for part, target in {"train": 4, "valid": 5, "test": 6}.items():
-        rows = [f"u{user}\t{' '.join(f'i{user + k}' for k in range(1, target))}\ti{user + target}" for user in range(9)]
-        head = "user_id:token\titem_id_list:token_seq\titem_id:token\n"
-        (folder / f"presplit.{part}.inter").write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
+def test_files_that_are_split_already_work_in_recbole() -> None:
+    write_presplit()
     recbole_lisa.register()
-    settings = {
-        **{"benchmark_filename": ["train", "valid", "test"], "alias_of_item_id": ["item_id_list"]},
-        "load_col": {"inter": ["user_id", "item_id_list", "item_id"]},
-    }
-    config = Config("LISASoft", "presplit", config_dict={**SMALL, **settings})
+    config = Config("LISASoft", "presplit", config_dict={**SMALL, **PRESPLIT})
     trainer, (train, _, test) = trained(config)
     assert len(train.dataset) == len(test.dataset) == 9
     assert trainer.evaluate(test).keys() == {"hit@5", "ndcg@5"}
