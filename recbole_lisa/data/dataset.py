@@ -25,7 +25,7 @@ from recbole_lisa.data.filtering import filter_interactions
 from recbole_lisa.data.histories import Gaps, Histories, Index
 from recbole_lisa.data.loading import filled, load_columns, number_tokens
 from recbole_lisa.data.split import Part, split_targets
-from recbole_lisa.datasets.obtain import missing_data
+from recbole_lisa.datasets.obtain import check_data
 from recbole_lisa.distributed.processes import is_first
 from recbole_lisa.errors import UsageError, did_you_mean
 
@@ -41,6 +41,7 @@ def create_dataset(config: Config) -> WindowDataset:
     for key in _UNSAVED:
         if config[key]:
             raise UsageError(f"{key} is not supported: loaders are made in seconds; leave it out, or set save_dataset")
+    check_data(config)
     cache = DatasetCache.of(config)
     if cache is None:
         return WindowDataset(config)
@@ -168,8 +169,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
 
     def _load_data(self, token: str, dataset_path: str) -> None:
         """Load all files; never download: RecBole's addresses are dead, and half a folder would be left."""
-        if not Path(dataset_path, f"{token}.inter").is_file():
-            raise UsageError(missing_data(self.config))
+        check_data(self.config)
         super()._load_data(token, dataset_path)
 
     def _load_feat(self, filepath: str, source: FeatureSource | str) -> pd.DataFrame | None:

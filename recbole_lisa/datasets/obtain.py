@@ -34,25 +34,31 @@ def ensure_data(config: Mapping[str, Any]) -> list[str]:
         UsageError: The file is missing and cannot or must not be downloaded; or see `obtain`.
     """
     folder, dataset = Path(config["data_path"]), config["dataset"]
-    if (folder / f"{dataset}.inter").is_file():
-        return []
-    if dataset not in known_datasets() or not config["archive_url"] or not config["download"]:
-        raise UsageError(missing_data(config))
-    return obtain(folder, config, show_progress=bool(config["show_progress"]))
+    is_missing = not (folder / f"{dataset}.inter").is_file()
+    if is_missing and dataset in known_datasets() and config["archive_url"] and config["download"]:
+        return obtain(folder, config, show_progress=bool(config["show_progress"]))
+    check_data(config)
+    return []
 
 
-def missing_data(config: Mapping[str, Any]) -> str:
-    """The message for a missing file of interactions: which file, where it belongs and how to make it."""
+def check_data(config: Mapping[str, Any]) -> None:
+    """Refuse a missing file of interactions.
+
+    Raises:
+        UsageError: The file is missing; the message says where it belongs and how to make it.
+    """
     folder, dataset, known = Path(config["data_path"]), config["dataset"], known_datasets()
     path = folder / f"{dataset}.inter"
+    if path.is_file():
+        return
     if dataset in known and config["conversion"]:
-        return (
+        raise UsageError(
             f"data set '{dataset}' needs the file {path}, which does not exist: {_by_hand(folder, config)} "
             f"(or write the file yourself: {_FORM}; or name the folder above: --data_path)"
         )
     neighbours = [path.stem for path in folder.parent.glob("*/*.inter") if path.stem == path.parent.name]
     hint = did_you_mean(dataset, [*known, *sorted(neighbours)])
-    return (
+    raise UsageError(
         f"there is no file {path} ({_FORM}), and '{dataset}' is none of the data sets with settings "
         f"({', '.join(known)}): put it there or name the folder above it with --data_path.{hint}"
     )

@@ -245,11 +245,12 @@ def test_mistakes_are_named(make_config: MakeConfig, settings: dict[str, Any], m
 
 
 def test_missing_file_is_named_and_leaves_no_folder(make_config: MakeConfig, tmp_path: Path) -> None:
-    config = make_config(TINY)
+    configs = [make_config(TINY), make_config(TINY, dataset_save_path=str(tmp_path / "kept"))]
     (tmp_path / "tiny" / "tiny.inter").unlink()
     (tmp_path / "tiny").rmdir()
-    with pytest.raises(UsageError, match="there is no file .*tiny.inter"):
-        create_dataset(config)
+    for config in configs:
+        with pytest.raises(UsageError, match="there is no file .*tiny.inter"):
+            create_dataset(config)
     assert not (tmp_path / "tiny").exists()
 
 
