@@ -150,9 +150,9 @@ def planned(
             break
         if candidate in chosen or candidate in refused:
             continue
-        found = problem(candidate)
-        (chosen if found is None else refused).append(candidate)
-        reason = found or reason
+        refusal = problem(candidate)
+        (chosen if refusal is None else refused).append(candidate)
+        reason = refusal or reason
     if len(chosen) == 1 and refused and num_samples != 1:
         raise UsageError(f"the model refuses every combination of the space, the last one because {reason}")
     return chosen
