@@ -1,13 +1,13 @@
 """LISA-Base with the codebooks of a vanilla Transformer ("Migrating Codebooks from Vanilla Self-Attention").
 
 The Transformer is trained on quantised items; its item embeddings and codebooks are frozen in a LISA-Base, whose other
-parameters start where the Transformer's ended:
+parameters start from the Transformer's:
 
     P^Q = W_Q^T,  P^K = W_K^T,  P^V = W_V^T W_O^T      for every codebook
     position' = position + W_O b_V + b_O               the constant that LISA's attention lacks
 
-If all codebooks had the attention of the whole item, the outputs would be the Transformer's. They do not, as LISA drops
-the inner products between codebooks: the model needs further training, in which the frozen parts take no share.
+If every codebook had the attention of the whole item, the outputs would be the Transformer's. LISA drops the inner
+products between codebooks, so the model needs further training; the frozen parts do not change in it.
 """
 
 import os
@@ -42,8 +42,8 @@ def migrate(
     Args:
         path: Checkpoint of a `Transformer` with `quantize_items: True` and one layer.
         output: Checkpoint to write, of the LISABase without further training.
-        settings: Settings of the LISABase and of its training; others are the Transformer's. `epochs` asks for
-            further training.
+        settings: Settings of the LISABase and of its training; others are the Transformer's. With `epochs` it is
+            trained further.
 
     Returns:
         The metrics without further training, and the result of the run with it, or None.

@@ -15,16 +15,16 @@ First train a vanilla Transformer on quantised items, then hand its codebooks to
   recbole-lisa migrate --checkpoint saved/Transformer-....pth --output saved/migrated.pth --epochs=60
 
 Items and codebooks stay frozen. The file is the LISABase as it is before further training; with --epochs it is trained
-further, from the Transformer's other parameters, and tested like any run. Settings are written --key=value; those
-that are not given are the Transformer's.
+further, from the Transformer's other parameters, and tested like any run. Settings are written --key=value; all
+others are the Transformer's.
 """
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Migrate codebooks and print the metrics before, and with epochs after, further training.
 
     Args:
-        words: The words after `migrate`.
+        arguments: The arguments after `migrate`.
 
     Returns:
         0.
@@ -36,7 +36,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a Transformer")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the .pth file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
-    options, rest = parser.parse_known_args(words)
+    options, rest = parser.parse_known_args(arguments)
     settings = parse_settings(rest)
     if options.output.suffix != ".pth":
         raise UsageError(f"--output is '{options.output}', it must end in .pth")
@@ -44,6 +44,6 @@ def main(words: Sequence[str]) -> int:
     if options.overwrite:
         settings["overwrite"] = "True"
     metrics, _ = migrate(options.checkpoint, options.output, settings)
-    found = ", ".join(f"{name} {value:.4f}" for name, value in (metrics or {}).items()) or "there is no test set"
-    print(f"{options.output}: LISABase without further training: {found}")
+    text = ", ".join(f"{name} {value:.4f}" for name, value in (metrics or {}).items()) or "there is no test set"
+    print(f"{options.output}: LISABase without further training: {text}")
     return 0

@@ -60,6 +60,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     """
 
     input_type = InputType.PAIRWISE
+    loss_parts = ("prediction", "regulariser")
     hard = True
     """Whether items are stored as codes; False: their assignments are soft and need the embeddings."""
 
