@@ -17,42 +17,40 @@ from tests.model.build import build_model
 from tests.serving.build import IDS
 
 
-def own_model(model: type[Any], base: str) -> Any:
+class TwoHeads(Transformer):
+    def build_layer(self, config: Any, index: int) -> FullAttention:
+        return FullAttention(hidden_size=config["hidden_size"], n_heads=2)
+
+
+class OtherTargets(LISABase):
+    def target(self, x: Tensor, quantized: Any) -> Tensor:
+        return 2 * quantized.reconstruction
+
+
+class UnknownAttention(FullAttention):
+    pass
+
+
+class UnknownModel(Transformer):
+    def build_layer(self, config: Any, index: int) -> UnknownAttention:
+        return UnknownAttention(hidden_size=config["hidden_size"])
+
+
+def subclass_model(model: type[Any], base: str) -> Any:
     settings = FIELDS | default_settings(base) | {"hidden_size": 16, "inner_size": 16, "MAX_ITEM_LIST_LENGTH": 9}
     return model(settings, Catalogue(30))
 
 
-def test_a_class_of_its_own_is_exported_when_it_says_what_it_is() -> None:
-    class TwoHeads(Transformer):
-        def build_layer(self, config: Any, index: int) -> FullAttention:
-            return FullAttention(hidden_size=config["hidden_size"], n_heads=2)
-
-    model = own_model(TwoHeads, "Transformer").double()
+def test_a_subclass_is_exported_when_its_scores_are_equal_and_else_refused() -> None:
+    model = subclass_model(TwoHeads, "Transformer").double()
     bundle = bundle_of(model, IDS[1:], "small")
     assert check_scores(model, Recommender(bundle)) < 1e-9
     assert (bundle.model, bundle.encoder["layers"]) == ("TwoHeads", [["full", {"hidden_size": 16, "n_heads": 2}]])
-
-
-def test_a_class_that_scores_otherwise_is_refused() -> None:
-    class OtherTargets(LISABase):
-        def target(self, x: Tensor, quantized: Any) -> Tensor:
-            return 2 * quantized.reconstruction
-
-    model = own_model(OtherTargets, "LISABase")
+    model = subclass_model(OtherTargets, "LISABase")
     with pytest.raises(UsageError, match="OtherTargets cannot be exported: its export scores items differently, by"):
         check_scores(model, Recommender(bundle_of(model, IDS[1:], "small")))
-
-
-def test_an_attention_of_its_own_is_named() -> None:
-    class Own(FullAttention):
-        pass
-
-    class OwnModel(Transformer):
-        def build_layer(self, config: Any, index: int) -> Own:
-            return Own(hidden_size=config["hidden_size"])
-
-    with pytest.raises(UsageError, match="OwnModel cannot be exported: Own is no attention of MECHANISMS"):
-        bundle_of(own_model(OwnModel, "Transformer"), IDS[1:], "small")
+    with pytest.raises(UsageError, match="UnknownModel cannot be exported: UnknownAttention is no attention of MECH"):
+        bundle_of(subclass_model(UnknownModel, "Transformer"), IDS[1:], "small")
 
 
 @pytest.mark.parametrize("name", ["LISABase", "LISASoft", "LISAMini", "Transformer"])

@@ -51,11 +51,26 @@ class TinyModel(SequentialRecommender):
         return self.embedding(interaction[self.fields.item_list].gather(1, position)[:, 0])
 
 
+class BlockModel(TinyModel):
+    """`TinyModel` that scores any items."""
+
+    def item_scorer(self, interaction: Any) -> Any:
+        hidden = self._last(interaction)
+        return lambda ids: hidden @ self.embedding.weight[ids].T
+
+
 class ConstantModel(TinyModel):
-    """Finds every item equally good."""
+    """Gives every item the same score."""
 
     def full_sort_predict(self, interaction: Any) -> torch.Tensor:
         return torch.zeros(len(interaction), self.n_items)
+
+
+class ConstantBlockModel(ConstantModel):
+    """`ConstantModel` that scores any items."""
+
+    def item_scorer(self, interaction: Any) -> Any:
+        return lambda ids: torch.zeros(len(interaction), len(ids))
 
 
 def write_tiny_dataset(folder: Path) -> None:

@@ -17,7 +17,7 @@ from recbole_lisa.data.dataloader import EvalBatch, create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.training.evaluation import check_loader, evaluate
-from tests.tiny import ConstantModel, TinyModel, tiny_config, tiny_loaders
+from tests.tiny import BlockModel, ConstantBlockModel, ConstantModel, TinyModel, tiny_config, tiny_loaders
 
 # Ranks of the held-out item in four histories; 11 is outside every cut-off.
 RANKS = (1, 3, 6, 11)
@@ -121,11 +121,18 @@ def test_sampled_metrics_equal_those_over_the_whole_catalogue_with_the_others_at
     assert evaluate(Scores(scores), Batches([batch]), paper) == dict(expected)
 
 
-@pytest.mark.parametrize(("protocol", "n_ranked"), [("paper", 101), ("full_ranking", 1349)])
-def test_constant_scores_hit_as_often_as_chance(protocol: str, n_ranked: int) -> None:
-    config = LISAConfig(ConstantModel, "ml-100k", protocol=protocol, config_dict={"use_gpu": False})
+@pytest.mark.parametrize(
+    ("model", "protocol", "n_ranked"),
+    [
+        (ConstantModel, "paper", 101),
+        (ConstantModel, "full_ranking", 1349),
+        (ConstantBlockModel, "full_ranking", 1349),
+    ],
+)
+def test_constant_scores_hit_as_often_as_chance(model: type[Any], protocol: str, n_ranked: int) -> None:
+    config = LISAConfig(model, "ml-100k", protocol=protocol, config_dict={"use_gpu": False})
     train, _, test = create_loaders(config, create_dataset(config))
-    metrics = evaluate(ConstantModel(config, train.dataset), test, config)
+    metrics = evaluate(model(config, train.dataset), test, config)
     for k in (5, 10):
         chance = k / n_ranked
         assert abs(metrics[f"hit@{k}"] - chance) < 3.5 * math.sqrt(chance / 943)
@@ -159,25 +166,26 @@ def test_every_history_is_encoded_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("mode", ["full", "uni12"])
-def test_scores_that_are_not_finite_stop_the_evaluation(tmp_path: Path, bad: float, mode: str) -> None:
-    config = tiny_config(tmp_path, eval_args={"mode": mode})
+@pytest.mark.parametrize(("kind", "mode"), [(TinyModel, "full"), (BlockModel, "full"), (TinyModel, "uni12")])
+def test_scores_that_are_not_finite_stop_the_evaluation(tmp_path: Path, bad: float, kind: Any, mode: str) -> None:
+    config = tiny_config(tmp_path, model=kind, eval_args={"mode": mode})
     train, _, test = tiny_loaders(config)
-    model = TinyModel(config, train.dataset)
+    model = kind(config, train.dataset)
     torch.nn.init.constant_(model.embedding.weight, bad)
     with pytest.raises(TrainingDivergedError, match="NaN or infinite for 7 of 7 histories.*rate 0.05"):
         evaluate(model, test, config)
 
 
-def test_topk_longer_than_the_catalogue_is_refused(tmp_path: Path) -> None:
-    config = tiny_config(tmp_path, topk=[5, 31], valid_metric="NDCG@5")
-    with pytest.raises(UsageError, match="the 31 best of only 30 items; give at most 30"):
-        check_loader(tiny_loaders(config)[2], config)
-
-
-def test_topk_longer_than_the_candidates_is_refused(tmp_path: Path) -> None:
-    config = tiny_config(tmp_path, eval_args={"mode": "uni8"}, topk=[5, 10])
-    with pytest.raises(UsageError, match="the 10 best of only 9 candidates.*give at most 9"):
+@pytest.mark.parametrize(
+    ("mode", "longest", "message"),
+    [
+        ("full", 31, "the 31 best of only 30 items; give at most 30"),
+        ("uni8", 10, "10 best of only 9 cand.* most 9"),
+    ],
+)
+def test_topk_longer_than_the_ranking_is_refused(tmp_path: Path, mode: str, longest: int, message: str) -> None:
+    config = tiny_config(tmp_path, eval_args={"mode": mode}, topk=[5, longest], valid_metric="NDCG@5")
+    with pytest.raises(UsageError, match=message):
         check_loader(tiny_loaders(config)[2], config)
 
 

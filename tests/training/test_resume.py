@@ -164,18 +164,13 @@ def test_auto_starts_fresh_when_nothing_fits_and_skips_damaged_files(
         ("learning_rate", 0.01, "learning_rate is 0.05 there and 0.01 here"),
         ("seed", 7, "seed is 2020 there and 7 here"),
         ("MAX_ITEM_LIST_LENGTH", 5, "MAX_ITEM_LIST_LENGTH is 8 there and 5 here"),
+        ("protocol", "paper", "protocol is 'full_ranking' there and 'paper' here"),
     ],
 )
 def test_other_settings_are_refused_by_name(tmp_path: Path, key: str, value: object, message: str) -> None:
     run = finished(tmp_path, epochs=1)
     with pytest.raises(UsageError, match=message):
         finished(tmp_path, resume=str(last_file(run.saved_model_file)), **{key: value})
-
-
-def test_other_protocol_is_refused(tmp_path: Path) -> None:
-    run = finished(tmp_path, epochs=1)
-    with pytest.raises(UsageError, match="protocol is 'full_ranking' there and 'paper' here"):
-        finished(tmp_path, "paper", resume=str(last_file(run.saved_model_file)))
 
 
 @pytest.mark.parametrize(
@@ -220,15 +215,6 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
     message = r"cannot resume from '.*': it was trained on other interactions, or on items in another order"
     with pytest.raises(UsageError, match=message):
         finished(tmp_path, epochs=2, resume=str(path))
-
-
-def test_other_data_are_refused_at_the_latest_when_the_training_goes_on(tmp_path: Path) -> None:
-    path = last_file(finished(tmp_path, epochs=1).saved_model_file)
-    move_first_line_to_the_end(tmp_path)
-    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, epochs=2))
-    trainer.resume_checkpoint(path)
-    with pytest.raises(UsageError, match="cannot go on with .*: it was trained on other interactions"):
-        trainer.fit(train)
 
 
 def test_auto_skips_runs_on_other_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -180,23 +180,16 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
     assert other.evaluate(test, model_file=trainer.saved_model_file) == trainer.evaluate(test)
 
 
-def test_the_trainer_refuses_a_checkpoint_dir_that_is_a_file(tmp_path: Path) -> None:
-    config = tiny_config(tmp_path)
-    (tmp_path / "saved").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"saved' is a file: name a folder"):
-        tiny_trainer(config)
-
-
 # RecBole fills missing values in a way that pandas 3 drops; there are none here.
 @pytest.mark.filterwarnings("ignore:A value is trying to be set on a copy:FutureWarning")
 def test_recboles_own_data_set_and_loaders_give_the_same_metrics(tmp_path: Path) -> None:
     config = tiny_config(tmp_path, epochs=3)
     trainer, (train, valid, test) = tiny_trainer(config)
     trainer.fit(train, valid)
-    _, stock_valid, stock_test = recbole.data.data_preparation(config, recbole.data.create_dataset(config))
-    assert not isinstance(stock_test, EvalLoader)
-    assert trainer.evaluate(stock_test) == trainer.evaluate(test)
-    assert trainer.evaluate(stock_valid) == trainer.evaluate(valid) == trainer.best_valid_result
+    _, recbole_valid, recbole_test = recbole.data.data_preparation(config, recbole.data.create_dataset(config))
+    assert not isinstance(recbole_test, EvalLoader)
+    assert trainer.evaluate(recbole_test) == trainer.evaluate(test)
+    assert trainer.evaluate(recbole_valid) == trainer.evaluate(valid) == trainer.best_valid_result
 
 
 def test_several_processes_are_refused(tmp_path: Path) -> None:
@@ -204,12 +197,6 @@ def test_several_processes_are_refused(tmp_path: Path) -> None:
     config["single_spec"], config["nproc"] = False, 2
     with pytest.raises(UsageError, match="nproc=2: RecBole's processes are not supported"):
         tiny_trainer(config)
-
-
-def test_tensorboard_gets_a_folder(tmp_path: Path) -> None:
-    trainer, (train, valid, _) = tiny_trainer(tiny_config(tmp_path, epochs=1))
-    trainer.fit(train, valid)
-    assert list((tmp_path / "log_tensorboard").rglob("events.out.tfevents.*"))
 
 
 @pytest.mark.parametrize("wanted", [False, True])
