@@ -43,7 +43,7 @@ class Service:
     def __init__(
         self, recommender: Recommender, store: SessionStore, metrics: Metrics, limits: Limits, threads: int
     ) -> None:
-        self.recommender, self.store, self.metrics, self.limits = recommender, store, metrics, limits
+        self.recommender, self.store, self._metrics, self.limits = recommender, store, metrics, limits
         self.model = ModelThread(recommender, limits.waiting, threads)
         # Changes of one session take turns; two sessions may share a lock.
         self._locks = [Lock() for _ in range(N_LOCKS)]
@@ -56,7 +56,8 @@ class Service:
         router = APIRouter(redirect_slashes=False)
         router.get("/", include_in_schema=False)(self.page)
         router.get("/health")(self.health)
-        router.get("/metrics")(self.metrics_text)
+        router.head("/health", include_in_schema=False)(self.health)
+        router.get("/metrics")(self.metrics)
         router.get("/items")(self.items)
         router.post("/recommend")(self.recommend)
         router.post("/sessions", status_code=201)(self.start)
@@ -79,9 +80,9 @@ class Service:
         answer |= {"sessions": self.recommender.has_sessions, "needs_times": self.recommender.needs_times}
         return json_answer(answer | {"store": self.store.name, "version": __version__})
 
-    async def metrics_text(self) -> Response:
+    async def metrics(self) -> Response:
         """Metrics for Prometheus."""
-        return Response(self.metrics.text(), 200, media_type=CONTENT_TYPE_LATEST)
+        return Response(self._metrics.text(), 200, media_type=CONTENT_TYPE_LATEST)
 
     async def items(
         self, query: Annotated[str, Query(max_length=100)] = "", limit: Annotated[int, Query(ge=1, le=100)] = 20
@@ -164,8 +165,8 @@ class Service:
     async def delete(self, session: SessionId) -> Response:
         """Remove a session."""
         async with self._lock(session):
-            if not await self.store.delete(session):
-                raise _no_session(session)
+            await self._load(session)
+            await self.store.delete(session)
         return json_answer({"id": session, "deleted": True})
 
     async def _change(self, session: str, change: Callable[[bytes], tuple[bytes, int]]) -> int:
@@ -176,7 +177,7 @@ class Service:
                 data, length = await self.model.run(lambda before=before: change(before))  # type: ignore[misc]  # mypy infers no type for this default
                 if await self.store.replace(session, data, before):
                     return length
-                self.metrics.conflicts.inc()
+                self._metrics.conflicts.inc()
                 await sleep(random.uniform(0, min(0.1, 0.001 * 2**tries)))
         raise RefusalError(503, "busy", f"other services keep changing the session '{session}'; try again")
 
@@ -186,7 +187,8 @@ class Service:
     async def _load(self, session: str) -> bytes:
         data = await self.store.load(session)
         if data is None:
-            raise _no_session(session)
+            hint = f"there is no session '{session}', or it has expired: start it again"
+            raise RefusalError(404, "no_session", hint)
         return data
 
     def _unknown(self, items: Sequence[object]) -> list[str]:
@@ -198,10 +200,6 @@ class Service:
             return {}
         nested = isinstance(candidates[0], list)
         return {"unknown_candidates": [*map(self._unknown, candidates)] if nested else self._unknown(candidates)}
-
-
-def _no_session(session: str) -> RefusalError:
-    return RefusalError(404, "no_session", f"there is no session '{session}', or it has expired: start it again")
 
 
 def _policy(on_unknown: str) -> str:

@@ -287,6 +287,51 @@ def test_requests_beyond_those_that_may_wait_are_told_to_come_back() -> None:
         assert service.call("POST", "/recommend", body).status == 200
 
 
+def test_requests_that_wait_together_share_a_batch_and_a_wrong_one_spoils_no_other() -> None:
+    recommender, asked, let_go = held_up()
+    calls: list[int] = []
+    held = recommender.recommend
+
+    def counted(histories: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(len(histories))
+        return held(histories, *args, **kwargs)
+
+    recommender.recommend = counted  # type: ignore[method-assign]
+    bodies = [{"histories": [raw([n]), raw([n, n + 1])], "k": 3} for n in range(1, 7)]
+    bodies += [{"histories": [["new"]], "k": 3}, {"histories": [raw([8])], "k": 3, "on_unknown": "skip"}]
+    expected = [seeded_recommender().recommend(body["histories"], 3, on_unknown="skip") for body in bodies]
+    with running(recommender) as service, ThreadPoolExecutor(9) as clients:
+        first = clients.submit(service.call, "POST", "/recommend", bodies[0])
+        assert asked.wait(PATIENCE)
+        others = [clients.submit(service.call, "POST", "/recommend", body) for body in bodies[1:]]
+        wait_until(lambda: b"recbole_lisa_waiting 8.0" in service.call("GET", "/metrics").body)
+        let_go.set()
+        answers = [one.result() for one in [first, *others]]
+        assert answers[6].error == (422, "invalid") and "unknown item: 'new'" in answers[6].json["message"]
+        for n, (answer, lists) in enumerate(zip(answers, expected, strict=True)):
+            for found, one in zip(answer.json.get("recommendations", []), lists, strict=n != 6):
+                assert found["items"] == one.items
+                assert found["scores"] == pytest.approx(one.scores, rel=1e-9)
+    assert calls[0] == 2
+    assert sorted(calls[1:]) == [1, 1, 2, 2, 2, 2, 2, 11]  # the six requests under "raise" at once, then each alone
+
+
+def test_the_service_describes_itself(service: Running) -> None:
+    paths = service.call("GET", "/openapi.json").json["paths"]
+    assert {path: sorted(methods) for path, methods in paths.items()} == {
+        "/health": ["get"],
+        "/metrics": ["get"],
+        "/items": ["get"],
+        "/recommend": ["post"],
+        "/sessions": ["post"],
+        "/sessions/{session}": ["delete", "get"],
+        "/sessions/{session}/bytes": ["get"],
+        "/sessions/{session}/items": ["post"],
+        "/sessions/{session}/recommend": ["post"],
+    }
+    assert service.call("GET", "/docs").status == 200
+
+
 def test_requests_that_have_begun_end_after_the_stop() -> None:
     recommender, asked, let_go = held_up()
     with ThreadPoolExecutor(1) as clients, running(recommender) as service:
@@ -482,4 +527,5 @@ def test_every_answer_has_the_headers_that_browsers_heed(service: Running) -> No
         assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store"
         assert "access-control-allow-origin" not in headers and "server" not in headers
     assert "default-src 'none'; script-src 'sha256-" in service.call("GET", "/").headers["content-security-policy"]
-    assert service.call("HEAD", "/health").body == b""
+    head = service.call("HEAD", "/health")
+    assert (head.status, head.body) == (200, b"")
