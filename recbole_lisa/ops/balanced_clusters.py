@@ -1,4 +1,4 @@
-"""Attention inside clusters of equal size, which may overlap and leave positions out: the published routing."""
+"""Attention inside clusters of equal size (the published routing); they may overlap and leave positions out."""
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ def balanced_cluster_attention(query: Tensor, key: Tensor, value: Tensor, member
         (N, L, D).
     """
     n, length = query.shape[:2]
-    real = members < length
+    present = members < length
     position = members.clamp_max(length - 1)
 
     def chunks(x: Tensor) -> Tensor:
@@ -34,8 +34,8 @@ def balanced_cluster_attention(query: Tensor, key: Tensor, value: Tensor, member
     query_at, key_at = members.unsqueeze(-1), members.unsqueeze(-2)
     logits = chunk_logits(chunks(query), chunks(key), visible=key_at < query_at, own=key_at == query_at)
     out = (torch.softmax(logits, dim=-1).to(value.dtype) @ chunks(value)).flatten(1, 2)  # (N, C w, D)
-    real, position = real.flatten(1), position.flatten(1)
-    count = out.new_zeros(n, length).scatter_add_(1, position, real.to(out.dtype))
+    present, position = present.flatten(1), position.flatten(1)
+    count = out.new_zeros(n, length).scatter_add_(1, position, present.to(out.dtype))
     rows = (position + torch.arange(n, device=position.device).unsqueeze(1) * length).flatten()
-    total = out.new_zeros(n * length, out.shape[-1]).index_add(0, rows, (out * real.unsqueeze(-1)).flatten(0, 1))
+    total = out.new_zeros(n * length, out.shape[-1]).index_add(0, rows, (out * present.unsqueeze(-1)).flatten(0, 1))
     return total.view(n, length, -1) / (count + MEAN_EPSILON).unsqueeze(-1)

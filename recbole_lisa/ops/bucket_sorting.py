@@ -1,4 +1,4 @@
-"""Attention to the own bucket and to earlier buckets chosen for it, each scaled by how sure the choice is."""
+"""Attention to a position's bucket and to earlier buckets chosen for it, scaled by the probability of the choice."""
 
 import math
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def choose_buckets(scores: Tensor, own: Tensor, *, n_top: int, temperature: float) -> tuple[Tensor, Tensor]:
-    """The best n_top of what a bucket may be sorted to: n_top null columns, and the buckets before it.
+    """Choose the best n_top of the columns of a bucket: n_top null columns, and the buckets before it.
 
-    One after the other: p = softmax(scores / temperature) over what is left, take the largest, strike it out.
+    One after the other: p = softmax(scores / temperature) over the remaining columns, take the largest, remove it.
 
     Args:
         scores: (N, U, n_top + V); column n_top + v stands for bucket v.
@@ -22,13 +22,13 @@ def choose_buckets(scores: Tensor, own: Tensor, *, n_top: int, temperature: floa
     """
     columns = torch.arange(scores.shape[-1], device=scores.device)
     left = (scores / temperature).masked_fill(columns >= own.unsqueeze(-1) + n_top, -torch.inf)
-    chosen, shares = [], []
+    chosen, probabilities = [], []
     for _ in range(n_top):
-        share, column = torch.softmax(left, dim=-1).max(dim=-1, keepdim=True)
+        probability, column = torch.softmax(left, dim=-1).max(dim=-1, keepdim=True)
         left = left.scatter(-1, column, -torch.inf)
         chosen.append(column)
-        shares.append(share)
-    return torch.cat(chosen, dim=-1), torch.cat(shares, dim=-1)
+        probabilities.append(probability)
+    return torch.cat(chosen, dim=-1), torch.cat(probabilities, dim=-1)
 
 
 def sorted_bucket_attention(
@@ -37,28 +37,28 @@ def sorted_bucket_attention(
     value: Tensor,
     past_key: Tensor,
     past_value: Tensor,
-    share: Tensor,
+    probability: Tensor,
     visible: Tensor,
     *,
     copies: int = 1,
 ) -> Tensor:
-    """softmax(query [p past_key ; key]^T) [p past_value ; value], p the share of each past bucket.
+    """softmax(query [p past_key ; key]^T) [p past_value ; value], p the probability of each past bucket.
 
     Args:
         query: (N, U, Q, D), scaled.
-        key: (N, U, b, D) of the own bucket.
-        value: (N, U, b, D) of the own bucket.
+        key: (N, U, b, D) of the query's bucket.
+        value: (N, U, b, D) of the query's bucket.
         past_key: (N, U, T * b, D) of the chosen buckets.
         past_value: (N, U, T * b, D) of the chosen buckets.
-        share: (N, U, T).
-        visible: positions of the own bucket that count; broadcasts to (N, U, Q, b).
+        probability: (N, U, T).
+        visible: visible positions of the query's bucket; broadcasts to (N, U, Q, b).
         copies: how many equal positions each position of a past bucket stands for.
 
     Returns:
         (N, U, Q, D).
     """
     n_past = past_key.shape[2]
-    scale = share.repeat_interleave(n_past // share.shape[-1], dim=-1).unsqueeze(2)  # (N, U, 1, T b)
+    scale = probability.repeat_interleave(n_past // probability.shape[-1], dim=-1).unsqueeze(2)  # (N, U, 1, T b)
     past = query @ past_key.transpose(2, 3) * scale + math.log(copies)  # (N, U, Q, T b)
     own = (query @ key.transpose(2, 3)).masked_fill(~visible, -torch.inf)  # (N, U, Q, b)
     logits = torch.cat([past, own.to(past.dtype)], dim=-1)

@@ -1,4 +1,4 @@
-"""Attention of clustered queries: the mean query of a cluster finds the keys that its members then look at."""
+"""Attention of clustered queries: the mean query of a cluster selects the keys that its members attend to."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from recbole_lisa.ops.sorted_window import take_rows
 
 GROUP = 16
-"""Queries that share one gather of keys: small, as most clusters are, yet enough for a matrix product."""
+"""Queries for which keys are gathered once: small, as most clusters are, yet enough for a matrix product."""
 
 DENSE_LENGTH = 512
 """Up to this length all keys are scored and the others masked, which is cheaper there than gathering K keys a group."""
@@ -29,22 +29,12 @@ class Groups(NamedTuple):
 
 
 def cluster_means(x: Tensor, cluster: Tensor, valid: Tensor, n_clusters: int) -> Tensor:
-    """Mean of each cluster's real vectors, 0 for an empty one.
-
-    Args:
-        x: (N, L, D).
-        cluster: (N, L) int64 in 0..C-1.
-        valid: (N, L) bool.
-        n_clusters: C.
-
-    Returns:
-        (N, C, D).
-    """
+    """Mean of each cluster's valid vectors, 0 for an empty one: x (N, L, D), cluster (N, L) int64 -> (N, C, D)."""
     n = x.shape[0]
     rows = (cluster + torch.arange(n, device=x.device).unsqueeze(1) * n_clusters).flatten()
-    real = valid.unsqueeze(-1).to(x.dtype)
-    sums = x.new_zeros(n * n_clusters, x.shape[-1]).index_add(0, rows, (x * real).flatten(0, 1))
-    count = x.new_zeros(n * n_clusters, 1).index_add(0, rows, real.flatten(0, 1))
+    present = valid.unsqueeze(-1).to(x.dtype)
+    sums = x.new_zeros(n * n_clusters, x.shape[-1]).index_add(0, rows, (x * present).flatten(0, 1))
+    count = x.new_zeros(n * n_clusters, 1).index_add(0, rows, present.flatten(0, 1))
     return (sums / count.clamp_min(1)).view(n, n_clusters, -1)
 
 
@@ -87,7 +77,7 @@ def causal_clustered_attention(
         value: (N, L, D).
         centroid: (N, C, D) mean queries.
         valid: (N, L) bool, padding on the right.
-        groups: of the queries that are asked for.
+        groups: of the queries to compute.
         n_top: keys of a cluster.
 
     Returns:
@@ -102,28 +92,18 @@ def causal_clustered_attention(
 def bidirectional_clustered_attention(
     query: Tensor, key: Tensor, value: Tensor, centroid: Tensor, valid: Tensor, groups: Groups, *, n_top: int
 ) -> Tensor:
-    """The attention of the cluster's mean query, its mass on the n_top best keys shared out anew by each query.
+    """The attention of the cluster's mean query, its mass on the n_top best keys divided anew by each query.
 
         A = softmax(centroid key^T),  out_i = sum_{j not top} A_cj v_j + (sum_{j top} A_cj) softmax_top(q_i k^T) v_top
 
-    Args:
-        query: (N, L, D), scaled.
-        key: (N, L, D).
-        value: (N, L, D).
-        centroid: (N, C, D) mean queries.
-        valid: (N, L) bool.
-        groups: of the queries that are asked for.
-        n_top: keys of a cluster.
-
-    Returns:
-        (N, M, D) at the places of the groups.
+    Arguments and result as causal_clustered_attention.
     """
     scores = _scores(centroid, key, valid)  # (N, C, L)
     top = scores.detach().topk(min(n_top, key.shape[1]), dim=-1, sorted=False).indices
     rest = torch.softmax(scores, dim=-1).scatter(-1, top, 0.0)  # (N, C, L)
     keys = take_rows(top, groups.cluster).unsqueeze(2)  # (N, G, 1, K)
-    real = valid.gather(1, keys.flatten(1)).view_as(keys)
-    sharp = _attend(query, key, value, keys, real, groups)
+    present = valid.gather(1, keys.flatten(1)).view_as(keys)
+    sharp = _attend(query, key, value, keys, present, groups)
     cluster = groups.cluster.gather(1, groups.place // groups.position.shape[2])  # (N, M)
     coarse = take_rows(rest.to(value.dtype) @ value, cluster)
     mass = 1 - take_rows(rest.sum(dim=-1, keepdim=True), cluster)

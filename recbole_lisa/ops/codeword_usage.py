@@ -9,8 +9,8 @@ from torch import Tensor
 class CodewordUsage(NamedTuple):
     """Of each of B codebooks: used (B,) int64 codewords with an item, and perplexity (B,) float64 in 1..W.
 
-    Perplexity is exp(-sum_w p_w log p_w) with p_w the share of codeword w: the number of codewords that would be in use
-    if all that are were used equally.
+    Perplexity is exp(-sum_w p_w log p_w) with p_w the fraction of items with codeword w: the number of codewords that,
+    used equally, would have the same entropy.
     """
 
     used: Tensor
@@ -27,5 +27,5 @@ def codeword_usage(codes: Tensor, n_codewords: int) -> CodewordUsage:
     n_codebooks = codes.shape[1]
     flat = codes.long() + torch.arange(n_codebooks, device=codes.device) * n_codewords
     counts = torch.bincount(flat.flatten(), minlength=n_codebooks * n_codewords).view(n_codebooks, n_codewords)
-    share = counts.double() / len(codes)
-    return CodewordUsage((counts > 0).sum(dim=1), torch.special.entr(share).sum(dim=1).exp())
+    fraction = counts.double() / len(codes)
+    return CodewordUsage((counts > 0).sum(dim=1), torch.special.entr(fraction).sum(dim=1).exp())

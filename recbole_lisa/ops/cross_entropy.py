@@ -21,17 +21,17 @@ class _CatalogueCrossEntropy(torch.autograd.Function):
         rows = max(BLOCK_ELEMENTS // table.shape[0], 1)
         for first in range(0, hidden.shape[0], rows):
             block = slice(first, first + rows)
-            wanted = target[block].unsqueeze(1)  # (rows, 1)
+            column = target[block].unsqueeze(1)  # (rows, 1)
             logits = (hidden[block] @ table.t()).to(total.dtype)  # (rows, V)
             peak = logits.amax(dim=1, keepdim=True)
-            total += (peak - logits.gather(1, wanted)).sum()
+            total += (peak - logits.gather(1, column)).sum()
             probability = logits.sub_(peak).exp_()
             mass = probability.sum(dim=1, keepdim=True)
             total += mass.log().sum()
             if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
                 continue
             d_logits = probability.div_(mass)
-            d_logits.scatter_add_(1, wanted, d_logits.new_full((), -1.0).expand_as(wanted))
+            d_logits.scatter_add_(1, column, d_logits.new_full((), -1.0).expand_as(column))
             d_logits = d_logits.to(hidden.dtype)
             if d_hidden is not None:
                 torch.mm(d_logits, table, out=d_hidden[block])

@@ -1,4 +1,4 @@
-"""k-means of sign vectors under the Hamming distance, each row of a batch by itself."""
+"""k-means of sign vectors under the Hamming distance, for each row of a batch."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ EXACT_IN_FLOAT32 = 2**24
 
 
 def hash_signs(x: Tensor, planes: Tensor, offsets: Tensor) -> Tensor:
-    """On which side of each plane a vector lies.
+    """The side of each plane on which a vector lies.
 
     Args:
         x: (..., D).
@@ -29,7 +29,7 @@ def hash_signs(x: Tensor, planes: Tensor, offsets: Tensor) -> Tensor:
 def hamming_kmeans(signs: Tensor, valid: Tensor, *, n_clusters: int, n_iterations: int) -> Tensor:
     """Lloyd's algorithm: the nearest centroid, then the majority of each bit; deterministic, O(L C P) an iteration.
 
-    A row of l real positions has min(C, l) clusters, which start at positions spread evenly over it. Ties go to the
+    A row of l valid positions has min(C, l) clusters, which start at positions spread evenly over it. Ties go to the
     lower cluster, and in a vote to -1. A cluster without members keeps its centroid.
 
     Args:
@@ -53,7 +53,7 @@ def hamming_kmeans(signs: Tensor, valid: Tensor, *, n_clusters: int, n_iteration
     for _ in range(n_iterations - 1):
         centroids = _majorities(points, cluster, centroids)
         before, cluster = cluster, _nearest(points, centroids, exists)
-        # A fixed point stays. On a GPU to ask costs more than to go on, as it waits for the device.
+        # A fixed point stays. On a GPU the check costs more than an iteration, as it waits for the device.
         if cluster.device.type == "cpu" and torch.equal(cluster, before):
             break
     return cluster

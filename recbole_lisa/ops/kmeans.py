@@ -8,7 +8,7 @@ from recbole_lisa.ops.row_blocks import choose_in_blocks
 
 
 def similarity(x: Tensor, centroids: Tensor) -> Tensor:
-    """Inner products, never in half precision: what is chosen by them must not hang on rounding.
+    """Inner products, never in half precision: a choice must not depend on rounding.
 
     Args:
         x: (..., D), unit length.
@@ -31,14 +31,14 @@ def nearest(x: Tensor, centroids: Tensor) -> Tensor:
     Returns:
         (...) int64 in 0..C-1.
     """
-    found = choose_in_blocks(
+    cluster = choose_in_blocks(
         lambda rows: similarity(rows, centroids).argmax(dim=-1), x.flatten(0, -2), centroids.shape[0]
     )
-    return found.view(x.shape[:-1])
+    return cluster.view(x.shape[:-1])
 
 
 def nearest_points(x: Tensor, valid: Tensor, centroids: Tensor, *, size: int) -> Tensor:
-    """The real positions most similar to each centroid, O(N L C D); for a block of centroids at a time.
+    """The valid positions most similar to each centroid, O(N L C D); for a block of centroids at a time.
 
     Args:
         x: (N, L, D), unit length.
@@ -47,20 +47,20 @@ def nearest_points(x: Tensor, valid: Tensor, centroids: Tensor, *, size: int) ->
         size: positions a centroid.
 
     Returns:
-        (N, C, min(size, L)) int64 positions; L stands for none where too few are real.
+        (N, C, min(size, L)) int64 positions; L stands for none where too few are valid.
     """
     n, length = valid.shape
 
     def top(block: Tensor) -> Tensor:
         scores = similarity(x, block).masked_fill(~valid.unsqueeze(-1), -torch.inf).transpose(1, 2)  # (N, c, L)
-        found = scores.topk(min(size, length), dim=-1)
-        return found.indices.masked_fill(found.values == -torch.inf, length).transpose(0, 1)  # (c, N, w)
+        best = scores.topk(min(size, length), dim=-1)
+        return best.indices.masked_fill(best.values == -torch.inf, length).transpose(0, 1)  # (c, N, w)
 
     return choose_in_blocks(top, centroids, n * length).transpose(0, 1)
 
 
 def cluster_sums(x: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:
-    """Sum of each cluster's points with their number behind, so that both add up over processes.
+    """Sum of each cluster's points and their number as a last column, so that processes can add both.
 
     Args:
         x: (M, D).

@@ -37,4 +37,4 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     out = q @ state + inside @ v  # (N, K, C, D)
     total = (q * mass).sum(dim=-1, keepdim=True)
     attended: Tensor = out / total.clamp_min(torch.finfo(total.dtype).tiny)
-    return attended.reshape(n, -1, value.shape[-1])[:, :length]
+    return attended.reshape(n, n_chunks * CHUNK, value.shape[-1])[:, :length]

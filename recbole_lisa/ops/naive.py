@@ -7,33 +7,14 @@ from torch import Tensor
 
 
 def causal_softmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(D) + causal mask) v.
-
-    Args:
-        query: (N, L, D).
-        key: (N, L, D).
-        value: (N, L, D).
-
-    Returns:
-        (N, L, D).
-    """
+    """Compute softmax(q k^T / sqrt(D) + causal mask) v, all (N, L, D)."""
     logits = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
     future = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(diagonal=1)
     return logits.masked_fill(future, float("-inf")).softmax(dim=-1) @ value
 
 
 def gated_recurrence(query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> tuple[Tensor, None]:
-    """S_i = diag(exp gate_i) S_{i-1} + k_i v_i^T and S_i^T q_i / sqrt(K), step by step.
-
-    Args:
-        query: (N, L, H, K).
-        key: (N, L, H, K).
-        value: (N, L, H, V).
-        gate: (N, L, H, K) logarithms.
-
-    Returns:
-        (N, L, H, V), and None in place of the kernel's final state.
-    """
+    """S_i = diag(exp gate_i) S_{i-1} + k_i v_i^T and S_i^T q_i / sqrt(K), step by step."""
     state = value.new_zeros(*key[:, 0].shape, value.shape[-1])  # (N, H, K, V)
     out = []
     for i in range(query.shape[1]):
@@ -47,16 +28,7 @@ def quantize(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Soft residual or parallel encoding, one vector and one codebook at a time.
 
-    Args:
-        x: (U, D).
-        codebooks: (B, W, D).
-        bilinear: (D, D) or None.
-        similarity: bilinear, dot or euclidean.
-        temperature: of the softmax.
-        residual: encode what is left after earlier codebooks.
-
-    Returns:
-        codes (U, B), soft assignment (U, B, W), reconstruction (U, D).
+    Arguments as ops.quantize; returns codes (U, B), soft assignment (U, B, W), reconstruction (U, D).
     """
     codes, assignments, reconstructions = [], [], []
     for row in x:
@@ -84,16 +56,6 @@ def quantize_eager(
     """Residual bilinear encoding of every row as it comes: one (U, D) x (D, D) product a codebook, repeated rows too.
 
     The naive side of the benchmarks; the rows are all positions of a batch, with repeats.
-
-    Args:
-        x: (U, D).
-        codebooks: (B, W, D).
-        bilinear: (D, D).
-        temperature: of the softmax.
-        hard: straight-through instead of soft assignments.
-
-    Returns:
-        codes (U, B), assignment (U, B, W), reconstruction (U, D).
     """
     left, codes, assignments = x, [], []
     for book in codebooks:

@@ -1,21 +1,11 @@
-"""Slow, obviously right twins of the clustered attention and its k-means. For tests only."""
+"""Naive references of the clustered attention and its k-means. For tests only."""
 
 import torch
 from torch import Tensor
 
 
 def hamming_kmeans_loop(signs: Tensor, valid: Tensor, *, n_clusters: int, n_iterations: int) -> Tensor:
-    """hamming_kmeans.hamming_kmeans, one vector at a time, on whole numbers.
-
-    Args:
-        signs: (N, L, P), each 1 or -1.
-        valid: (N, L) bool.
-        n_clusters: C.
-        n_iterations: assignments.
-
-    Returns:
-        (N, L) int64; 0 at padding.
-    """
+    """hamming_kmeans.hamming_kmeans, one vector at a time, on whole numbers; 0 at padding."""
     out = torch.zeros(signs.shape[:2], dtype=torch.int64)
     for n, length in enumerate(valid.sum(dim=1).tolist()):
         points = [[int(bit) for bit in row] for row in signs[n, :length]]
@@ -36,20 +26,7 @@ def hamming_kmeans_loop(signs: Tensor, valid: Tensor, *, n_clusters: int, n_iter
 def clustered_attention_loop(
     query: Tensor, key: Tensor, value: Tensor, cluster: Tensor, valid: Tensor, *, n_top: int, causal: bool
 ) -> Tensor:
-    """Both forms of clustered_attention, one query at a time, over the real positions alone.
-
-    Args:
-        query: (N, L, D), scaled.
-        key: (N, L, D).
-        value: (N, L, D).
-        cluster: (N, L).
-        valid: (N, L) bool.
-        n_top: keys of a cluster.
-        causal: only the top keys, and of these the ones that are not later than the query.
-
-    Returns:
-        (N, L, D), 0 at padding.
-    """
+    """Both forms of clustered_attention, one query at a time, from cluster (N, L); 0 at padding."""
     rows = []
     for n, length in enumerate(valid.sum(dim=1).tolist()):
         out = [torch.zeros_like(value[n, 0]) for _ in range(query.shape[1])]

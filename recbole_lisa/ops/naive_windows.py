@@ -1,4 +1,7 @@
-"""Slow, obviously right twins of the attention inside buckets and clusters. For tests only."""
+"""Naive references of the attention inside buckets and clusters. For tests only.
+
+Arguments and results are those of the fast functions.
+"""
 
 import math
 
@@ -10,21 +13,10 @@ from recbole_lisa.ops.sorted_window import SELF_LOGIT
 
 
 def bucket_attention_quadratic(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, *, window: int) -> Tensor:
-    """sorted_window.bucket_attention as full attention under a mask, with an (L, L) matrix a round.
-
-    Args:
-        query: (N, L, D).
-        key: (N, L, D).
-        value: (N, L, D).
-        bucket: (N, R, L).
-        window: w, ranks back inside the bucket that a query sees.
-
-    Returns:
-        (N, L, D).
-    """
+    """sorted_window.bucket_attention as full attention under a mask, with an (L, L) matrix a round."""
     position = torch.arange(bucket.shape[2])
     same = bucket.unsqueeze(3) == bucket.unsqueeze(2)  # (N, R, L, L)
-    rank = (same & (position <= position.unsqueeze(1))).sum(dim=3)  # (N, R, L) members of the own bucket so far
+    rank = (same & (position <= position.unsqueeze(1))).sum(dim=3)  # (N, R, L) members of its bucket so far
     back = rank.unsqueeze(3) - rank.unsqueeze(2)
     meetings = (same & (back > 0) & (back <= window)).sum(dim=1)  # (N, L, L) rounds in which a pair meets
     meetings = meetings.masked_fill(position >= position.unsqueeze(1), 0)
@@ -36,19 +28,7 @@ def bucket_attention_quadratic(query: Tensor, key: Tensor, value: Tensor, bucket
 def chunked_rounds_loop(
     query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, lengths: Tensor, *, window: int
 ) -> Tensor:
-    """sorted_window.chunked_round_attention, one query at a time, over the real positions alone.
-
-    Args:
-        query: (N, L, D).
-        key: (N, L, D).
-        value: (N, L, D).
-        bucket: (N, R, L).
-        lengths: (N,).
-        window: w.
-
-    Returns:
-        (N, L, D), 0 at padding.
-    """
+    """sorted_window.chunked_round_attention, one query at a time, at valid positions; 0 at padding."""
     out, query = torch.zeros_like(value), query / math.sqrt(query.shape[-1])
     for n, length in enumerate(lengths.tolist()):
         ring = []
@@ -68,19 +48,7 @@ def chunked_rounds_loop(
 def balanced_clusters_loop(
     query: Tensor, key: Tensor, value: Tensor, similarity: Tensor, valid: Tensor, *, window: int
 ) -> Tensor:
-    """balanced_clusters.balanced_cluster_attention, one query at a time.
-
-    Args:
-        query: (N, L, D).
-        key: (N, L, D).
-        value: (N, L, D).
-        similarity: (N, L, C).
-        valid: (N, L) bool.
-        window: w, members of a cluster.
-
-    Returns:
-        (N, L, D).
-    """
+    """balanced_clusters.balanced_cluster_attention, one query at a time, from similarity (N, L, C) to the centroids."""
     out, query = torch.zeros_like(value), query / math.sqrt(query.shape[-1])
     for n, length in enumerate(valid.sum(dim=1).tolist()):
         clusters = [set(column.topk(min(window, length)).indices.tolist()) for column in similarity[n, :length].t()]

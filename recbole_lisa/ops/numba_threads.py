@@ -98,13 +98,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return _compile(function)
 
 
-def over_range(function: Callable[..., None]) -> "Kernel":
-    """Compile a kernel function(first, end, operands)."""
-    return Kernel(function)
-
-
-class Kernel:
-    """A kernel, compiled for one thread and for several threads that each take a part of the range."""
+class over_range:  # noqa: N801  # used as a decorator
+    """A kernel function(first, end, operands), compiled for one thread and for several that each take a part."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._alone = _compile(function)

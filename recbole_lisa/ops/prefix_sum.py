@@ -1,4 +1,4 @@
-"""Sums of what came before, into which nothing later enters, not even to be taken out again."""
+"""Sums of all earlier entries, computed without the later ones."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from torch import Tensor
 def sums_before(x: Tensor) -> Tensor:
     """Sum of all entries before each one: out_u = x_0 + ... + x_{u-1}, 0 for the first.
 
-    Not cumsum(x) - x, in which the rounding of x_u stays behind: a large one would move the sum before it.
+    cumsum(x) - x would leave the rounding of x_u in the sum before it.
 
     Args:
         x: (N, U, ...).

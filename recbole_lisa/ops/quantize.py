@@ -45,19 +45,21 @@ def quantize(
         similarity: bilinear (x^T M c), dot (x^T c) or euclidean (-|x - c|^2).
         bilinear: (D, D) matrix M, for similarity="bilinear" only.
         temperature: of the softmax, above 0.
-        residual: each codebook encodes what the earlier ones left over; False: every codebook sees x.
+        residual: each codebook encodes what is left after the earlier ones; False: every codebook sees x.
         hard: one codeword a codebook with a straight-through gradient; False: the softmax itself.
 
     Returns:
         Quantized. Differentiable in x, codebooks and bilinear.
 
     Raises:
-        ValueError: on an unknown similarity, or a bilinear matrix that is missing or not wanted.
+        ValueError: on an unknown similarity, a bilinear matrix that is missing or unused, or a temperature not above 0.
     """
     if similarity not in SIMILARITIES:
         raise ValueError(f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
     if (bilinear is None) == (similarity == "bilinear"):
         raise ValueError(f"similarity={similarity!r} {'needs' if bilinear is None else 'takes no'} bilinear matrix")
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
     left, total = x, torch.zeros_like(x)
     codes, assignments = [], []
     for book in codebooks:

@@ -1,4 +1,4 @@
-"""Choices made for a few rows at a time, so that what they are chosen from never exists for all."""
+"""Chooses for a few rows at a time, so the options of all rows never exist at once."""
 
 from collections.abc import Callable
 
@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 BLOCK_NUMBERS = 2**18
-"""Numbers to choose from that exist at once: 1 MiB in float32, which a cache holds."""
+"""Options that exist at once: 1 MiB in float32, which fits a cache."""
 
 
 def choose_in_blocks(choose: Callable[[Tensor], Tensor], rows: Tensor, n_options: int) -> Tensor:
     """choose(rows), a block of rows at a time, without gradients.
 
     Args:
-        choose: (m, ...) rows -> (m, ...) choices, each row by itself.
+        choose: (m, ...) rows -> (m, ...) choices; a choice depends on its row only.
         rows: (M, ...).
-        n_options: numbers that a row is chosen from.
+        n_options: options of a row.
 
     Returns:
         (M, ...).

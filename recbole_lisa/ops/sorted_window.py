@@ -46,7 +46,7 @@ def chunk_logits(query: Tensor, key: Tensor, visible: Tensor, own: Tensor) -> Te
     Args:
         query: (N, C, w, D).
         key: (N, C, m, D).
-        visible: keys that count, own ones excluded; broadcasts to (N, C, w, m).
+        visible: keys that count, the query's own excluded; broadcasts to (N, C, w, m).
         own: keys of the query's own position, with logit SELF_LOGIT; broadcasts to (N, C, w, m).
 
     Returns:
@@ -62,16 +62,10 @@ def chunk_logits(query: Tensor, key: Tensor, visible: Tensor, own: Tensor) -> Te
 
 
 def _attend(logits: Tensor, value: Tensor, place: Tensor, n_rounds: int) -> Tensor:
-    """One softmax over all rounds: sum_r softmax_r(log mass_r) softmax(logits_r) value_r.
+    """One softmax over all rounds: sum_r softmax_r(log mass_r) softmax(logits_r) value_r, (N, L, D).
 
-    Args:
-        logits: (N, R * C, w, m), each round's positions in its sorted order.
-        value: (N, R * C, m, D).
-        place: (N, R * L), where in R * C * w each position of each round stands.
-        n_rounds: R.
-
-    Returns:
-        (N, L, D).
+    logits (N, R * C, w, m) and value (N, R * C, m, D) hold each round in its sorted order; place (N, R * L) says where
+    in R * C * w each position of each round stands.
     """
     weights = torch.softmax(logits, dim=-1).to(value.dtype)
     out = take_rows((weights @ value).flatten(1, 2), place)  # (N, R L, D)
@@ -84,14 +78,9 @@ def _attend(logits: Tensor, value: Tensor, place: Tensor, n_rounds: int) -> Tens
 
 
 def _sorted(bucket: Tensor, window: int) -> tuple[Tensor, Tensor]:
-    """Positions of each round in the order of buckets, filled up to whole chunks, and where each position stands.
+    """Sort each round of bucket (N, R, L): positions (N, R, C * w), and each position's place (N, R * L) in R * C * w.
 
-    Args:
-        bucket: (N, R, L).
-        window: w.
-
-    Returns:
-        order (N, R, C * w), with L, L + 1, ... behind the L positions, and place (N, R * L) in R * C * w.
+    Positions L, L + 1, ... fill up the last chunk.
     """
     n, n_rounds, length = bucket.shape
     spare = -length % window
@@ -105,7 +94,7 @@ def _sorted(bucket: Tensor, window: int) -> tuple[Tensor, Tensor]:
 def bucket_attention(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, *, window: int) -> Tensor:
     """Attention to the earlier members of a position's bucket, at most `window` ranks back, itself last.
 
-    Strictly causal, O(L R w D). Padding is kept out by a bucket number that no real position has.
+    Strictly causal, O(L R w D). Padding is kept out by a bucket number that no valid position has.
 
     Args:
         query: (N, L, D).
@@ -145,19 +134,7 @@ def bucket_attention(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, 
 def bucket_attention_last(
     query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, final: Tensor, *, window: int
 ) -> Tensor:
-    """bucket_attention at one position of each row, O(L D).
-
-    Args:
-        query: (N, D).
-        key: (N, L, D).
-        value: (N, L, D).
-        bucket: (N, R, L), int64.
-        final: (N,), the position asked for.
-        window: w.
-
-    Returns:
-        (N, D).
-    """
+    """bucket_attention at one position of each row, O(L D): query (N, D), final (N,) its position -> (N, D)."""
     final = final.view(-1, 1, 1)
     position = torch.arange(bucket.shape[2], device=bucket.device)
     own_bucket = bucket.gather(2, final.expand(-1, bucket.shape[1], 1))  # (N, R, 1)
@@ -183,7 +160,7 @@ def chunked_round_attention(
         key: (N, L, D).
         value: (N, L, D).
         bucket: (N, R, L), int64; padding in the last bucket.
-        lengths: (N,) real positions.
+        lengths: (N,) valid positions.
         window: w, length of a chunk.
 
     Returns:
@@ -210,7 +187,7 @@ def chunked_round_attention(
 
 
 def _ring(lengths: Tensor, n_rounds: int, n_chunks: int, window: int) -> Tensor:
-    """The chunk before each chunk, (N, R C): the one before it, or for a round's first the last real one before."""
+    """The chunk before each chunk, (N, R C): the one before it, or for a round's first the last valid one before."""
     last = ((lengths - 1).clamp_min(0) // window).unsqueeze(1)  # (N, 1)
     chunk = torch.arange(n_rounds * n_chunks, device=lengths.device)
     round_before = (chunk // n_chunks - 1) % n_rounds

@@ -18,7 +18,7 @@ def case(similarity: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | No
 @pytest.mark.oracle
 @pytest.mark.parametrize("residual", [True, False], ids=["residual", "parallel"])
 @pytest.mark.parametrize("similarity", ["bilinear", "dot", "euclidean"])
-def test_soft_encoding_equals_the_vector_by_vector_twin(similarity: str, residual: bool) -> None:
+def test_soft_encoding_equals_the_vector_by_vector_reference(similarity: str, residual: bool) -> None:
     x, books, bilinear = case(similarity)
     fast = quantize(x, books, similarity=similarity, bilinear=bilinear, temperature=0.7, residual=residual, hard=False)
     slow = naive.quantize(x, books, bilinear=bilinear, similarity=similarity, temperature=0.7, residual=residual)
@@ -79,3 +79,9 @@ def test_residual_encoding_codes_what_is_left() -> None:
 def test_wrong_similarity_is_named(similarity: str, bilinear: torch.Tensor | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         quantize(torch.zeros(1, D), torch.zeros(B, W, D), similarity=similarity, bilinear=bilinear)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+def test_a_temperature_that_is_not_above_0_is_refused(temperature: float) -> None:
+    with pytest.raises(ValueError, match=f"temperature must be above 0, got {temperature}"):
+        quantize(torch.zeros(1, D), torch.zeros(B, W, D), temperature=temperature)

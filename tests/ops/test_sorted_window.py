@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from recbole_lisa.ops import naive_windows as reference
+from recbole_lisa.ops import naive_windows
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.sorted_window import (
     bucket_attention,
@@ -29,11 +29,11 @@ def ragged_lengths(n: int, length: int) -> Tensor:
     return lengths
 
 
-def assert_same_gradients(ours: Tensor, twin: Tensor, inputs: list[Tensor]) -> None:
+def assert_same_gradients(ours: Tensor, reference: Tensor, inputs: list[Tensor]) -> None:
     weight = torch.randn_like(ours)
     grads = [
         torch.autograd.grad((out * weight).sum(), inputs, retain_graph=True, materialize_grads=True)
-        for out in (ours, twin)
+        for out in (ours, reference)
     ]
     for a, b in zip(*grads, strict=True):
         assert_close(a, b)
@@ -42,12 +42,12 @@ def assert_same_gradients(ours: Tensor, twin: Tensor, inputs: list[Tensor]) -> N
 @pytest.mark.oracle
 @pytest.mark.parametrize(("n", "length", "window"), SHAPES, ids=SHAPE_IDS)
 @pytest.mark.parametrize("n_rounds", [1, 3])
-def test_buckets_equal_the_quadratic_twin(n: int, length: int, window: int, n_rounds: int) -> None:
+def test_buckets_equal_the_quadratic_reference(n: int, length: int, window: int, n_rounds: int) -> None:
     inputs, bucket = operands(n, length), torch.randint(3, (n, n_rounds, length))
     ours = bucket_attention(*inputs, bucket, window=window)
-    twin = reference.bucket_attention_quadratic(*inputs, bucket, window=window)
-    assert_close(ours, twin)
-    assert_same_gradients(ours, twin, inputs)
+    reference = naive_windows.bucket_attention_quadratic(*inputs, bucket, window=window)
+    assert_close(ours, reference)
+    assert_same_gradients(ours, reference, inputs)
 
 
 @pytest.mark.parametrize(("n", "length", "window"), SHAPES, ids=SHAPE_IDS)
@@ -69,13 +69,13 @@ def test_chunked_rounds_equal_the_loop(n: int, length: int, window: int, n_round
     bucket = torch.randint(3, (n, n_rounds, length)).masked_fill(~valid.unsqueeze(1), 3)
     ours = chunked_round_attention(*inputs, bucket, lengths, window=window)
     ours = ours * valid.unsqueeze(-1)
-    twin = reference.chunked_rounds_loop(*inputs, bucket, lengths, window=window)
-    assert_close(ours, twin)
-    assert_same_gradients(ours, twin, inputs)
+    reference = naive_windows.chunked_rounds_loop(*inputs, bucket, lengths, window=window)
+    assert_close(ours, reference)
+    assert_same_gradients(ours, reference, inputs)
 
 
 def nearest_members(similarity: Tensor, valid: Tensor, window: int) -> Tensor:
-    """(N, C, w) the most similar real positions of each column of similarity (N, L, C), L for none."""
+    """(N, C, w) the most similar valid positions of each column of similarity (N, L, C), L for none."""
     length = valid.shape[1]
     order = similarity.masked_fill(~valid.unsqueeze(-1), -torch.inf).argsort(dim=1, descending=True)[:, :window]
     return torch.where(valid.gather(1, order.flatten(1)).view_as(order), order, length).transpose(1, 2)
@@ -88,9 +88,9 @@ def test_balanced_clusters_equal_the_loop(n: int, length: int, window: int) -> N
     similarity = torch.randn(n, length, 4, dtype=torch.float64)
     valid = torch.arange(length) < ragged_lengths(n, length).unsqueeze(1)
     ours = balanced_cluster_attention(*inputs, nearest_members(similarity, valid, window))
-    twin = reference.balanced_clusters_loop(*inputs, similarity, valid, window=window)
-    assert_close(ours, twin)
-    assert_same_gradients(ours, twin, inputs)
+    reference = naive_windows.balanced_clusters_loop(*inputs, similarity, valid, window=window)
+    assert_close(ours, reference)
+    assert_same_gradients(ours, reference, inputs)
 
 
 def test_arguments_are_not_edited() -> None:

@@ -8,15 +8,7 @@ MAX_EXPONENT = 600.0
 
 
 def decayed_histogram(keys: Tensor, decay: Tensor) -> Tensor:
-    """F_i = exp(-decay_i) F_{i-1} + E_i, step by step.
-
-    Args:
-        keys: (N, L, B, W) assignments E.
-        decay: (N, L).
-
-    Returns:
-        (N, L, B, W).
-    """
+    """F_i = exp(-decay_i) F_{i-1} + E_i, step by step: keys (N, L, B, W), decay (N, L) -> (N, L, B, W)."""
     steps = []
     current = torch.zeros_like(keys[:, 0])
     for i in range(keys.shape[1]):
@@ -73,15 +65,7 @@ def lisa_attention_eager(
 
     The naive side of the benchmarks: one decayed cumulative sum, gather, multiplication, normalisation and product.
 
-    Args:
-        codes: (N, L, B) query codes.
-        table: (B, W, W).
-        values: (B, W, D).
-        assignment: (N, L, B, W).
-        decay: of each step; accurate only while decay * L stays below about 80.
-
-    Returns:
-        (N, L, D).
+    Args as in ops.lisa_attention; a decay is accurate only while decay * L stays below about 80.
     """
     weights = _eager_weights(codes, table, assignment, decay)
     return torch.einsum("nlbw,bwd->nld", weights, values)

@@ -24,7 +24,7 @@ class ScoreTable(NamedTuple):
 
 
 _SPANS: MutableMapping[Tensor, tuple[int, float]] = WeakIdKeyDictionary()
-"""(version, span) of tables on a GPU, so that calls with the same table wait for the GPU only once."""
+"""(version, span) of tables on a GPU, so calls with the same table wait for the GPU once."""
 
 
 def row_span(table: Tensor) -> float:
@@ -56,7 +56,7 @@ def score_table(table: Tensor, span: float) -> ScoreTable:
 
 
 def read_scored(histogram: Tensor, query: Tensor, scores: ScoreTable, values: Tensor) -> Tensor:
-    """Attention of one query a row over its histogram, with exp(T - row maximum) at hand; for inference.
+    """Attention of one query a row over its histogram, from rows exp(T - row maximum); for inference.
 
     Args:
         histogram: (N, B, W), float32 or float64.

@@ -1,4 +1,4 @@
-"""Triton kernels of LISA; lisa_triton launches them.
+"""Triton kernels of LISA; triton_op launches them.
 
 One program works on a block of `block` positions of one sequence, on `block_w` >= W columns of a codebook (those beyond
 W are masked) and, where it touches vectors, on `block_d` of their D components. Histograms, scores and normalisers are
@@ -18,7 +18,7 @@ TINY = tl.constexpr(1.1754943508222875e-38)
 
 @triton.jit
 def _positions(pid, items, valid, length, n_blocks, block: tl.constexpr, has_valid: tl.constexpr):
-    """Flat positions n * L + i of a block, whether they are inside and real, and their items; all (block,)."""
+    """Flat positions n * L + i of a block, whether they are inside and valid, and their items; all (block,)."""
     steps = (pid % n_blocks) * block + tl.arange(0, block)
     inside = steps < length
     flat = (tl.zeros((block,), tl.int64) + pid // n_blocks) * length + steps

@@ -1,4 +1,4 @@
-r"""LISA on a GPU: the same two passes as lisa_blocks, as Triton kernels.
+r"""LISA on a GPU: Triton kernels (triton_kernels) in an autograd function.
 
 Forward: (1) what each block of positions adds to the decayed histogram, (2) a scan over the blocks, (3) inside each
 block a triangular product with the keys, the attention and its product with the values. Backward recomputes (3) for the
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 PROGRAMS = 1024
-"""Programs that share the sums over all positions: a few for each of a GPU's 132 multiprocessors."""
+"""Programs that divide the sums over all positions: a few for each of a GPU's 132 multiprocessors."""
 PARTIAL_ELEMENTS = 2**25
 """Entries of all partial sums of the values' gradient at most: 128 MB in float32."""
 SCAN_GROUP, SCAN_COLUMNS = 64, 16
@@ -69,7 +69,7 @@ def _power_of_two(x: int) -> int:
 def _sizes(items: Tensor, values: Tensor) -> _Sizes:
     """Blocks that stay in a multiprocessor's registers (255 a thread) and shared memory (227 KB).
 
-    They were chosen by compiling for sm_90 and reading the assembler's report: few spilled registers, and at most 96 KB
+    Chosen by compiling for sm_90 and reading the assembler's report: few spilled registers, and at most 96 KB
     of shared memory at W = 256 in float32. D only adds tiles.
     """
     n_codebooks, n_codewords, width = values.shape
@@ -92,7 +92,7 @@ def _sizes(items: Tensor, values: Tensor) -> _Sizes:
 
 
 class _Call:
-    """The operands of one call, and what all its kernels are told.
+    """The operands of one call, and the settings of all its kernels.
 
     items (N, L); codes (U, B); assignment (U, B * W) or None; rows (B * W, W) float32; values (B, W, D); decay float64,
     0-d or (N, L); valid (N, L) bool or None.
@@ -110,7 +110,7 @@ class _Call:
     ) -> None:
         self.sizes = _sizes(items, values)
         self.rows, self.values, self.decay = rows, values.contiguous(), decay.contiguous()
-        # Kernels want a pointer also for what they do not read.
+        # Kernels need a pointer also for an operand that they do not read.
         keys = rows if assignment is None else assignment.contiguous()
         seen = items if valid is None else valid.contiguous().view(torch.uint8)
         self.inputs = (items.contiguous(), codes.contiguous(), keys, seen, self.decay)
@@ -175,7 +175,7 @@ def _forward(call: _Call, carries: Tensor) -> Tensor:
 
 
 def _splits(n_blocks: int, programs_each: int, most: int) -> tuple[int, int]:
-    """Parts that the blocks are shared among, at most `most`, and the blocks of each."""
+    """Number of parts of the blocks, at most `most`, and the blocks of each part."""
     parts = max(min(PROGRAMS // programs_each, most, n_blocks), 1)
     each = -(-n_blocks // parts)
     return -(-n_blocks // each), each
