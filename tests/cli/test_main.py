@@ -41,7 +41,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         ["--model=LISASoft", "--dataset=ml-100k", "--epochs=7"],
         ["run", "--model", "LISASoft", "--dataset", "ml-100k", "--epochs", "7"],
         ["--epochs", "7", "-m", "LISASoft", "-d", "ml-100k"],
-        ["-mLISASoft", "-dml-100k", "--epochs=7"],
+        ["-mLISASoft", "-dml-100k", "--epochs=7", "--model=LISASoft"],
     ],
 )
 def test_the_ways_to_write_one_run_are_the_same(calls: list[dict[str, Any]], arguments: list[str]) -> None:
@@ -108,11 +108,6 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert "recbole-lisa [run] -m MODEL -d DATASET" in printed and "recbole-lisa serve" in printed
-
-
-def test_an_argument_may_be_repeated_with_the_same_value(calls: list[dict[str, Any]]) -> None:
-    assert main([*NAMES, "--model=LISASoft"]) == 0
-    assert calls[0]["model"] == "LISASoft"
 
 
 @pytest.mark.parametrize(

@@ -15,40 +15,21 @@ from tests.helpers import write_interactions
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt-model-key": ({"n_codeword": 4}, "unknown key 'n_codeword' (config_dict). Did you mean 'n_codewords'?"),
-    "misspelt-recbole-key": (
-        {"stoping_step": 4},
-        "unknown key 'stoping_step' (config_dict). Did you mean 'stopping_step'?",
-    ),
+    "misspelt-recbole-key": ({"stoping_step": 4}, "unknown key 'stoping_step' (config_dict). Did you mean 'stopping_s"),
     "key-in-lower-case": ({"max_item_list_length": 4}, "Did you mean 'MAX_ITEM_LIST_LENGTH'?"),
     "key-of-another-model": ({"n_heads": 4}, "unknown key 'n_heads' (config_dict)."),
     "model-settings": ({"model_settings": {}}, "unknown key 'model_settings' (config_dict)."),
     "contradicting-model": ({"model": "LISABase"}, "model is 'LISABase' (config_dict) but 'LISASoft' was chosen"),
     "protocol": ({"protocol": "papers"}, "unknown protocol 'papers': known are full_ranking, paper."),
-    "contradicting-dataset": (
-        {"dataset": "ml-1m"},
-        "dataset is 'ml-1m' (config_dict) but 'ml-100k' was chosen: settings may repeat it, not",
-    ),
+    "contradicting-dataset": ({"dataset": "ml-1m"}, "dataset is 'ml-1m' (config_dict) but 'ml-100k' was chosen: setti"),
     "type": ({"epochs": "ten"}, "epochs (config_dict) is 'ten', it must be int"),
-    "loss": (
-        {"loss_type": "GBCE"},
-        "unknown loss_type 'GBCE' (config_dict): known are BCE, CE, BPR, gBCE, SSM. Did you mean 'gBCE'?",
-    ),
+    "loss": ({"loss_type": "GBCE"}, "unknown loss_type 'GBCE' (config_dict): known are BCE, CE, BPR, gBCE, SSM. Did y"),
     "learner": ({"learner": "adamx"}, "unknown learner 'adamx' (config_dict)"),
-    "nproc-above-the-batch": (
-        {"nproc": 9, "train_batch_size": 8},
-        "nproc is 9, but train_batch_size is 8: set nproc to 8 or fewer",
-    ),
+    "nproc-above-the-batch": ({"nproc": 9, "train_batch_size": 8}, "nproc is 9, but train_batch_size is 8: set nproc "),
     "amp": ({"amp": "bf32"}, "unknown amp 'bf32' (config_dict): known are no, bf16, fp16."),
-    "amp-contradicted": (
-        {"amp": "bf16", "enable_scaler": True},
-        "enable_scaler is True, but amp is 'bf16': leave enable_scaler out",
-    ),
+    "amp-contradicted": ({"amp": "bf16", "enable_scaler": True}, "enable_scaler is True, but amp is 'bf16': leave ena"),
     "scaler-alone": ({"enable_scaler": True}, "enable_scaler is True, but only fp16 needs a scaled loss: set amp to"),
-    "metric": (
-        {"metrics": ["Hits"]},
-        "metric 'Hits' is not computed: known are Hit, MRR, NDCG, Recall, Precision, MAP, GAUC, ShannonEntropy. "
-        "Did you mean 'Hit'?",
-    ),
+    "metric": ({"metrics": ["Hits"]}, "metric 'Hits' is not computed: known are Hit, MRR, NDCG, Recall, Precision, MA"),
     "metric-that-is-no-name": ({"metrics": [5]}, "metric 5 is not computed: known are Hit, MRR"),
     "no-metric": ({"metrics": []}, "metric None is not computed: known are Hit, MRR"),
     "value-metric": ({"metrics": ["AUC"]}, "metric 'AUC' is not computed (it compares values, these models rank)"),
@@ -60,59 +41,32 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"metrics": ["GAUC", "NDCG"], "eval_args": {"mode": {"test": "uni100"}}},
         "metric 'GAUC' ranks every item: use eval_args mode 'full', not 'uni100'",
     ),
-    "valid-metric": (
-        {"topk": [5], "valid_metric": "NDCG@10"},
-        "valid_metric 'NDCG@10' is not reported: choose one of Hit@5, NDCG@5, MRR@5. Did you mean 'NDCG@5'?",
-    ),
+    "valid-metric": ({"topk": [5], "valid_metric": "NDCG@10"}, "valid_metric 'NDCG@10' is not reported: choose one of"),
     "topk-zero": ({"topk": [0, 10]}, "topk (config_dict) is [0, 10], it must be >= 1"),
     "topk-fraction": ({"topk": [2.5]}, "topk is [2.5], it must be one or more whole numbers >= 1"),
-    "eval-part": (
-        {"eval_args": {"modes": "full"}},
-        "unknown part 'modes' of eval_args: known are split, order, group_by, mode. Did you mean 'mode'?",
-    ),
+    "eval-part": ({"eval_args": {"modes": "full"}}, "unknown part 'modes' of eval_args: known are split, order, group"),
     "eval-order": ({"eval_args": {"order": "RO"}}, "unknown order 'RO' (eval_args): known are TO"),
     "eval-group": ({"eval_args": {"group_by": "none"}}, "unknown group_by 'none' (eval_args): known are user"),
-    "eval-split": (
-        {"eval_args": {"split": {"TS": [1, 2]}}},
-        "eval_args split is {'TS': [1, 2]}, it must be {LS: valid_and_test} or {RS: [0.8, 0.1, 0.1]}",
-    ),
-    "eval-leave-out": (
-        {"eval_args": {"split": {"LS": "test"}}},
-        "unknown LS 'test' (eval_args split): known are valid_and_test, valid_only, test_only. Did you mean",
-    ),
+    "eval-split": ({"eval_args": {"split": {"TS": [1, 2]}}}, "eval_args split is {'TS': [1, 2]}, it must be {LS: vali"),
+    "eval-leave-out": ({"eval_args": {"split": {"LS": "test"}}}, "unknown LS 'test' (eval_args split): known are vali"),
     "eval-mode": ({"eval_args": {"mode": "uni"}}, "eval_args mode is 'uni', it must be full, uniN or popN, such as"),
-    "eval-phase": (
-        {"eval_args": {"mode": {"tset": "full"}}},
-        "unknown part 'tset' of eval_args mode: known are valid, test. Did you mean 'test'?",
-    ),
+    "eval-phase": ({"eval_args": {"mode": {"tset": "full"}}}, "unknown part 'tset' of eval_args mode: known are valid"),
     "ce-with-negatives": (
         {"loss_type": "CE", "train_neg_sample_args": {"sample_num": 2}},
         "train_neg_sample_args is {'sample_num': 2}, with loss_type CE it must be ~: CE ranks every item",
     ),
-    "bce-without-negatives": (
-        {"train_neg_sample_args": None},
-        "train_neg_sample_args is None, but loss_type BCE needs it: {sample_num: 1}",
-    ),
-    "negatives-part": (
-        {"train_neg_sample_args": {"sample_nums": 2}},
-        "unknown part 'sample_nums' of train_neg_sample_args",
-    ),
+    "bce-without-negatives": ({"train_neg_sample_args": None}, "train_neg_sample_args is None, but loss_type BCE need"),
+    "negatives-part": ({"train_neg_sample_args": {"sample_nums": 2}}, "unknown part 'sample_nums' of train_neg_sample"),
     "negatives-distribution": (
         {"train_neg_sample_args": {"distribution": "normal"}},
         "unknown distribution 'normal' (train_neg_sample_args): known are uniform, popularity.",
     ),
-    "negatives-count": (
-        {"train_neg_sample_args": {"sample_num": 0}},
-        "sample_num (train_neg_sample_args) is 0, it must be >= 1",
-    ),
+    "negatives-count": ({"train_neg_sample_args": {"sample_num": 0}}, "sample_num (train_neg_sample_args) is 0, it mu"),
     "negatives-dynamic": (
         {"train_neg_sample_args": {"dynamic": True}},
         "train_neg_sample_args dynamic is True, which is not supported: set it to False",
     ),
-    "bidirectional-leak": (
-        {"bidirectional": True},
-        "a position would see its target; set supervision to last_position",
-    ),
+    "bidirectional-leak": ({"bidirectional": True}, "a position would see its target; set supervision to last_positio"),
     "bidirectional-decay": (
         {"bidirectional": True, "supervision": "last_position"},
         "histogram_decay is 0.1, with bidirectional True it must be 0",
@@ -121,20 +75,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "seed-null": ({"seed": "~"}, "seed (config_dict) is None, it must be int"),
     "null-of-recbole": ({"shuffle": None}, "shuffle (config_dict) is None, it must be bool"),
     "betas-one": ({"adam_betas": [0.9]}, "adam_betas is [0.9], it must be two numbers in [0, 1), such as [0.9, 0.999]"),
-    "clip-part": (
-        {"clip_grad_norm": {"maxnorm": 5}},
-        "unknown part 'maxnorm' of clip_grad_norm: known are max_norm, norm_type. Did you mean 'max_norm'?",
-    ),
+    "clip-part": ({"clip_grad_norm": {"maxnorm": 5}}, "unknown part 'maxnorm' of clip_grad_norm: known are max_norm, "),
     "clip-empty": ({"clip_grad_norm": {}}, "clip_grad_norm lacks max_norm: write clip_grad_norm={max_norm: 5}"),
     "clip-norm": ({"clip_grad_norm": {"max_norm": "5x"}}, "max_norm (clip_grad_norm) is '5x', it must be float"),
     "clip-kind": (
         {"clip_grad_norm": {"max_norm": 5, "norm_type": "two"}},
         "norm_type (clip_grad_norm) is 'two', it must be float",
     ),
-    "negatives-alpha": (
-        {"train_neg_sample_args": {"alpha": "x"}},
-        "alpha (train_neg_sample_args) is 'x', it must be float",
-    ),
+    "negatives-alpha": ({"train_neg_sample_args": {"alpha": "x"}}, "alpha (train_neg_sample_args) is 'x', it must be "),
     "negatives-alpha-below-0": (
         {"train_neg_sample_args": {"alpha": -1}},
         "alpha (train_neg_sample_args) is -1.0, it must be >= 0",
@@ -162,10 +110,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "user-interval": ({"user_inter_num_interval": "5"}, "user_inter_num_interval must be intervals like '[5,inf)'"),
     "item-interval": ({"item_inter_num_interval": "[9,2]"}, "item_inter_num_interval must be intervals like"),
     "duplicates": ({"rm_dup_inter": "frist"}, "known are first, last. Did you mean 'first'?"),
-    "unload": (
-        {"unload_col": {"inter": ["rating"]}},
-        "unload_col and load_col ({'inter': ['user_id', 'item_id', 'timestamp']}) are both set: set one of them to ~",
-    ),
+    "unload": ({"unload_col": {"inter": ["rating"]}}, "unload_col and load_col ({'inter': ['user_id', 'item_id', 'tim"),
     "level": ({"state": "INFOS"}, "state is 'INFOS', it must be one of CRITICAL, ERROR, WARNING, INFO, DEBUG."),
 }
 

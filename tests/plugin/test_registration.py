@@ -63,9 +63,7 @@ def restored() -> Iterator[None]:
     root.setLevel(level)
 
 
-TIMES = {
-    "load_col": {"inter": ["user_id", "item_id", "timestamp"]}
-}  # RecBole's default for a data set of the user lacks them
+TIMES = {"load_col": {"inter": ["user_id", "item_id", "timestamp"]}}  # RecBole's default lacks the time
 
 
 def small(model: str | type[Any], **settings: Any) -> Config:
