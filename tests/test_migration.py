@@ -74,13 +74,13 @@ def test_frozen_items_stay_and_the_rest_learns(transformer: Path, tmp_path: Path
     out = tmp_path / "migrated.pth"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
-        words = [
+        arguments = [
             f"--checkpoint={transformer}",
             f"--output={out}",
             "--epochs=2",
             f"--checkpoint_dir={tmp_path / 'saved'}",
         ]
-        assert main(["migrate", *words]) == 0
+        assert main(["migrate", *arguments]) == 0
     (trained,) = (file for file in (tmp_path / "saved").glob("LISABase-*.pth") if "last" not in file.name)
     start, end = load_data_and_model(out)[1], load_data_and_model(trained)[1]
     for model in (start, end):
@@ -95,11 +95,16 @@ def test_without_epochs_the_metrics_are_printed_and_nothing_is_trained(
     transformer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "migrated.pth"
-    words = [f"--checkpoint={transformer}", f"--output={out}", "--histogram_decay=0", f"--checkpoint_dir={tmp_path}"]
-    assert main(["migrate", *words]) == 0
+    arguments = [
+        f"--checkpoint={transformer}",
+        f"--output={out}",
+        "--histogram_decay=0",
+        f"--checkpoint_dir={tmp_path}",
+    ]
+    assert main(["migrate", *arguments]) == 0
     assert "LISABase without further training: hit@5 0." in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [out]
-    assert main(["migrate", *words, "--overwrite"]) == 0
+    assert main(["migrate", *arguments, "--overwrite"]) == 0
     config, model, *_ = load_data_and_model(out)
     assert (config["model"], config["histogram_decay"], config["n_codewords"]) == ("LISABase", 0, 8)
     assert model.encoder.attentions[0].decay == 0
@@ -129,12 +134,12 @@ def test_other_sizes_are_named() -> None:
 
 
 def test_mistakes_on_the_command_line_are_named(transformer: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, message in (
+    for arguments, message in (
         (["--output=x.zip"], "--output is 'x.zip', it must end in .pth"),
         ([f"--output={transformer}"], "exists: add --overwrite to replace it"),
         (["--output=x.pth", "--epoch=3"], "unknown key 'epoch' (config_dict). Did you mean 'epochs'?"),
     ):
-        assert main(["migrate", f"--checkpoint={transformer}", *words]) == 2
+        assert main(["migrate", f"--checkpoint={transformer}", *arguments]) == 2
         assert message in capsys.readouterr().err
     assert load_data_and_model(transformer)[0]["model"] == "Transformer"
 

@@ -256,13 +256,13 @@ def find_resumable(
 
 def capture_rng() -> dict[str, Any]:
     """The states of all global random number generators, as tensors and plain values."""
-    version, words, gauss = random.getstate()
+    version, numbers, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "numpy": [str(name), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
-        "python": [version, list(words), gauss],
+        "python": [version, list(numbers), gauss],
     }
 
 
@@ -273,8 +273,8 @@ def restore_rng(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
     name, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
 
 
 def _differ(left: str | None, right: str | None) -> bool:

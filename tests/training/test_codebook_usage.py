@@ -39,7 +39,7 @@ SMALL = {"epochs": 2, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_
 def test_every_quantiser_of_items_is_watched(name: str, settings: dict[str, Any], sets: dict[str, int]) -> None:
     model = build_model(name, **settings).eval()
     usage = codebook_usage(model)
-    assert {name: found["n_codewords"] for name, found in usage.items()} == sets
+    assert {name: entry["n_codewords"] for name, entry in usage.items()} == sets
     if sets:
         codes = model.item_view().quantized.codes[1:]
         assert usage["history"]["used"] == [len(codes[:, b].unique()) for b in range(3)]
@@ -49,21 +49,21 @@ def test_every_quantiser_of_items_is_watched(name: str, settings: dict[str, Any]
 def test_layers_that_quantise_their_own_input_are_watched(name: str) -> None:
     model = build_model(name, n_layers=3).train()
     batch = Interaction(random_batch(9, 7, 30))
-    asked: list[int] = []
+    requested: list[int] = []
 
     def sample(most: int) -> Interaction:
-        asked.append(most)
+        requested.append(most)
         return batch
 
     usage = codebook_usage(model, SimpleNamespace(sample=sample))
-    assert model.training and asked == [SAMPLED_WINDOWS]
+    assert model.training and requested == [SAMPLED_WINDOWS]
     model.eval()
     history = model.history(batch)
     for layer, h in enumerate(model.encoder.layer_inputs(history, model.item_view())[1:], start=1):
         codes = model.encoder.attentions[layer].codebook(h[history.valid]).codes
-        found = usage[f"layer {layer + 1}"]
-        assert found["n_codewords"] == 4
-        assert found["used"] == [len(codes[:, b].unique()) for b in range(3)]
+        entry = usage[f"layer {layer + 1}"]
+        assert entry["n_codewords"] == 4
+        assert entry["used"] == [len(codes[:, b].unique()) for b in range(3)]
     assert set(usage) - set(codebook_usage(model)) == {"layer 2", "layer 3"}
     assert codebook_usage(build_model("Transformer", n_layers=2), SimpleNamespace(sample=sample)) == {}
 

@@ -20,23 +20,23 @@ def loss_and_gradients(name: str, batches: list[Any], *, compiled: bool) -> list
     model = build_model(name, hidden_dropout_prob=0.0)
     if compiled:
         compile_encoder(model)
-    found = []
+    values = []
     for batch in batches:
         model.train().zero_grad()
         loss = loss_value(model.calculate_loss(batch))
         loss.backward()
-        found += [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+        values += [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
         with torch.no_grad():
-            found.append(model.eval().full_sort_predict(batch))
-    return found
+            values.append(model.eval().full_sort_predict(batch))
+    return values
 
 
 def compare(name: str) -> None:
     torch.manual_seed(1)
     batches = [random_batch(6, 9, 30), random_batch(5, 13, 30)]
     plain, compiled = (loss_and_gradients(name, batches, compiled=flag) for flag in (False, True))
-    for expected, found in zip(plain, compiled, strict=True):
-        assert_close(found, expected)
+    for expected, values in zip(plain, compiled, strict=True):
+        assert_close(values, expected)
 
 
 @pytest.fixture

@@ -41,11 +41,11 @@ def test_all_metrics_equal_those_of_recbole(
         rows = scores[part]
         ranks = rank_all_items(lambda ids, rows=rows: rows[:, ids], target[part], torch.randperm(V), 9)
         collect(ours, ranks, V, 9)
-    expected, found = (Evaluator(config).evaluate(collector.get_data_struct()) for collector in (recboles, ours))
-    assert found.keys() == expected.keys()
+    expected, actual = (Evaluator(config).evaluate(collector.get_data_struct()) for collector in (recboles, ours))
+    assert actual.keys() == expected.keys()
     # RecBole averages GAUC in float32.
     for name, value in expected.items():
-        assert_close(torch.tensor(float(found[name])), torch.tensor(float(value)), computed_in=torch.float32)
+        assert_close(torch.tensor(float(actual[name])), torch.tensor(float(value)), computed_in=torch.float32)
 
 
 @pytest.mark.parametrize("block_scores", [1, 5, 1000])

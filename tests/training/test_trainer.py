@@ -199,8 +199,8 @@ def test_several_processes_are_refused(tmp_path: Path) -> None:
         tiny_trainer(config)
 
 
-@pytest.mark.parametrize("wanted", [False, True])
-def test_anomaly_detection_is_as_configured_whatever_was_imported(tmp_path: Path, wanted: bool) -> None:
+@pytest.mark.parametrize("configured", [False, True])
+def test_anomaly_detection_is_as_configured_whatever_was_imported(tmp_path: Path, configured: bool) -> None:
     seen = []
 
     class Spy(TinyModel):
@@ -208,8 +208,8 @@ def test_anomaly_detection_is_as_configured_whatever_was_imported(tmp_path: Path
             seen.append(torch.is_anomaly_enabled())
             return super().calculate_loss(interaction)
 
-    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, model=Spy, epochs=1, detect_anomaly=wanted))
-    with torch.autograd.set_detect_anomaly(not wanted):
+    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, model=Spy, epochs=1, detect_anomaly=configured))
+    with torch.autograd.set_detect_anomaly(not configured):
         trainer.fit(train, saved=False)
-        assert torch.is_anomaly_enabled() is not wanted
-    assert set(seen) == {wanted}
+        assert torch.is_anomaly_enabled() is not configured
+    assert set(seen) == {configured}
