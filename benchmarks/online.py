@@ -16,8 +16,6 @@ from benchmarks.options import add_list, add_machine, add_number, set_up_device
 from benchmarks.report import Panel, Report, Table, by_length, compared, lines, megabytes, spread
 from recbole_lisa.attention import FullAttention, LinearAttention, LISAAttention
 from recbole_lisa.attention.base import CodedSequences
-from recbole_lisa.ops.lisa.attention import read_histogram
-from recbole_lisa.ops.lisa.histogram import histogram_step
 from recbole_lisa.ops.quantize import Quantized
 
 N_CODEBOOKS, N_CODEWORDS, N_ITEMS = 8, 32, 3417
@@ -50,12 +48,8 @@ class Step(NamedTuple):
     from_scratch: Callable[[], Tensor]
 
 
-def lisa_step(session: Session, *, cache_tables: bool) -> Step:
-    """LISA-256: look up the codes of the new item, update the histogram and read it.
-
-    With the cache, the inner-product table and the projected codebooks are computed once, as in the paper; the
-    module's own step computes them from its parameters each time.
-    """
+def lisa_step(session: Session) -> Step:
+    """LISA-256: look up the codes of the new item, update the histogram and read it."""
     torch.manual_seed(3)
     sizes = {"hidden_size": session.width, "n_codebooks": N_CODEBOOKS, "n_codewords": N_CODEWORDS}
     module = LISAAttention(**sizes, decay=session.decay).to(session.device).eval()
@@ -63,19 +57,15 @@ def lisa_step(session: Session, *, cache_tables: bool) -> Step:
     items = torch.randint(1, N_ITEMS, (session.users, session.length + 1)).to(session.device)
     valid, nothing = torch.ones_like(items, dtype=torch.bool), codes.new_empty(0)
     distinct = Quantized(codes, codes.new_empty(N_ITEMS, 0), nothing)
-    histogram = module.state_of(CodedSequences(items[:, :-1], distinct), valid[:, 1:]).histogram.float()
-    state = module.init_state(session.users)._replace(histogram=histogram)
-    table, values = module.table_and_values()
-    decay = torch.tensor(session.decay, dtype=torch.float64, device=session.device)
+    state = module.state_of(CodedSequences(items[:, :-1], distinct), valid[:, 1:])
+    state = state._replace(histogram=state.histogram.float())
 
     def call() -> Tensor:
         query = codes[items[:, -1]].long()  # (N, B)
-        keys = one_hot(query, N_CODEWORDS).to(histogram.dtype)  # (N, B, W)
-        if not cache_tables:
-            return module.step(state, Quantized(query, keys, nothing))[0]
-        return read_histogram(histogram_step(state.histogram, keys, decay), query, table, values)
+        keys = one_hot(query, N_CODEWORDS).to(state.histogram.dtype)  # (N, B, W)
+        return module.step(state, Quantized(query, keys, nothing))[0]
 
-    return Step(call, [histogram], lambda: module.last(CodedSequences(items, distinct), valid))
+    return Step(call, [state.histogram], lambda: module.last(CodedSequences(items, distinct), valid))
 
 
 def transformer_step(session: Session, *, cache: bool) -> Step:
@@ -108,8 +98,7 @@ def linear_step(session: Session) -> Step:
 
 
 ROWS: dict[str, Callable[[Session], Step]] = {
-    "LISA-256": partial(lisa_step, cache_tables=False),
-    "LISA-256, tables cached": partial(lisa_step, cache_tables=True),
+    "LISA-256": lisa_step,
     CACHED: partial(transformer_step, cache=True),
     "Transformer, no cache": partial(transformer_step, cache=False),
     "LinearTransformer": linear_step,

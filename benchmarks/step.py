@@ -152,52 +152,39 @@ def model_loss(model: LISARecommender, batch: Batch) -> Tensor:
 
 
 def naive_loss(model: LISARecommender, batch: Batch) -> Tensor:
-    """The same loss with the quantiser at every position and eager attention."""
-    items = batch["item_id_list"]
+    """The same loss with the quantiser at every position, eager attention, and an encoder in torch's operations."""
+    items, encoder = batch["item_id_list"], model.encoder
     n, length = items.shape
+    attention, block = encoder.attentions[0], encoder.blocks[0]
+
+    def drop(x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, encoder.dropout.p, model.training)
+
     x = model.embed(items.flatten())  # (N * L, D)
-    codes, assignment, y = _quantize(model.codebook, x)
-    attention = model.encoder.attentions[0]
-    table, values = attention.table_and_values()
+    codes, assignment, y = (part.view(n, length, *part.shape[1:]) for part in _quantize(model.codebook, x))
     attended = naive_ops.lisa_attention_eager(
-        codes.view(n, length, -1),
-        table,
-        values,
-        assignment=assignment.view(n, length, *assignment.shape[1:]),
-        decay=float(attention.decay),
+        codes, *attention.table_and_values(), assignment=assignment, decay=float(attention.decay)
     )
-    stream = _drop(model, y.view(n, length, -1) + model.encoder.position_embedding.weight[:length])
-    hidden = _encode(model, stream, attended).flatten(0, 1)  # (N * L, D)
+    first, act, _, last = block.feed_forward
+    h = block.attention_norm(drop(y + encoder.position_embedding.weight[:length]) + drop(attended))
+    hidden = block.feed_forward_norm(h + drop(last(drop(act(first(h)))))).flatten(0, 1)  # (N * L, D)
     others = torch.cat([batch[key].flatten() for key in ("target_id_list", "neg_target_id_list")])
     x_others = model.embed(others)  # (2 * N * L, D)
-    positive, negative = ((hidden * side).sum(dim=-1) for side in _target(model, x_others).view(2, n * length, -1))
+    target = {"LISASoft": None, "LISAMini": "target_codebook", "LISABase": "codebook"}[type(model).__name__]
+    scored = x_others if target is None else _quantize(getattr(model, target), x_others)[2]
+    positive, negative = ((hidden * side).sum(dim=-1) for side in scored.view(2, n * length, -1))
     loss = losses.binary_cross_entropy(positive, negative.unsqueeze(1))
     if model.reconstruction_weight:
-        squares = (torch.cat([x, x_others]) - torch.cat([y, _quantize(model.codebook, x_others)[2]]).detach()).square()
-        distinct = _first_of_each(torch.cat([items.flatten(), others]))
-        loss = loss + model.reconstruction_weight * squares.sum(dim=-1)[distinct].mean()
+        ids, reconstructed = torch.cat([items.flatten(), others]), _quantize(model.codebook, x_others)[2]
+        squares = (torch.cat([x, x_others]) - torch.cat([y.flatten(0, 1), reconstructed]).detach()).square()
+        distinct, inverse = ids.unique(return_inverse=True)
+        positions = torch.arange(len(ids), device=ids.device)
+        first_of_each = torch.full_like(distinct, len(ids)).scatter_reduce(0, inverse, positions, "amin")
+        loss = loss + model.reconstruction_weight * squares.sum(dim=-1)[first_of_each].mean()
     return loss
 
 
 SIDES: dict[str, Callable[[LISARecommender, Batch], Tensor]] = {"naive": naive_loss, "ours": model_loss}
-
-
-def _first_of_each(ids: Tensor) -> Tensor:
-    distinct, inverse = ids.unique(return_inverse=True)
-    positions = torch.arange(len(ids), device=ids.device)
-    return torch.full_like(distinct, len(ids)).scatter_reduce(0, inverse, positions, "amin")
-
-
-def _drop(model: LISARecommender, x: Tensor) -> Tensor:
-    return nn.functional.dropout(x, model.encoder.dropout.p, model.training)
-
-
-def _encode(model: LISARecommender, stream: Tensor, attended: Tensor) -> Tensor:
-    block = model.encoder.blocks[0]
-    first, act, _, last = block.feed_forward
-    h = block.attention_norm(stream + _drop(model, attended))
-    out: Tensor = block.feed_forward_norm(h + _drop(model, last(_drop(model, act(first(h))))))
-    return out
 
 
 def _quantize(codebook: Codebook, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -205,13 +192,6 @@ def _quantize(codebook: Codebook, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return quantize_eager(
         x, codebook.codewords, bilinear=codebook.bilinear, temperature=codebook.temperature, hard=codebook.hard
     )
-
-
-def _target(model: LISARecommender, x: Tensor) -> Tensor:
-    name = type(model).__name__
-    if name == "LISASoft":
-        return x
-    return _quantize(model.target_codebook if name == "LISAMini" else model.codebook, x)[2]
 
 
 def step_table(rows: list[Record], sizes: Sizes) -> Table:
