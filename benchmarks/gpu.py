@@ -20,19 +20,17 @@ from benchmarks.options import add_number, set_up_device
 from benchmarks.report import Report, Table, write_text
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("tests", "attention", "memory", "online", "step", "training")
+PARTS = ("tests", "attention", "memory", "step", "training")
 COMMANDS = {
     "attention-float32": "attention",
     "attention-bfloat16": "attention --widths 128 1024 --dtype bfloat16",
     "attention-bfloat16-backward": "attention --dtype bfloat16 --backward",
     "memory": "memory --budget_mb 16384",
-    "online": "online",
     "step": "step",
 }
 QUICK_COMMANDS = {
     "attention": "attention --lengths 8 16 --widths 8 --tokens 32 --items 20 --repeats 1 --rows LISA-128 LISA-256",
     "memory": "memory --lengths 8 --width 8 --budget_mb 2 --items 20 --rows LISA-128 LISA-256",
-    "online": "online --lengths 8 --width 8 --repeats 1",
     "step": "step --models LISASoft --batch 2 --length 5 --items 20 --repeats 1",
 }
 

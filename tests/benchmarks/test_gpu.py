@@ -96,7 +96,7 @@ def test_the_commands_of_the_parts_have_valid_arguments(
     monkeypatch.setattr(gpu, "run_part", record)
     arguments = ["gpu", "--device", "cpu", "--output", "out", "--dataset", "ml-100k", *(["--quick"] if quick else [])]
     assert main(arguments) == 0
-    expected = ["attention", "memory", "online", "step", "LISASoft", "LISABase", "Transformer"]
+    expected = ["attention", "memory", "step", "LISASoft", "LISABase", "Transformer"]
     assert list(dict.fromkeys(started)) == expected
     cells = [
         cell.strip() for cell in Path("out/gpu.md").read_text(encoding="utf-8").split("| Transformer")[1].split("|")
@@ -109,7 +109,7 @@ def test_everything_runs_end_to_end_at_tiny_sizes(isolated_run_dir: Path) -> Non
     assert main([*QUICK, "--dataset", "ml-100k", "--models", "LISASoft", "--epochs", "1", "--budget_s", "900"]) == 0
     parts = json.loads(Path("out/gpu.json").read_text(encoding="utf-8"))["parts"]
     assert {part["name"]: part["status"] for part in parts if part["name"] != "tests"} == dict.fromkeys(
-        ("attention", "memory", "online", "step", "training-LISASoft"), "done"
+        ("attention", "memory", "step", "training-LISASoft"), "done"
     )
     text = Path("out/gpu.md").read_text(encoding="utf-8")
     assert "LISA-128" in text

@@ -56,7 +56,7 @@ def test_mixed_precision_is_that_of_our_side_alone(amp: str, monkeypatch: pytest
     [
         (
             "stop",
-            "unknown benchmark 'stop': known are attention, step, memory, online, serving, service, data, gpu, paper. "
+            "unknown benchmark 'stop': known are attention, step, memory, serving, service, data, gpu, paper. "
             "Did you mean 'step'?",
         ),
         ("step --models Transformer", "invalid choice: 'Transformer'"),
