@@ -26,7 +26,6 @@ from benchmarks.rows import LISA_NAIVE, LISA_ONE_PRODUCT, LISA_ROWS, NAIVE, ROWS
 from recbole_lisa.errors import UsageError
 
 PARTS = ("sublayer", "core")
-WARM_UP = {"n": 20, "length": 32}  # of a first call, which loads libraries and compiles: too small to hide memory
 
 
 def add_problem(parser: argparse.ArgumentParser, *, seconds: float) -> None:
@@ -123,7 +122,7 @@ def probe_here(name: str, problem: Problem, threads: int, memory_mb: float) -> R
     """Build a row and call it once: seconds, extra_mb, held_mb (inputs and parameters) and output_mb."""
     torch.set_num_threads(threads)
     build = ROWS[name].build
-    build(replace(problem, **WARM_UP))()
+    build(replace(problem, n=20, length=32))()  # loads libraries and compiles: too small to hide memory
     case = build(problem)
     if problem.device.type == "cpu":
         limit_memory(memory_mb)

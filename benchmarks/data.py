@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
 
 def config_of(model: str, dataset: str, data_path: str | None, length: int) -> LISAConfig:
     """The configuration of a run."""
-    settings = {"MAX_ITEM_LIST_LENGTH": length, "show_progress": False, "use_gpu": False}
+    settings: dict[str, object] = {"MAX_ITEM_LIST_LENGTH": length, "show_progress": False, "use_gpu": False}
     settings |= {} if data_path is None else {"data_path": data_path}
     return LISAConfig(model, dataset, protocol="paper", config_dict=settings)
 

@@ -117,8 +117,9 @@ def run_part(part: Part, folder: Path, seconds: float) -> Outcome:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *inherited]), "PYTHONUNBUFFERED": "1"}
     command, start = [sys.executable, "-m", *part.arguments], time.monotonic()
     with (folder / f"{part.name}.log").open("w", encoding="utf-8") as log:
-        streams = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
-        process = subprocess.Popen(command, cwd=folder, env=environment, **streams)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=environment, start_new_session=True
+        )
         try:
             status = process.wait(timeout=seconds)
             text = "done" if status == 0 else f"failed (status {status})"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -91,11 +92,14 @@ def _warm_up(call: Call, device: torch.device, limit: float) -> tuple[Call, int]
     return call, max(1, min(MAX_CALLS_PER_SAMPLE, round(SAMPLE_SECONDS / seconds)))
 
 
+def _same(call: Call) -> Call:
+    return call
+
+
 def time_calls(calls: Mapping[Name, Call], *, repeats: int, device: torch.device = CPU) -> dict[Name, Record]:
     """`time_in_turns` for calls that exist; a call that fails raises a RuntimeError."""
-    records = time_in_turns(
-        {name: lambda call=call: call for name, call in calls.items()}, repeats=repeats, device=device
-    )
+    builders = {name: partial(_same, call) for name, call in calls.items()}
+    records = time_in_turns(builders, repeats=repeats, device=device)
     for name, record in records.items():
         if record["status"] != "ok":
             raise RuntimeError(f"{name}: {record['status']}")
@@ -104,7 +108,11 @@ def time_calls(calls: Mapping[Name, Call], *, repeats: int, device: torch.device
 
 def seconds_of(call: Call, n_calls: int, device: torch.device) -> float:
     """Seconds of one of several calls in a row; waits for a GPU."""
-    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+    def synchronize() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
     synchronize()
     start = time.perf_counter()
     for _ in range(n_calls):
@@ -145,7 +153,7 @@ def status_of(error: Exception, seconds: float) -> str:
 
 def free_memory_mb() -> float:
     """MB that a row may take on the CPU: 70% of what is free."""
-    return 0.7 * psutil.virtual_memory().available / 2**20
+    return 0.7 * float(psutil.virtual_memory().available) / 2**20
 
 
 def limit_memory(extra_mb: float) -> None:
@@ -169,9 +177,8 @@ def in_fresh_process(function: Callable[..., T], *args: Any, seconds: float | No
         context.set_forkserver_preload([function.__module__])
     limit = None if seconds is None else math.ceil(seconds + START_SECONDS)
     start = time.monotonic()
-    # The signal of the alarm ends the process.
-    alarm = {} if limit is None else {"initializer": signal.alarm, "initargs": (limit,)}
-    with ProcessPoolExecutor(1, mp_context=context, **alarm) as pool:
+    # The signal of the alarm ends the process; an alarm of 0 s is none.
+    with ProcessPoolExecutor(1, mp_context=context, initializer=signal.alarm, initargs=(limit or 0,)) as pool:
         try:
             return pool.submit(function, *args).result()
         except BrokenProcessPool as error:

@@ -20,7 +20,7 @@ from recbole_lisa.files import atomic_writer, check_output
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """An aligned Markdown table."""
-    return tabulate(rows, columns, tablefmt="github", disable_numparse=True)
+    return str(tabulate(rows, columns, tablefmt="github", disable_numparse=True))
 
 
 class Table(NamedTuple):

@@ -29,7 +29,6 @@ N_CODEBOOKS = 8
 LISA_NAIVE, LISA_ONE_PRODUCT = "LISA-128 naive", "LISA-128 naive, one product"
 LISA_ROWS = ("LISA-128", "LISA-128 soft", "LISA-256")
 NAIVE, SDPA = "Transformer naive", "Transformer SDPA"
-CHECK_SIZES = {"n": 2, "length": 67, "n_items": 50}
 # Largest difference from the reference, relative to the largest number of its tensor.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 # A tensor smaller than this, relative to the largest tensor, is compared with that one: it may be 0 exactly.
@@ -82,9 +81,10 @@ def lisa(problem: Problem, *, n_codewords: int, hard: bool = True, attend: Atten
     distinct = Quantized(codes, codes.new_empty(len(codes), 0) if keys is None else keys, codes.new_empty(0))
 
     def forward() -> Tensor:
-        if attend is None:
-            return module(CodedSequences(items, distinct), problem.everything())
-        return attend(items, codes, *module.table_and_values(), assignment=keys, decay=problem.decay)
+        if attend is not None:
+            return attend(items, codes, *module.table_and_values(), assignment=keys, decay=problem.decay)
+        out: Tensor = module(CodedSequences(items, distinct), problem.everything())
+        return out
 
     # The codes exist already, so the weight of the quantiser is no parameter here.
     return Case(problem, forward, [*inputs, module.codebook.codewords, module.query, module.key, module.value])
@@ -186,7 +186,7 @@ def check_rows(names: Iterable[str], problem: Problem) -> None:
     Raises:
         CheckError: A tensor differs by more than TOLERANCE.
     """
-    small = replace(problem, **CHECK_SIZES)
+    small = replace(problem, n=2, length=67, n_items=50)
     exact = replace(small, dtype=torch.float64, device=torch.device("cpu"))
     for name in names:
         build, reference = ROWS[name]

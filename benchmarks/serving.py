@@ -15,7 +15,6 @@ from benchmarks.options import add_list, add_machine, add_number, set_up_device
 from benchmarks.report import Report, Table, megabytes, ratio, spread
 from benchmarks.standin import Catalogue, build_model
 from recbole_lisa.attention import FullAttention
-from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.item_store import CodedItems
 from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.serving import Bundle, Recommender
@@ -78,7 +77,7 @@ def build(sizes: Sizes) -> Recommender:
     shape = {"n_codebooks": sizes.n_codebooks, "n_codewords": sizes.n_codewords, "hidden_size": sizes.width}
     model = build_model("LISABase", catalogue=Catalogue(2), max_length=200, inner_size=sizes.width, **shape).eval()
     codes = torch.randint(sizes.n_codewords, (sizes.n_items, sizes.n_codebooks)).to(code_dtype(sizes.n_codewords))
-    items = CodedItems(codes, Codebook(**shape).codewords.detach())
+    items = CodedItems(codes, model.codebook.codewords.detach())
     ids, weights = IdMap.from_ids(map(str, range(sizes.n_items))), encoder_weights(model.encoder, items)
     return Recommender(Bundle("LISABase", "random", model.encoder.settings(), weights, items, ids, 1.0))
 
@@ -86,7 +85,7 @@ def build(sizes: Sizes) -> Recommender:
 def reconstructed(recommender: Recommender) -> Tensor:
     """The dense table of the same items (V, D)."""
     targets = recommender.network.items.targets
-    return torch.cat([targets.rows(block) for block in torch.arange(len(targets)).split(2**14)])
+    return torch.cat([targets.rows(block) for block in torch.split(torch.arange(len(targets)), 2**14)])
 
 
 def dense_best(table: Tensor, hidden: Tensor, k: int) -> Any:

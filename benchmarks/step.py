@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -120,7 +121,7 @@ def prepare_step(name: str, side: str, sizes: Sizes) -> Callable[[], object]:
         optimizer.zero_grad()
         with torch.autocast(sizes.device.type, dtype=DTYPES[amp], enabled=amp != "no"):
             loss = SIDES[side](model, batch)
-        scaler.scale(loss).backward()
+        torch.autograd.backward(scaler.scale(loss))
         scaler.step(optimizer)
         scaler.update()
 
@@ -131,7 +132,8 @@ def seeded_model(name: str, sizes: Sizes) -> LISARecommender:
     """The model with the settings of its yaml and the same parameters at every call."""
     torch.manual_seed(0)
     model: LISARecommender = build_model(name, catalogue=Catalogue(sizes.n_items), max_length=sizes.length)
-    return model.to(sizes.device).train()
+    model.to(sizes.device)
+    return model
 
 
 def random_batch(n: int, length: int, n_items: int) -> Batch:
@@ -148,12 +150,13 @@ def random_batch(n: int, length: int, n_items: int) -> Batch:
 def model_loss(model: LISARecommender, batch: Batch) -> Tensor:
     """The model's own loss."""
     loss = model.calculate_loss(batch)
-    return sum(loss) if isinstance(loss, tuple) else loss
+    return torch.stack(loss).sum() if isinstance(loss, tuple) else loss
 
 
 def naive_loss(model: LISARecommender, batch: Batch) -> Tensor:
     """The same loss with the quantiser at every position, eager attention, and an encoder in torch's operations."""
-    items, encoder = batch["item_id_list"], model.encoder
+    items = batch["item_id_list"]
+    encoder: Any = model.encoder
     n, length = items.shape
     attention, block = encoder.attentions[0], encoder.blocks[0]
 
@@ -177,7 +180,7 @@ def naive_loss(model: LISARecommender, batch: Batch) -> Tensor:
     if model.reconstruction_weight:
         ids, reconstructed = torch.cat([items.flatten(), others]), _quantize(model.codebook, x_others)[2]
         squares = (torch.cat([x, x_others]) - torch.cat([y.flatten(0, 1), reconstructed]).detach()).square()
-        distinct, inverse = ids.unique(return_inverse=True)
+        distinct, inverse = torch.unique(ids, return_inverse=True)
         positions = torch.arange(len(ids), device=ids.device)
         first_of_each = torch.full_like(distinct, len(ids)).scatter_reduce(0, inverse, positions, "amin")
         loss = loss + model.reconstruction_weight * squares.sum(dim=-1)[first_of_each].mean()
@@ -187,8 +190,8 @@ def naive_loss(model: LISARecommender, batch: Batch) -> Tensor:
 SIDES: dict[str, Callable[[LISARecommender, Batch], Tensor]] = {"naive": naive_loss, "ours": model_loss}
 
 
-def _quantize(codebook: Codebook, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    assert codebook.bilinear is not None
+def _quantize(codebook: Codebook | None, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    assert codebook is not None and codebook.bilinear is not None
     return quantize_eager(
         x, codebook.codewords, bilinear=codebook.bilinear, temperature=codebook.temperature, hard=codebook.hard
     )
