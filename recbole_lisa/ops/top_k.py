@@ -1,4 +1,4 @@
-"""The k best of many scores, found block by block, so that the whole row of scores never exists.
+"""The k best of many scores, computed block by block, so that the whole row of scores never exists.
 
 Equal scores are common where items share their codes. They are ordered by item id and the smaller ids are kept, so a
 result depends neither on the blocks nor on the other rows.

@@ -34,11 +34,11 @@ def test_one_query_equals_one_of_many(n_codebooks: int, n_codewords: int, dtype:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        found = scores_of_one(codes, tables)
+        scores = scores_of_one(codes, tables)
     finally:
         torch.set_num_threads(before)
-    assert found.dtype == dtype
-    assert_close(found, sum_of_rows(codes, tables.unsqueeze(2)).squeeze(1))
+    assert scores.dtype == dtype
+    assert_close(scores, sum_of_rows(codes, tables.unsqueeze(2)).squeeze(1))
 
 
 def test_one_query_over_no_items_has_no_scores() -> None:

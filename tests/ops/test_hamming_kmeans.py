@@ -22,44 +22,44 @@ def test_hash_signs_tell_the_side_of_each_plane() -> None:
 def test_equals_the_loop_over_vectors(length: int, n_bits: int, n_clusters: int, n_iterations: int) -> None:
     signs, valid = random_signs(4, length, n_bits), ragged(4, length)
     settings = {"n_clusters": n_clusters, "n_iterations": n_iterations}
-    found = hamming_kmeans(signs, valid, **settings)
-    assert torch.equal(found[valid], hamming_kmeans_loop(signs, valid, **settings)[valid])
-    assert found.min() >= 0
-    assert found.max() < min(n_clusters, length)
+    assigned = hamming_kmeans(signs, valid, **settings)
+    assert torch.equal(assigned[valid], hamming_kmeans_loop(signs, valid, **settings)[valid])
+    assert assigned.min() >= 0
+    assert assigned.max() < min(n_clusters, length)
 
 
 def test_padding_and_neighbours_do_not_matter() -> None:
     signs, valid = random_signs(5, 33, 20), ragged(5, 33)
     settings = {"n_clusters": 6, "n_iterations": 5}
-    found = hamming_kmeans(signs, valid, **settings)
+    assigned = hamming_kmeans(signs, valid, **settings)
     other = torch.where(valid.unsqueeze(-1), signs, random_signs(5, 33, 20))
-    assert torch.equal(hamming_kmeans(other, valid, **settings)[valid], found[valid])
+    assert torch.equal(hamming_kmeans(other, valid, **settings)[valid], assigned[valid])
     for n, length in enumerate(valid.sum(dim=1).tolist()):
         alone = hamming_kmeans(signs[n : n + 1, :length], valid[n : n + 1, :length], **settings)
-        assert torch.equal(alone[0], found[n, :length])
+        assert torch.equal(alone[0], assigned[n, :length])
 
 
-def test_clear_clusters_are_found() -> None:
+def test_clear_clusters_are_recovered() -> None:
     centres = random_signs(3, 63)
     cluster = torch.arange(30) % 3
     signs = centres[cluster].clone()
     signs[torch.arange(30), torch.randint(63, (30,))] *= -1
-    found = hamming_kmeans(signs.unsqueeze(0), torch.ones(1, 30, dtype=torch.bool), n_clusters=3, n_iterations=10)[0]
-    assert torch.equal(found.unsqueeze(0) == found.unsqueeze(1), cluster.unsqueeze(0) == cluster.unsqueeze(1))
+    assigned = hamming_kmeans(signs.unsqueeze(0), torch.ones(1, 30, dtype=torch.bool), n_clusters=3, n_iterations=10)[0]
+    assert torch.equal(assigned.unsqueeze(0) == assigned.unsqueeze(1), cluster.unsqueeze(0) == cluster.unsqueeze(1))
 
 
 def test_a_row_of_padding_is_harmless() -> None:
     valid = torch.zeros(2, 6, dtype=torch.bool)
     valid[0, :4] = True
-    found = hamming_kmeans(random_signs(2, 6, 9), valid, n_clusters=3, n_iterations=3)
-    assert found[1].min() >= 0
-    assert found[1].max() < 3
+    assigned = hamming_kmeans(random_signs(2, 6, 9), valid, n_clusters=3, n_iterations=3)
+    assert assigned[1].min() >= 0
+    assert assigned[1].max() < 3
 
 
-def test_many_clusters_of_many_bits_are_told_apart_beyond_float32() -> None:
+def test_many_clusters_of_many_bits_are_separated_beyond_float32() -> None:
     n_bits, n_clusters = 2**20, 17  # agreement times clusters passes 2**24, where float32 skips whole numbers
     signs = torch.ones(1, n_clusters, n_bits)
     signs[0, torch.arange(n_clusters), torch.arange(n_clusters)] = -1
     valid = torch.ones(1, n_clusters, dtype=torch.bool)
-    found = hamming_kmeans(signs, valid, n_clusters=n_clusters, n_iterations=1)
-    assert torch.equal(found[0], torch.arange(n_clusters))
+    assigned = hamming_kmeans(signs, valid, n_clusters=n_clusters, n_iterations=1)
+    assert torch.equal(assigned[0], torch.arange(n_clusters))

@@ -14,11 +14,11 @@ def test_blocks_choose_as_all_at_once(numbers: int, monkeypatch: pytest.MonkeyPa
     x, centroids = normalize(torch.randn(3, 21, 5, dtype=torch.float64), dim=-1), torch.randn(7, 5, dtype=torch.float64)
     valid, scores = ragged(3, 21), x @ centroids.t()  # (3, 21, 7)
     assert torch.equal(nearest(x, centroids), scores.argmax(dim=-1))
-    found = nearest_points(x, valid, centroids, size=4)
+    members = nearest_points(x, valid, centroids, size=4)
     for n, length in enumerate(valid.sum(dim=1).tolist()):
         for c in range(7):
             best = sorted(range(length), key=lambda i: -float(scores[n, i, c]))[:4]
-            assert sorted(found[n, c].tolist()) == sorted(best + [21] * (4 - len(best)))
+            assert sorted(members[n, c].tolist()) == sorted(best + [21] * (4 - len(best)))
     rotations = torch.randn(3, 5, 4, dtype=torch.float64)
     bucket = rotation_buckets(x, rotations)
     for r in range(3):
@@ -28,5 +28,5 @@ def test_blocks_choose_as_all_at_once(numbers: int, monkeypatch: pytest.MonkeyPa
 
 def test_more_points_than_there_are_give_all() -> None:
     x = normalize(torch.randn(2, 3, 5), dim=-1)
-    found = nearest_points(x, torch.ones(2, 3, dtype=torch.bool), torch.randn(4, 5), size=10)
-    assert torch.equal(found.sort(dim=-1).values, torch.arange(3).expand(2, 4, 3))
+    members = nearest_points(x, torch.ones(2, 3, dtype=torch.bool), torch.randn(4, 5), size=10)
+    assert torch.equal(members.sort(dim=-1).values, torch.arange(3).expand(2, 4, 3))

@@ -254,7 +254,7 @@ def table_backward_kernel(
     split, b = tl.program_id(0), tl.program_id(1)
     columns = tl.arange(0, block_w)
     known = columns < n_codewords
-    wanted = tl.program_id(2) * block_q + tl.arange(0, block_q)
+    tile = tl.program_id(2) * block_q + tl.arange(0, block_q)
     total = tl.zeros((block_q, block_w), tl.float32)
     for pid in range(split * blocks_each, tl.minimum((split + 1) * blocks_each, n_all_blocks)):
         flat, inside, present, item = _positions(pid, items, valid, length, n_blocks, block=block, has_valid=has_valid)
@@ -268,16 +268,16 @@ def table_backward_kernel(
             d_out, values, flat, present, b, weights, slope, n_codewords, width,
             block=block, block_w=block_w, block_d=block_d, precision=precision,
         )  # fmt: skip
-        chosen = tl.where(wanted[:, None] == query[None, :], 1.0, 0.0)
+        chosen = tl.where(tile[:, None] == query[None, :], 1.0, 0.0)
         total += tl.dot(chosen, (earlier + keys) * d_histogram, input_precision=precision)
         if keep_sums and tl.program_id(2) == 0:
             sent = tl.sum(tl.exp(-elapsed).to(tl.float32)[:, None] * d_histogram, 0)
             tl.store(sums + _state(pid, b, n_codebooks, n_codewords, block_w=block_w), sent, mask=known)
-    row = (split.to(tl.int64) * n_codebooks + b) * n_codewords + wanted
+    row = (split.to(tl.int64) * n_codebooks + b) * n_codewords + tile
     tl.store(
         d_table + row[:, None] * n_codewords + columns[None, :],
         total,
-        mask=(wanted < n_codewords)[:, None] & known[None, :],
+        mask=(tile < n_codewords)[:, None] & known[None, :],
     )
 
 
