@@ -28,14 +28,6 @@ def import_tune() -> Any:
         raise UsageError(f"a search needs Ray Tune ({error}): pip install 'recbole-lisa[tune]'") from error
 
 
-class _TerminatedError(KeyboardInterrupt):
-    """SIGTERM. When a handler raises SystemExit, Ray ends the process at once, without a message."""
-
-
-def _terminate(number: int, _: object) -> None:
-    raise _TerminatedError(128 + number)
-
-
 @contextlib.contextmanager
 def ray_session(address: str | None) -> Iterator[None]:
     """Connect to a Ray cluster, or start one with the cores and GPUs of this machine, until the block ends.
@@ -63,12 +55,20 @@ def ray_session(address: str | None) -> Iterator[None]:
             "`ray start --head`, or leave --address out"
         ) from error
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the table at the end names failed trials
+    received = []
+
+    def interrupt(number: int, _: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt  # at a SystemExit, Ray ends the process at once, without a message
+
     try:
         if in_main:
-            signal.signal(signal.SIGTERM, _terminate)
+            signal.signal(signal.SIGTERM, interrupt)
         yield
-    except _TerminatedError as error:
-        raise Termination(*error.args) from None
+    except KeyboardInterrupt:
+        if received:
+            raise Termination(128 + received[0]) from None
+        raise
     finally:
         ray.shutdown()
         if in_main:
