@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from recbole.model.sequential_recommender import SASRec
 
@@ -24,3 +25,9 @@ def make_config(tmp_path: Path) -> MakeConfig:
         return LISAConfig(SASRec, "tiny", protocol=protocol, config_dict={**defaults, **settings})
 
     return make
+
+
+def many_users() -> list[Row]:
+    """60 users with 1 to 29 of 50 items."""
+    lengths = np.random.default_rng(0).integers(1, 30, 60)
+    return [(f"u{n}", f"i{(n * 7 + t * 3) % 50}", t) for n in range(60) for t in range(lengths[n])]

@@ -10,149 +10,87 @@ from recbole_lisa.data.filtering import core_rows
 from recbole_lisa.errors import UsageError
 
 FIVE_CORE = parse_intervals("key", "[5,inf)")
+HEAD = "user:token\ttime:float\n"
 
 
-def write(folder: Path, text: str) -> Path:
+def read(folder: Path, text: str, separator: str = "\t", tokens: str = "category", unread: str = "") -> pd.DataFrame:
+    """Write a file and read every column of it but `unread`."""
     path = folder / "x.inter"
-    path.write_text(text, encoding="utf-8")
-    return path
+    path.write_bytes(text.encode())
+    fields = read_header(path, separator, "utf-8")
+    fields.pop(unread, None)
+    return read_columns(path, fields, separator=separator, encoding="utf-8", seq_separator=" ", tokens=tokens)
 
 
-def read(path: Path, fields: dict[str, str]) -> pd.DataFrame:
-    return read_columns(path, fields, separator="\t", encoding="utf-8", seq_separator=" ", tokens="category")
+@pytest.fixture(params=[1, 2, 100])
+def piece_rows(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Read one, two or all rows at a time."""
+    monkeypatch.setattr("recbole_lisa.datasets.reader.PIECE_ROWS", request.param)
 
 
+@pytest.mark.usefixtures("piece_rows")
 def test_columns_keep_tokens_exact_times_and_sequences(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        "user:token\ttime:float\ttitle:token_seq\tv:float_seq\tignored:token\n"
-        "007\t881250949.123456789\tToy Story\t1 2.5\tx\n"
-        "7\t1\t\t\ty\n",
-    )
-    fields = read_header(path, "\t", "utf-8")
-    assert list(fields) == ["user", "time", "title", "v", "ignored"]
-    del fields["ignored"]
-    frame = read(path, fields)
-    assert frame["user"].tolist() == ["007", "7"]
-    assert frame["time"].tolist() == [881250949.123456789, 1.0]
-    assert [cell.tolist() for cell in frame["title"]] == [["Toy", "Story"], []]
-    assert [cell.tolist() for cell in frame["v"]] == [[1.0, 2.5], []]
-
-
-@pytest.mark.parametrize("second", ["item:token", "item:float"])
-def test_a_column_that_is_named_twice_is_refused(tmp_path: Path, second: str) -> None:
-    path = write(tmp_path, f"user:token\titem:token\t{second}\n1\t2\t3\n")
-    with pytest.raises(UsageError, match="the first line names the column item twice"):
-        read_header(path, "\t", "utf-8")
+    text = "user:token\ttime:float\ttitle:token_seq\tv:float_seq\tignored:token\n"
+    text += "007\t881250949.123456789\tToy Story\t1 2.5\tx\n7\t1\t\t\ty\n007\t2\tx\t3\tz\n"
+    frame = read(tmp_path, text, unread="ignored")
+    assert list(frame) == ["user", "time", "title", "v"]
+    assert frame["user"].tolist() == ["007", "7", "007"]
+    assert frame["time"].tolist() == [881250949.123456789, 1.0, 2.0]
+    assert [cell.tolist() for cell in frame["title"]] == [["Toy", "Story"], [], ["x"]]
+    assert [cell.tolist() for cell in frame["v"]] == [[1.0, 2.5], [], [3.0]]
+    assert frame.dtypes.astype(str).tolist()[:2] == ["category", "float64"]
 
 
 def test_ids_are_stored_as_small_integers_not_as_strings(tmp_path: Path) -> None:
-    path = write(tmp_path, "user:token\n" + "somebody\n" * 1000)
-    column = read(path, {"user": "token"})["user"]
+    column = read(tmp_path, "user:token\n" + "somebody\n" * 1000)["user"]
     assert column.cat.codes.to_numpy().nbytes <= 2 * 1000
 
 
-@pytest.mark.parametrize("chunk_rows", [1, 2, 4])
-def test_reading_in_chunks_gives_the_same_frame(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int
+LONG = 'user:token||x:token||time:float\n b||"||5\n||NA||NA\n\nc\n'
+
+
+@pytest.mark.usefixtures("piece_rows")
+@pytest.mark.parametrize("tokens", ["category", "object"])
+@pytest.mark.parametrize(
+    ("separator", "text", "columns"),
+    [
+        ("\t", HEAD, {"user": [], "time": []}),
+        ("\t", HEAD + "NA\t1\nnull\tNA\n\t2\n", {"user": ["NA", "null", None], "time": [1, None, 2]}),
+        ("\t", 'user:token\n"u\n5" nails\n"w"\n""\n', {"user": ['"u', '5" nails', '"w"', '""']}),
+        ("\t", "\ufeffuser:token\titem:token\r\nu\ti\r\n", {"user": ["u"], "item": ["i"]}),
+        ("::", "user:token::time:float\n7::5\n", {"user": ["7"], "time": [5]}),
+        ("||", LONG, {"user": [" b", None, "c"], "x": ['"', "NA", None], "time": [5, None, None]}),
+    ],
+    ids=["no-rows", "word-for-nothing", "quotes", "mark-and-line-ends", "two-characters", "no-pattern-and-blanks"],
+)
+def test_cells_are_read_as_they_are_written(
+    tmp_path: Path, separator: str, text: str, columns: dict[str, list[object]], tokens: str
 ) -> None:
-    path = write(
-        tmp_path, "user:token\titem:token\ttime:float\ttag:token_seq\n1\ta\t3\tx y\n\tb\t2\t\n1\tc\t\tz\n2\ta\t1\tx\n"
-    )
-    fields = read_header(path, "\t", "utf-8")
-    whole = read(path, fields)
-    monkeypatch.setattr("recbole_lisa.datasets.reader.PIECE_ROWS", chunk_rows)
-    chunked = read(path, fields)
-    pd.testing.assert_frame_equal(chunked, whole, check_categorical=False)
-    assert chunked.dtypes.astype(str).tolist()[:3] == ["category", "category", "float64"]
-
-
-def test_file_without_rows_gives_an_empty_frame(tmp_path: Path) -> None:
-    frame = read(write(tmp_path, "user:token\ttime:float\n"), {"user": "token", "time": "float"})
-    assert frame.shape == (0, 2)
-
-
-def test_separator_of_several_characters_is_read(tmp_path: Path) -> None:
-    path = write(tmp_path, "user:token::time:float\n7::5\n")
-    fields = read_header(path, "::", "utf-8")
-    frame = read_columns(path, fields, separator="::", encoding="utf-8", seq_separator=" ", tokens="object")
-    assert frame.to_dict("list") == {"user": ["7"], "time": [5.0]}
-
-
-@pytest.mark.parametrize("chunk_rows", [1, 100])
-def test_a_long_separator_is_no_pattern_and_blanks_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int
-) -> None:
-    monkeypatch.setattr("recbole_lisa.datasets.reader.PIECE_ROWS", chunk_rows)
-    path = write(tmp_path, 'user:token||x:token||time:float\n b||"||5\n||NA||NA\n\nc\n')
-    fields = {"user": "token", "time": "float"}
-    frame = read_columns(path, fields, separator="||", encoding="utf-8", seq_separator=" ", tokens="object")
-    assert frame["user"].fillna("-").tolist() == [" b", "-", "c"]
-    assert frame["time"].fillna(-1).tolist() == [5, -1, -1]
+    frame = read(tmp_path, text, separator, tokens).astype(object)
+    assert frame.where(frame.notna(), None).to_dict("list") == columns
 
 
 @pytest.mark.parametrize(
     ("separator", "text", "message"),
     [
-        ("\t", "u\0\t5", "x.inter has a NUL character in line 2"),
-        ("::", "v::1\nu\0::5", "x.inter has a NUL character in line 3"),
-        ("\t", "u\t5\t6", "x.inter is no table separated by '.t': its first line has fewer cells"),
-        ("::", "u::5::6", "x.inter is no table separated by '::': its first line has fewer cells"),
-        ("\t", "v\t1\nu\t5\t6", "Expected 2 fields in line 3, saw 3"),
-        ("::", "v::1\nu::5::6", "Expected 2 fields in line 3, saw 3"),
-        ("::", "u::1\x1f", "x.inter has a cell with '.x1f': use a separator of one character"),
-        (
-            "\t",
-            "u\tNA\nv\t2020-01-01",
-            "x.inter, line 3: the column time must hold numbers, got '2020-01-01'; `rec",
-        ),
-        ("::", "u::1,000", "x.inter, line 2: the column time must hold numbers, got '1,000'; `recbole-lisa convert"),
+        ("\t", HEAD + "u\0\t5", "x.inter has a NUL character in line 2"),
+        ("::", "u:token::t:float\nv::1\nu\0::5", "x.inter has a NUL character in line 3"),
+        ("\t", HEAD + "u\t5\t6", "x.inter is no table separated by '.t': its first line has fewer cells"),
+        ("::", "u:token::t:float\nu::5::6", "x.inter is no table separated by '::': its first line has fewer cells"),
+        ("\t", HEAD + "v\t1\nu\t5\t6", "Expected 2 fields in line 3, saw 3"),
+        ("::", "u:token::t:float\nv::1\nu::5::6", "Expected 2 fields in line 3, saw 3"),
+        ("::", "u:token::t:float\nu::1\x1f", "x.inter has a cell with '.x1f': use a separator of one character"),
+        ("\t", HEAD + "u\tNA\nv\t2020-01-01", "x.inter, line 3: the column time must hold numbers, got '2020-01-01'"),
+        ("::", "u:token::t:float\nu::1,000", "line 2: the column t must hold numbers, got '1,000'; `recbole-lisa conv"),
+        ("\t", "v:float_seq\n1 x\n", "x.inter cannot be read: could not convert string to float: 'x'"),
+        ("\t", "user_id\titem_id\n1\t2\n", "name:type.*got 'user_id.titem_id'"),
+        ("\t", "user:token,item:token\n1,2\n", "it looks separated by ',', set field_separator"),
+        ("\t", "user:token\titem:token\titem:float\n1\t2\t3\n", "the first line names the column item twice"),
     ],
 )
-def test_damaged_lines_are_refused_with_the_line(tmp_path: Path, separator: str, text: str, message: str) -> None:
-    path = write(tmp_path, f"user:token{separator}time:float\n{text}\n")
-    fields = {"user": "token", "time": "float"}
+def test_damaged_files_are_refused_with_the_line(tmp_path: Path, separator: str, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        read_columns(path, fields, separator=separator, encoding="utf-8", seq_separator=" ", tokens="category")
-
-
-def test_odd_numbers_of_a_sequence_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="x.inter cannot be read: could not convert string to float: 'x'"):
-        read(write(tmp_path, "v:float_seq\n1 x\n"), {"v": "float_seq"})
-
-
-def test_header_without_types_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, "user_id\titem_id\n1\t2\n")
-    with pytest.raises(UsageError, match="name:type.*got 'user_id.titem_id'"):
-        read_header(path, "\t", "utf-8")
-
-
-def test_a_word_for_nothing_is_a_token_and_no_number(tmp_path: Path) -> None:
-    path = write(tmp_path, "user:token\ttime:float\nNA\t1\nnull\tNA\n\t2\n")
-    frame = read(path, {"user": "token", "time": "float"})
-    assert frame["user"].tolist()[:2] == ["NA", "null"]
-    assert frame["user"].isna().tolist() == [False, False, True]
-    assert frame["time"].isna().tolist() == [False, True, False]
-
-
-def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_the_text(tmp_path: Path) -> None:
-    path = tmp_path / "x.inter"
-    path.write_bytes("user:token\titem:token\r\nu\ti\r\n".encode("utf-8-sig"))
-    fields = read_header(path, "\t", "utf-8")
-    assert list(fields) == ["user", "item"]
-    assert read(path, fields).to_dict("list") == {"user": ["u"], "item": ["i"]}
-
-
-def test_quotes_are_text(tmp_path: Path) -> None:
-    path = write(tmp_path, 'user:token\titem:token\n"u\ti\nv\t5" nails\n"w"\t""\n')
-    frame = read(path, {"user": "token", "item": "token"})
-    assert frame.to_dict("list") == {"user": ['"u', "v", '"w"'], "item": ["i", '5" nails', '""']}
-
-
-def test_the_separator_of_another_header_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path, "user:token,item:token\n1,2\n")
-    with pytest.raises(UsageError, match="it looks separated by ',', set field_separator"):
-        read_header(path, "\t", "utf-8")
+        read(tmp_path, text, separator)
 
 
 def test_intervals_have_open_and_closed_ends() -> None:
@@ -161,12 +99,9 @@ def test_intervals_have_open_and_closed_ends() -> None:
     np.testing.assert_array_equal(low.contains(counts), [0, 1, 1, 0, 0, 0, 0, 0])
     np.testing.assert_array_equal(high.contains(counts), [0, 0, 0, 0, 0, 1, 1, 0])
     assert parse_intervals("key", None) == []
-
-
-@pytest.mark.parametrize("text", ["5", "[5,inf", "[5;inf)", "[9,5]", "[a,b]", ""])
-def test_interval_that_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"key must be intervals like '\[5,inf\)'"):
-        parse_intervals("key", text)
+    for text in ("5", "[5,inf", "[5;inf)", "[9,5]", "[a,b]", ""):
+        with pytest.raises(UsageError, match=r"key must be intervals like '\[5,inf\)'"):
+            parse_intervals("key", text)
 
 
 def test_core_rows_repeat_until_nothing_is_left_to_drop() -> None:

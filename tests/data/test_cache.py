@@ -49,8 +49,7 @@ def test_a_saved_data_set_is_the_same_and_no_text_is_read(
     make_config: MakeConfig, tmp_path: Path, parsed: list[str]
 ) -> None:
     settings = {"save_dataset": True, "checkpoint_dir": str(tmp_path / "saved"), "item_inter_num_interval": "[3,inf)"}
-    first = create_dataset(make_config(ROWS, **settings))
-    second = create_dataset(make_config(ROWS, **settings))
+    first, second = (create_dataset(make_config(ROWS, **settings)) for _ in range(2))
     assert parsed == ["tiny"]
     assert contents(second) == contents(first)
     assert [path.suffix for path in (tmp_path / "saved").iterdir()] == [".dataset"]
@@ -74,10 +73,9 @@ def test_settings_that_shape_the_data_rebuild_it_and_others_are_honoured(
     saved = {"dataset_save_path": str(tmp_path / "kept")}
     create_dataset(make_config(ROWS, **saved))
     config = make_config(ROWS, **saved, **changed)
-    assert create_dataset(config).config is config
-    assert len(parsed) == 1 + rebuilt
-    create_dataset(make_config(ROWS, **saved, **changed))
-    assert len(parsed) == 1 + rebuilt
+    for _ in range(2):
+        assert create_dataset(config).config is config
+        assert len(parsed) == 1 + rebuilt
 
 
 def test_other_interactions_rebuild_and_the_same_elsewhere_do_not(
@@ -95,26 +93,22 @@ def test_other_interactions_rebuild_and_the_same_elsewhere_do_not(
     assert f"'{tmp_path / 'kept'}' is of other data or settings and is written anew" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["damaged", "interactions", "tensors"])
-def test_no_file_of_another_kind_is_overwritten(make_config: MakeConfig, tmp_path: Path, kind: str) -> None:
+def test_no_file_of_another_kind_is_overwritten_and_what_cannot_be_saved_is_an_error(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
     path = tmp_path / "kept"
     config = make_config(ROWS, dataset_save_path=str(path))
-    if kind == "tensors":
-        torch.save({"a": 1}, path)
-    else:
-        path.write_bytes({"damaged": b"half", "interactions": (tmp_path / "tiny" / "tiny.inter").read_bytes()}[kind])
-    before = path.read_bytes()
-    with pytest.raises(UsageError, match="dataset_save_path '.*kept' is no saved data set, or a damaged one"):
-        create_dataset(config)
-    assert path.read_bytes() == before
-
-
-def test_features_and_unwritable_places_are_errors(make_config: MakeConfig, tmp_path: Path) -> None:
+    torch.save({"a": 1}, tmp_path / "tensors")
+    for content in (b"half", (tmp_path / "tiny" / "tiny.inter").read_bytes(), (tmp_path / "tensors").read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match="dataset_save_path '.*kept' is no saved data set, or a damaged one"):
+            create_dataset(config)
+        assert path.read_bytes() == content
     with pytest.raises(UsageError, match="the data set cannot be saved to '/dev/null/kept'"):
         create_dataset(make_config(ROWS, dataset_save_path="/dev/null/kept"))
     (tmp_path / "tiny" / "tiny.user").write_text("user_id:token\tage:float\nu1\t5\n", encoding="utf-8")
     with pytest.raises(UsageError, match="tiny also has features of users or items"):
-        create_dataset(make_config(ROWS, load_col=None, dataset_save_path=str(tmp_path / "kept")))
+        create_dataset(make_config(ROWS, load_col=None, dataset_save_path=str(tmp_path / "fresh")))
 
 
 def test_the_key_reads_the_file_to_its_end(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:

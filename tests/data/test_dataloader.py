@@ -9,7 +9,7 @@ from recbole.data.interaction import Interaction
 from recbole_lisa.data.dataloader import TrainLoader, create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
-from tests.data.conftest import MakeConfig, Row
+from tests.data.conftest import MakeConfig, Row, many_users
 
 # User "long" has items a..k at times 0, 10, 30, 60, ..., user "short" has a, c, b, e.
 LONG: list[Row] = [("long", item, 5 * n * (n + 1)) for n, item in enumerate("abcdefghijk")]
@@ -18,11 +18,6 @@ SHORT: list[Row] = [("short", item, n) for n, item in enumerate("acbe")]
 
 def train_loader(config: Any) -> TrainLoader:
     return create_loaders(config, create_dataset(config))[0]
-
-
-def many_users(n_users: int = 60) -> list[Row]:
-    lengths = np.random.default_rng(0).integers(1, 40, n_users)
-    return [(f"u{n}", f"i{(n * 7 + t * 3) % 50}", t) for n in range(n_users) for t in range(lengths[n])]
 
 
 def letters(loader: TrainLoader, ids: torch.Tensor) -> str:
@@ -61,7 +56,7 @@ def equal(one: Interaction, other: Interaction) -> bool:
     return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_windows_equal_the_example_item_by_item(make_config: MakeConfig) -> None:
+def test_windows_and_time_gaps_equal_the_example_item_by_item(make_config: MakeConfig) -> None:
     # full_ranking holds out the last two items: "long" trains on a..i, "short" on a, c.
     loader = train_loader(make_config(LONG + SHORT, MAX_ITEM_LIST_LENGTH=3))
     (batch,) = loader
@@ -72,27 +67,20 @@ def test_windows_equal_the_example_item_by_item(make_config: MakeConfig) -> None
         ("short", "a..", "c.."),
     }
     assert sorted(batch["item_length"].tolist()) == [1, 2, 3, 3]
+    rows = zip(batch["item_id_list"], batch["time_gap_list"], strict=True)
+    gaps = {letters(loader, inputs): row.tolist() for inputs, row in rows}
+    assert gaps == {"ab.": [0, 10, 0], "cde": [20, 30, 40], "fgh": [50, 60, 70], "a..": [0, 0, 0]}
 
 
 def test_paper_protocol_trains_on_everything_but_the_last_item(make_config: MakeConfig) -> None:
-    config = make_config(
-        LONG + SHORT, "paper", MAX_ITEM_LIST_LENGTH=5, eval_args={"mode": {"valid": "full", "test": "full"}}
-    )
-    loader = train_loader(config)
+    full = {"mode": {"valid": "full", "test": "full"}}
+    loader = train_loader(make_config(LONG + SHORT, "paper", MAX_ITEM_LIST_LENGTH=5, eval_args=full))
     (batch,) = loader
     assert windows_of(loader, batch) == {
         ("long", "abcd.", "bcde."),
         ("long", "efghi", "fghij"),
         ("short", "ac...", "cb..."),
     }
-
-
-def test_time_gaps_belong_to_the_input_items(make_config: MakeConfig) -> None:
-    loader = train_loader(make_config(LONG, MAX_ITEM_LIST_LENGTH=3))
-    (batch,) = loader
-    rows = zip(batch["item_id_list"], batch["time_gap_list"], strict=True)
-    gaps = {letters(loader, inputs): row.tolist() for inputs, row in rows}
-    assert gaps == {"ab.": [0, 10, 0], "cde": [20, 30, 40], "fgh": [50, 60, 70]}
 
 
 @pytest.mark.parametrize(("most", "expected"), [(9, ["ab.", "cde", "fgh", "a.."]), (3, ["ab.", "fgh"]), (1, ["ab."])])
@@ -111,10 +99,8 @@ def test_a_sample_is_spread_evenly_over_the_windows(make_config: MakeConfig, mos
 def test_batches_have_the_documented_columns(
     make_config: MakeConfig, supervision: str, target: str, negative: str
 ) -> None:
-    config = make_config(
-        many_users(), supervision=supervision, train_neg_sample_args={"sample_num": 3}, train_batch_size=8
-    )
-    batch = next(iter(train_loader(config)))
+    settings = {"supervision": supervision, "train_batch_size": 8}
+    batch = next(iter(train_loader(make_config(many_users(), train_neg_sample_args={"sample_num": 3}, **settings))))
     n, longest = batch["item_id_list"].shape
     targets = (n, longest) if supervision == "all_positions" else (n,)
     assert {name: tuple(batch[name].shape) for name in batch} == {
@@ -125,6 +111,8 @@ def test_batches_have_the_documented_columns(
     assert batch["time_gap_list"].dtype == torch.float32
     drawn, padded = batch[negative], batch[target][..., None]
     assert ((drawn != padded) | (padded == 0)).all()
+    without = next(iter(train_loader(make_config(many_users(), loss_type="CE", **settings))))
+    assert set(without) == {*batch} - {negative}
 
 
 def test_column_names_follow_the_configuration(make_config: MakeConfig) -> None:
@@ -133,54 +121,42 @@ def test_column_names_follow_the_configuration(make_config: MakeConfig) -> None:
     assert {"item_id_seq", "n", "target_id_seq", "no_target_id_seq", "time_gap_seq"} < set(batch)
 
 
-@pytest.mark.parametrize("supervision", ["all_positions", "last_position"])
-def test_ce_has_no_negatives(make_config: MakeConfig, supervision: str) -> None:
-    batch = next(iter(train_loader(make_config(many_users(), loss_type="CE", supervision=supervision))))
-    assert not [name for name in batch if name.startswith("neg_")]
-
-
 def test_padding_is_zero_in_every_column_and_nothing_else_is(make_config: MakeConfig) -> None:
     for batch in train_loader(make_config(many_users(), MAX_ITEM_LIST_LENGTH=16, train_batch_size=32)):
         padded = torch.arange(batch["item_id_list"].shape[1]) >= batch["item_length"][:, None]
         assert batch["item_length"].max() == batch["item_id_list"].shape[1]
-        assert torch.equal(batch["item_id_list"] == 0, padded)
-        assert torch.equal(batch["target_id_list"] == 0, padded)
-        assert torch.equal(batch["neg_target_id_list"][..., 0] == 0, padded)
+        for column in (batch["item_id_list"], batch["target_id_list"], batch["neg_target_id_list"][..., 0]):
+            assert torch.equal(column == 0, padded)
         assert not batch["time_gap_list"][padded].any()
 
 
 @pytest.mark.parametrize("supervision", ["all_positions", "last_position"])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_every_window_appears_once_in_an_epoch(make_config: MakeConfig, supervision: str, shuffle: bool) -> None:
-    config = make_config(many_users(), supervision=supervision, shuffle=shuffle, train_batch_size=7)
-    loader = train_loader(config)
+    loader = train_loader(make_config(many_users(), supervision=supervision, shuffle=shuffle, train_batch_size=7))
     loader.set_epoch(3)
     batches = list(loader)
     assert len(batches) == len(loader)
     assert Counter(sample for batch in batches for sample in samples_of(batch)) == expected_samples(loader, 4)
 
 
-def test_epochs_and_seeds_differ_and_the_same_epoch_is_identical(make_config: MakeConfig) -> None:
+def test_batches_depend_on_epoch_and_seed_and_on_no_global_state(make_config: MakeConfig) -> None:
     first, again, other = (
         train_loader(make_config(many_users(), seed=seed, train_batch_size=16)) for seed in (1, 1, 2)
     )
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
     for loader in (first, again, other):
         loader.set_epoch(2)
     list(first)
-    assert all(equal(one, two) for one, two in zip(first, again, strict=True))
-    assert not all(equal(one, two) for one, two in zip(first, other, strict=True))
-    again.set_epoch(3)
-    assert not all(equal(one, two) for one, two in zip(first, again, strict=True))
-
-
-def test_global_random_state_neither_matters_nor_moves(make_config: MakeConfig) -> None:
-    loader = train_loader(make_config(many_users()))
-    before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    one = next(iter(loader))
     assert torch.equal(torch.get_rng_state(), before[0])
     np.testing.assert_array_equal(np.random.get_state()[1], before[1])
+    expected = list(first)
     np.random.seed(99)
-    assert equal(one, next(iter(loader)))
+    torch.manual_seed(99)
+    assert all(equal(one, two) for one, two in zip(expected, again, strict=True))
+    assert not all(equal(one, two) for one, two in zip(expected, other, strict=True))
+    again.set_epoch(3)
+    assert not all(equal(one, two) for one, two in zip(expected, again, strict=True))
 
 
 def test_batches_group_similar_lengths_and_come_in_random_order(make_config: MakeConfig) -> None:
@@ -203,18 +179,13 @@ def test_popularity_negatives_use_training_counts(make_config: MakeConfig) -> No
     names = loader.dataset.id2token("item_id", np.arange(loader.dataset.item_num))
     counts = dict(zip(names, loader.dataset.item_counts, strict=True))
     assert {name: int(counts[name]) for name in "abcdz"} == {"a": 118, "b": 1, "c": 1, "d": 0, "z": 0}
-    drawn = {str(name) for name in names[negatives[targets > 0].ravel()]}
-    assert drawn == {"a", "b", "c"}
+    assert set(names[negatives[targets > 0].ravel()]) == {"a", "b", "c"}
 
 
-def test_unknown_supervision_is_refused_with_a_hint(make_config: MakeConfig) -> None:
+def test_mistakes_are_refused(make_config: MakeConfig) -> None:
     config = make_config(LONG)
     config["supervision"] = "last_positions"
     with pytest.raises(UsageError, match="got 'last_positions'. Did you mean 'last_position'"):
         train_loader(config)
-
-
-def test_nothing_to_train_on_is_refused(make_config: MakeConfig) -> None:
-    config = make_config([(f"u{n}", f"i{n}", n) for n in range(5)])
     with pytest.raises(UsageError, match="the training part of a history has at most 1 interactions, and 2 are needed"):
-        train_loader(config)
+        train_loader(make_config([(f"u{n}", f"i{n}", n) for n in range(5)]))

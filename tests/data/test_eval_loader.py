@@ -6,15 +6,9 @@ import torch
 
 from recbole_lisa.data.dataloader import EvalLoader, create_loaders
 from recbole_lisa.data.dataset import create_dataset
-from recbole_lisa.errors import UsageError
-from tests.data.conftest import MakeConfig, Row
+from tests.data.conftest import MakeConfig, many_users
 
 PAPER_MODE = {"mode": {"valid": "uni10", "test": "uni10"}}
-
-
-def many_users(n_users: int = 60) -> list[Row]:
-    lengths = np.random.default_rng(0).integers(1, 30, n_users)
-    return [(f"u{n}", f"i{(n * 7 + t * 3) % 50}", t) for n in range(n_users) for t in range(lengths[n])]
 
 
 def held_out_loader(config: Any) -> EvalLoader:
@@ -38,8 +32,7 @@ def histories(loader: EvalLoader) -> dict[int, list[int]]:
 def test_every_held_out_item_comes_once_with_the_items_before_it(make_config: MakeConfig) -> None:
     config = make_config(many_users(), eval_batch_size=7)
     _, valid, test = create_loaders(config, create_dataset(config))
-    assert valid is not None
-    assert test is not None
+    assert valid is not None and test is not None
     assert all(batch.candidates is batch.positive_column is None for batch in test)  # full ranking
     for loader, from_end in ((valid, 2), (test, 1)):
         whole, seen = histories(loader), []
@@ -61,17 +54,12 @@ def test_candidates_are_the_target_and_items_never_interacted_with(make_config: 
     loader = paper(make_config)
     whole = histories(loader)
     for batch in loader:
-        assert batch.candidates is not None
-        assert batch.positive_column is not None
+        assert batch.candidates is not None and batch.positive_column is not None
         assert batch.candidates.shape == (len(batch.interaction["user_id"]), 11)
         target = batch.candidates.gather(1, batch.positive_column[:, None])[:, 0]
         assert torch.equal(target, batch.interaction["item_id"])
-        for user, row, column in zip(
-            batch.interaction["user_id"].tolist(),
-            batch.candidates.tolist(),
-            batch.positive_column.tolist(),
-            strict=True,
-        ):
+        columns = (batch.interaction["user_id"], batch.candidates, batch.positive_column)
+        for user, row, column in zip(*(values.tolist() for values in columns), strict=True):
             negatives = row[:column] + row[column + 1 :]
             assert len(set(negatives)) == 10
             assert not set(negatives) & {0, *whole[user]}
@@ -97,24 +85,13 @@ def test_ties_favour_neither_side(make_config: MakeConfig) -> None:
     assert np.abs(observed - 2000 / 11).max() < 64
 
 
-def test_full_batches_hold_at_most_the_scores_that_fit(
+def test_full_batches_hold_at_most_the_scores_that_fit_and_group_similar_lengths(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recbole_lisa.data.dataloader._MAX_SCORES", 5 * 51 + 50)
-    loader = held_out_loader(make_config(many_users(), eval_batch_size=256))
+    loader = held_out_loader(make_config(many_users(), MAX_ITEM_LIST_LENGTH=30, eval_batch_size=256))
     assert loader.dataset.item_num == 51
-    sizes = [len(batch.interaction["user_id"]) for batch in loader]
-    assert max(sizes) == 5
-    assert len(sizes) == len(loader)
-
-
-def test_batches_group_similar_lengths(make_config: MakeConfig) -> None:
-    loader = held_out_loader(make_config(many_users(), MAX_ITEM_LIST_LENGTH=30, eval_batch_size=6))
-    lengths = [length for batch in loader for length in batch.interaction["item_length"].tolist()]
-    assert lengths == sorted(lengths)
-
-
-def test_too_many_negatives_are_refused_with_the_numbers(make_config: MakeConfig) -> None:
-    config = make_config(many_users(), eval_args={"mode": {"valid": "full", "test": "uni49"}})
-    with pytest.raises(UsageError, match="49 evaluation negatives .* only 21 items of 50 "):
-        held_out_loader(config)
+    lengths = [batch.interaction["item_length"].tolist() for batch in loader]
+    assert max(map(len, lengths)) == 5
+    assert len(lengths) == len(loader)
+    assert sum(lengths, []) == sorted(sum(lengths, []))

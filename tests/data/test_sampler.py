@@ -25,36 +25,22 @@ def random_histories(n_users: int, n_items: int, longest: int) -> Histories:
 def test_weights_follow_the_popularity_to_the_power_alpha() -> None:
     weights = item_weights(COUNTS, "popularity", 0.5)
     np.testing.assert_allclose(weights / weights.sum(), np.sqrt(COUNTS) / np.sqrt(COUNTS).sum(), rtol=1e-9)
-
-
-def test_weights_with_alpha_zero_are_uniform_over_items_with_interactions() -> None:
     weights = item_weights(COUNTS, "popularity", 0.0)
     np.testing.assert_array_equal(weights > 0, COUNTS > 0)
     assert len(set(weights[COUNTS > 0])) == 1
-
-
-def test_uniform_weights_leave_out_padding_only() -> None:
     np.testing.assert_array_equal(item_weights(COUNTS, "uniform"), [0, 1, 1, 1, 1, 1])
 
 
-@pytest.mark.parametrize("target", [1, 3, 5])
-def test_uniform_training_negatives_are_uniform_over_all_items_but_the_target(target: int) -> None:
-    drawn = TrainingNegatives(item_weights(COUNTS, "uniform"), 20).draw(np.full(5000, target), rng())
-    observed = np.bincount(drawn.ravel(), minlength=6)
-    assert observed[0] == observed[target] == 0
-    others = np.setdiff1d(np.arange(1, 6), [target])
-    assert chisquare(observed[others]).pvalue > ALMOST_SURELY
-
-
-@pytest.mark.parametrize("alpha", [0.5, 1.0])
+@pytest.mark.parametrize(("distribution", "alpha"), [("uniform", 0.0), ("popularity", 0.5), ("popularity", 1.0)])
 @pytest.mark.parametrize("target", [1, 2, 4, 5])
-def test_popular_training_negatives_follow_the_weights_without_the_target(target: int, alpha: float) -> None:
-    drawn = TrainingNegatives(item_weights(COUNTS, "popularity", alpha), 20).draw(np.full(5000, target), rng())
+def test_training_negatives_follow_the_weights_without_the_target(target: int, distribution: str, alpha: float) -> None:
+    drawn = TrainingNegatives(item_weights(COUNTS, distribution, alpha), 20).draw(np.full(5000, target), rng())
     observed = np.bincount(drawn.ravel(), minlength=6)
-    assert observed[0] == observed[target] == observed[4] == 0
-    others = np.setdiff1d([1, 2, 3, 5], [target])
-    expected = COUNTS[others].astype(float) ** alpha
-    assert chisquare(observed[others], expected / expected.sum() * observed.sum()).pvalue > ALMOST_SURELY
+    weights = (np.arange(6) > 0).astype(float) if distribution == "uniform" else COUNTS**alpha
+    weights[target] = 0
+    assert not observed[weights == 0].any()
+    expected = weights[weights > 0] / weights.sum() * observed.sum()
+    assert chisquare(observed[weights > 0], expected).pvalue > ALMOST_SURELY
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "popularity"])
@@ -67,12 +53,9 @@ def test_training_negatives_are_zero_where_padded_and_never_the_target(distribut
     assert not ((drawn == targets[..., None]) & (drawn > 0)).any()
 
 
-def test_training_negatives_with_two_items_are_the_other_one() -> None:
+def test_training_negatives_need_two_items() -> None:
     negatives = TrainingNegatives(item_weights(np.array([0, 1, 9]), "popularity"), 1)
     assert negatives.draw(np.array([1, 2, 2, 1]), rng()).ravel().tolist() == [2, 1, 1, 2]
-
-
-def test_training_negatives_need_two_items() -> None:
     with pytest.raises(UsageError, match="at least 2 items to draw from, the data has 1"):
         TrainingNegatives(item_weights(np.array([0, 0, 5]), "popularity"), 1)
 
@@ -103,29 +86,23 @@ def test_evaluation_negatives_can_take_every_item_that_is_left() -> None:
     assert all(set(drawn[user].tolist()) == unseen[user] for user in tight)
 
 
-@pytest.mark.parametrize("distribution", ["uniform", "popularity"])
-def test_evaluation_negatives_are_drawn_one_after_the_other_without_replacement(distribution: str) -> None:
-    counts = np.array([0, 6, 3, 2, 1, 1])
-    weights = item_weights(counts, distribution)
+@pytest.mark.parametrize(
+    ("distribution", "rounds"), [("uniform", None), ("popularity", None), ("popularity", 0)], ids=str
+)
+def test_evaluation_negatives_are_drawn_one_after_the_other_without_replacement(
+    monkeypatch: pytest.MonkeyPatch, distribution: str, rounds: int | None
+) -> None:
+    if rounds is not None:  # every row is completed as a straggler
+        monkeypatch.setattr("recbole_lisa.data.sampler._ROUNDS", rounds)
+    weights = item_weights(np.array([0, 6, 3, 2, 1, 1]), distribution)
     store = Histories.from_interactions(np.array([1]), np.array([5]), np.zeros(1))
     drawn = evaluation_negatives(store, np.zeros(40_000, dtype=np.int64), weights, 2, rng())
     observed = dict.fromkeys(combinations(range(1, 5), 2), 0)
     for pair in np.sort(drawn, axis=1):
         observed[tuple(pair.tolist())] += 1
-    share = weights[:5] / weights[:5].sum()
-    expected = [share[a] * share[b] * (1 / (1 - share[a]) + 1 / (1 - share[b])) * 40_000 for a, b in observed]
+    p = weights[:5] / weights[:5].sum()
+    expected = [p[a] * p[b] * (1 / (1 - p[a]) + 1 / (1 - p[b])) * 40_000 for a, b in observed]
     assert chisquare(list(observed.values()), expected).pvalue > ALMOST_SURELY
-
-
-def test_stragglers_are_completed_from_the_same_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recbole_lisa.data.sampler._ROUNDS", 0)
-    counts = np.array([0, 6, 3, 2, 1])
-    store = Histories.from_interactions(np.array([1]), np.array([4]), np.zeros(1))
-    weights = item_weights(counts, "popularity")
-    drawn = evaluation_negatives(store, np.zeros(20_000, dtype=np.int64), weights, 1, rng())
-    observed = np.bincount(drawn.ravel(), minlength=5)[1:]
-    assert observed[3] == 0
-    assert chisquare(observed[:3], np.array([6, 3, 2]) / 11 * 20_000).pvalue > ALMOST_SURELY
 
 
 def test_evaluation_negatives_are_the_same_for_the_same_seed() -> None:

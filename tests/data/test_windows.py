@@ -15,21 +15,19 @@ def spelled_out(windows: Windows) -> list[tuple[int, list[int], list[int]]]:
     ]
 
 
-def test_windows_are_cut_from_the_end_item_by_item() -> None:
+def test_windows_are_cut_from_the_end_of_the_training_part_item_by_item() -> None:
     assert spelled_out(cut_windows(STARTS, LENGTHS, 3)) == [
         (0, [0, 1], [1, 2]),
         (0, [2, 3, 4], [3, 4, 5]),
         (0, [5, 6, 7], [6, 7, 8]),
         (1, [9], [10]),
     ]
-
-
-def test_windows_of_a_training_part_leave_its_held_out_items_alone() -> None:
     assert spelled_out(cut_windows(STARTS, LENGTHS - [2, 0, 0], 4)) == [
         (0, [0, 1], [1, 2]),
         (0, [2, 3, 4, 5], [3, 4, 5, 6]),
         (1, [9], [10]),
     ]
+    assert cut_windows(np.array([0]), np.array([300]), 128).length.tolist() == [43, 128, 128]
 
 
 @pytest.mark.parametrize("max_length", [1, 2, 7, 8, 100])
@@ -42,11 +40,6 @@ def test_every_training_target_is_in_exactly_one_window(max_length: int) -> None
     assert targets == expected
     assert windows.length.max() <= max_length
     assert windows.length.min() >= 1
-
-
-def test_only_the_first_window_of_a_history_is_short() -> None:
-    windows = cut_windows(np.array([0]), np.array([300]), 128)
-    assert windows.length.tolist() == [43, 128, 128]
 
 
 def test_prefixes_have_one_window_per_target() -> None:
