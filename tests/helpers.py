@@ -1,6 +1,6 @@
-"""What several tests share: the tolerances, and small data sets on disk."""
+"""What several tests share: comparisons of tensors, masks, and small data sets on disk."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -27,6 +27,29 @@ def assert_close(actual: torch.Tensor, expected: torch.Tensor, *, computed_in: t
     """
     tolerance = TOLERANCES[computed_in or actual.dtype]
     torch.testing.assert_close(actual, expected, check_dtype=False, **tolerance)
+
+
+def assert_close_with_gradients(
+    actual: torch.Tensor, expected: torch.Tensor, inputs: Sequence[torch.Tensor], computed_in: torch.dtype | None = None
+) -> None:
+    """Compare two tensors, and their gradients to `inputs` under random weights; no gradient is as good as 0."""
+    assert_close(actual, expected, computed_in=computed_in)
+    settings = {"grad_outputs": torch.randn_like(actual), "retain_graph": True, "materialize_grads": True}
+    gradients = [torch.autograd.grad(y, inputs, **settings) for y in (actual, expected)]
+    for ours, theirs in zip(*gradients, strict=True):
+        assert_close(ours, theirs, computed_in=computed_in)
+
+
+def all_valid(n: int, length: int) -> torch.Tensor:
+    """A mask (N, L) without padding."""
+    return torch.ones(n, length, dtype=torch.bool)
+
+
+def ragged(n: int, length: int) -> torch.Tensor:
+    """A mask (N, L): row 0 full, the others of random lengths from 1 up."""
+    lengths = torch.randint(1, length + 1, (n,))
+    lengths[0] = length
+    return torch.arange(length) < lengths.unsqueeze(1)
 
 
 def write_interactions(

@@ -5,22 +5,8 @@ import torch
 
 from recbole_lisa.attention import FullAttention
 from recbole_lisa.ops import naive
-from tests.attention.contract import AttentionContract, D, ragged
-from tests.helpers import assert_close
-
-
-class TestFull(AttentionContract):
-    mechanism = "full"
-
-
-class TestFullTwoHeads(AttentionContract):
-    mechanism = "full"
-    settings = {"n_heads": 2}
-
-
-class TestFullBidirectional(AttentionContract):
-    mechanism = "full"
-    settings = {"bidirectional": True}
+from tests.attention.references import D
+from tests.helpers import all_valid, assert_close, assert_close_with_gradients, ragged
 
 
 @pytest.mark.oracle
@@ -53,7 +39,4 @@ def test_equals_the_attention_of_gpt2_in_transformers(n_heads: int) -> None:
         theirs.c_proj.weight.copy_(ours.output.weight.t())
         theirs.c_proj.bias.copy_(ours.output.bias)
     x = torch.randn(2, 23, D, dtype=torch.float64, requires_grad=True)
-    out, expected = ours(x, torch.ones(2, 23, dtype=torch.bool)), theirs(x)[0]
-    assert_close(out, expected)
-    weight = torch.randn_like(out)
-    assert_close(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (out, expected)))
+    assert_close_with_gradients(ours(x, all_valid(2, 23)), theirs(x)[0], [x])

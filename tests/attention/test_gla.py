@@ -1,30 +1,16 @@
-"""The contract runs everywhere on a plain loop in the kernel's place; the kernel itself needs its package and a GPU."""
+"""A naive loop runs in the place of the kernel, which needs its package and a GPU."""
 
 import pytest
 import torch
 
 from recbole_lisa.attention import Attention, GatedLinearAttention, build_attention, gla
 from recbole_lisa.ops.naive import gated_recurrence
-from tests.attention.contract import AttentionContract, D
-from tests.helpers import assert_close
+from tests.attention.references import D
+from tests.helpers import all_valid, assert_close, assert_close_with_gradients
 
 
-@pytest.fixture
-def plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_gates_are_a_prefix_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gla, "load_recurrence", lambda: gated_recurrence)
-
-
-@pytest.mark.usefixtures("plain_loop")
-class TestGatedLinearAttention(AttentionContract):
-    mechanism = "gla"
-    settings = {"n_heads": 2}
-
-    def test_length_4096_is_finite(self) -> None:
-        pytest.skip("a loop over 4,096 positions says nothing of the kernel")
-
-
-@pytest.mark.usefixtures("plain_loop")
-def test_open_gates_are_a_prefix_sum() -> None:
     attention = GatedLinearAttention(hidden_size=D, n_heads=1).double().eval()
     x = torch.randn(2, 13, D, dtype=torch.float64)
     with torch.no_grad():  # the logarithm of a gate is 0 to within e^-1000
@@ -33,14 +19,7 @@ def test_open_gates_are_a_prefix_sum() -> None:
     query, key, value = attention.query(x), attention.key(x), attention.value(x)
     attended = (query @ key.transpose(1, 2) / (D // 2) ** 0.5).tril() @ value
     gated = torch.nn.functional.silu(attention.output_gate(x)) * attention.norm(attended)
-    assert_close(attention(x, torch.ones(2, 13, dtype=torch.bool)), attention.output(gated))
-
-
-@pytest.mark.usefixtures("plain_loop")
-@pytest.mark.parametrize("n_heads", [0, 3, 16])
-def test_heads_must_divide_half_the_width(n_heads: int) -> None:
-    with pytest.raises(ValueError, match=f"must divide hidden_size 16, got n_heads {n_heads}"):
-        GatedLinearAttention(hidden_size=D, n_heads=n_heads)
+    assert_close(attention(x, all_valid(2, 13)), attention.output(gated))
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,34 +39,30 @@ def random_inputs(device: str) -> list[torch.Tensor]:
 
 
 @pytest.mark.oracle
-def test_the_plain_loop_equals_that_of_the_package() -> None:
+def test_the_naive_loop_equals_that_of_the_package() -> None:
     package = pytest.importorskip("fla.ops.gla.naive", exc_type=ImportError)
     inputs = random_inputs("cpu")
-    ours, theirs = gated_recurrence(*inputs)[0], package.naive_recurrent_gla(*inputs)[0]
-    assert_close(ours, theirs)
+    assert_close(gated_recurrence(*inputs)[0], package.naive_recurrent_gla(*inputs)[0])
 
 
 @pytest.mark.gpu
-def test_the_kernel_equals_the_plain_loop_in_outputs_and_gradients() -> None:
+def test_the_kernel_equals_the_naive_loop_in_outputs_and_gradients() -> None:
     pytest.importorskip("fla.ops.gla", exc_type=ImportError)
     inputs = random_inputs("cuda")
     kernel, loop = gla.load_recurrence()(*inputs)[0], gated_recurrence(*inputs)[0]
     # The kernel multiplies in TF32, whose fraction is as long as that of float16.
-    assert_close(kernel, loop, computed_in=torch.float16)
-    weight = torch.randn_like(loop)
-    for fast, slow in zip(*(torch.autograd.grad((y * weight).sum(), inputs) for y in (kernel, loop)), strict=True):
-        assert_close(fast, slow, computed_in=torch.float16)
+    assert_close_with_gradients(kernel, loop, inputs, computed_in=torch.float16)
 
 
 @pytest.mark.gpu
+@torch.no_grad()
 def test_the_kernel_is_causal_and_serves_long_sequences() -> None:
     pytest.importorskip("fla.ops.gla", exc_type=ImportError)
     attention: Attention = build_attention("gla", hidden_size=128, max_length=4096).cuda().eval()
-    x, valid = torch.randn(1, 4096, 128, device="cuda"), torch.ones(1, 4096, dtype=torch.bool, device="cuda")
+    x, valid = torch.randn(1, 4096, 128, device="cuda"), all_valid(1, 4096).cuda()
     changed = x.clone()
     changed[:, 1000:] = torch.randn_like(changed[:, 1000:])
-    with torch.no_grad():
-        before, after = attention(x, valid), attention(changed, valid)
+    before, after = attention(x, valid), attention(changed, valid)
     assert torch.isfinite(before).all()
     assert_close(after[:, :1000], before[:, :1000], computed_in=torch.float16)
     assert not torch.allclose(after[:, 1000], before[:, 1000])

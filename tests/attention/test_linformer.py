@@ -4,13 +4,8 @@ import pytest
 import torch
 
 from recbole_lisa.attention import Linformer
-from tests.attention.contract import AttentionContract, D
-from tests.helpers import assert_close
-
-
-class TestLinformer(AttentionContract):
-    mechanism = "linformer"
-    settings = {"n_projected": 12}
+from tests.attention.references import D, masked_attention
+from tests.helpers import all_valid, assert_close, assert_close_with_gradients
 
 
 def test_identity_projection_is_full_bidirectional_attention() -> None:
@@ -19,9 +14,7 @@ def test_identity_projection_is_full_bidirectional_attention() -> None:
         attention.key_projection.copy_(torch.eye(9))
         attention.value_projection.copy_(torch.eye(9))
     x = torch.randn(2, 9, D, dtype=torch.float64)
-    query, key, value = attention.query(x), attention.key(x), attention.value(x)
-    full = torch.softmax(query @ key.transpose(1, 2) / D**0.5, dim=-1) @ value
-    assert_close(attention(x, torch.ones(2, 9, dtype=torch.bool)), attention.output(full))
+    assert_close(attention(x, all_valid(2, 9)), masked_attention(attention, x))
 
 
 @pytest.mark.oracle
@@ -33,15 +26,7 @@ def test_equals_the_package_linformer_without_padding(length: int) -> None:
     with torch.no_grad():
         theirs.proj_k.copy_(ours.key_projection)
         theirs.proj_v.copy_(ours.value_projection)
-        for layer, own in (
-            (theirs.to_q, ours.query),
-            (theirs.to_k, ours.key),
-            (theirs.to_v, ours.value),
-            (theirs.to_out, ours.output),
-        ):
-            layer.load_state_dict(own.state_dict())
+    for layer, own in (("to_q", ours.query), ("to_k", ours.key), ("to_v", ours.value), ("to_out", ours.output)):
+        getattr(theirs, layer).load_state_dict(own.state_dict())
     x = torch.randn(2, length, D, dtype=torch.float64, requires_grad=True)
-    out, expected = ours(x, torch.ones(2, length, dtype=torch.bool)), theirs(x)
-    assert_close(out, expected)
-    weight = torch.randn_like(out)
-    assert_close(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (out, expected)))
+    assert_close_with_gradients(ours(x, all_valid(2, length)), theirs(x), [x])

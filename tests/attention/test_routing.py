@@ -10,18 +10,8 @@ from torch.nn.functional import normalize
 
 from recbole_lisa.attention import RoutingAttention
 from recbole_lisa.distributed.processes import sum_in_place
-from tests.attention.contract import AttentionContract, D, full_shared_attention, ragged
-from tests.helpers import assert_close
-
-
-class TestStrictRouting(AttentionContract):
-    mechanism = "routing"
-    settings = {"window_size": 4}
-
-
-class TestPublishedRouting(AttentionContract):
-    mechanism = "routing"
-    settings = {"window_size": 2, "causality": "published"}
+from tests.attention.references import D, shared_attention
+from tests.helpers import all_valid, assert_close, assert_close_with_gradients, ragged
 
 
 def build(**settings: object) -> RoutingAttention:
@@ -34,9 +24,9 @@ def test_one_cluster_is_full_attention(causality: str) -> None:
     attention = build(window_size=30, causality=causality).double()
     assert len(attention.centroids) == 1
     x = torch.randn(2, 23, D, dtype=torch.float64)
-    out = attention(x, torch.ones(2, 23, dtype=torch.bool)) - attention.output.bias
+    out = attention(x, all_valid(2, 23)) - attention.output.bias
     scale = 1 + 1e-5 if causality == "published" else 1
-    assert_close(out * scale, full_shared_attention(attention, x) - attention.output.bias)
+    assert_close(out * scale, shared_attention(attention, x) - attention.output.bias)
 
 
 def test_centroids_move_in_training_only_and_after_use() -> None:
@@ -78,7 +68,7 @@ def centroids_of_process(rank: int, meeting: str) -> list[Tensor]:
     torch.manual_seed(5)
     attention, x = build().train(), torch.randn(2, 20, D)
     attention.sum_over_processes = sum_in_place
-    items = torch.ones(2, 20, dtype=torch.bool)
+    items = all_valid(2, 20)
     centroids = []
     for valid in (~items, items if rank else ~items, items):
         attention(x, valid)
@@ -98,14 +88,14 @@ def test_a_process_without_points_has_the_same_centroids(tmp_path: Path) -> None
     torch.manual_seed(5)
     alone = build().train()
     assert torch.equal(ours[0], alone.centroids)
-    alone(torch.randn(2, 20, D), torch.ones(2, 20, dtype=torch.bool))
+    alone(torch.randn(2, 20, D), all_valid(2, 20))
     assert_close(ours[1], alone.centroids)
 
 
 def test_the_moving_average_of_unit_means_is_shorter_than_one() -> None:
     attention = build(centroid_decay=0.5).train()
     for _ in range(3):
-        attention(torch.randn(2, 20, D), torch.ones(2, 20, dtype=torch.bool))
+        attention(torch.randn(2, 20, D), all_valid(2, 20))
     assert (attention.centroids.norm(dim=1) < 0.99).any()
     assert (attention.centroids.norm(dim=1) < 1.001).all()
 
@@ -115,9 +105,9 @@ def test_k_means_finds_separate_directions() -> None:
     torch.nn.init.eye_(attention.query_key.weight)
     directions = torch.eye(D)[:3]
     x = directions[torch.arange(30) % 3].expand(2, 30, D) + 0.01 * torch.randn(2, 30, D)
-    attention(x, torch.ones(2, 30, dtype=torch.bool))
+    attention(x, all_valid(2, 30))
     assert ((attention.centroids @ directions.t()).amax(dim=0) > 0.99).all()
-    assert attention.commitment(x, torch.ones(2, 30, dtype=torch.bool)) < 1e-3
+    assert attention.commitment(x, all_valid(2, 30)) < 1e-3
 
 
 def test_commitment_pulls_keys_to_their_centroids() -> None:
@@ -142,13 +132,10 @@ def test_the_published_form_equals_the_package_routing_transformer(length: int, 
     theirs.kmeans.means.copy_(attention.centroids.unsqueeze(0))
     theirs.kmeans.initted.fill_(True)
     x = torch.randn(2, length, D, dtype=torch.float64, requires_grad=True)
-    valid = torch.ones(2, length, dtype=torch.bool)
+    valid = all_valid(2, length)
     query, value = attention.query_key(x).unsqueeze(1), attention.value(x).unsqueeze(1)  # (N, 1, L, D)
     out, loss = theirs(query, query, value)
-    expected, ours = attention.output(out.squeeze(1)), attention(x, valid)
-    assert_close(ours, expected)
-    weight = torch.randn_like(ours)
-    assert_close(*(torch.autograd.grad((y * weight).sum(), x, retain_graph=True)[0] for y in (ours, expected)))
+    assert_close_with_gradients(attention(x, valid), attention.output(out.squeeze(1)), [x])
     assert_close(attention.commitment(x, valid) * theirs.kmeans.commitment, loss)
 
 
@@ -163,5 +150,5 @@ def test_the_average_of_the_centroids_moves_as_in_the_package() -> None:
     x = torch.randn(2, 48, D, dtype=torch.float64)
     theirs(attention.query_key(x).unsqueeze(1), update_means=True)
     theirs.update()
-    attention(x, torch.ones(2, 48, dtype=torch.bool))
+    attention(x, all_valid(2, 48))
     assert_close(attention.centroids, theirs.means.squeeze(0))

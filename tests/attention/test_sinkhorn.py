@@ -6,37 +6,16 @@ import torch
 from torch import Tensor
 
 from recbole_lisa.attention import SinkhornAttention
-from tests.attention.contract import AttentionContract, D
-from tests.helpers import assert_close
+from tests.attention.references import D, causal, masked_attention
+from tests.helpers import all_valid, assert_close, assert_close_with_gradients
 
 BUCKET, N_BUCKETS = 5, 4
 DOUBLE = {"dtype": torch.float64}
 
 
-class TestSinkhorn(AttentionContract):
-    mechanism = "sinkhorn"
-    settings = {"bucket_size": 4}
-
-
-class TestSinkhornOfTwoSortedBuckets(AttentionContract):
-    mechanism = "sinkhorn"
-    settings = {"bucket_size": 8, "n_top_buckets": 2}
-
-
 def build(**settings: object) -> SinkhornAttention:
     sizes = {"hidden_size": D, "max_length": BUCKET * N_BUCKETS, "bucket_size": BUCKET}
     return SinkhornAttention(**{**sizes, **settings}).double().eval()
-
-
-def masked_attention(attention: SinkhornAttention, x: Tensor, allowed: Tensor) -> Tensor:
-    """Full attention with the layers of the module over the pairs allowed (L, L)."""
-    query, key, value = attention.query(x), attention.key(x), attention.value(x)
-    logits = (query @ key.transpose(1, 2) / math.sqrt(D)).masked_fill(~allowed, -torch.inf)
-    return attention.output(torch.softmax(logits, dim=-1) @ value)
-
-
-def causal(length: int) -> Tensor:
-    return torch.ones(length, length, dtype=torch.bool).tril()
 
 
 @pytest.mark.oracle
@@ -47,7 +26,7 @@ def test_one_bucket_whose_null_weighs_nothing_is_causal_attention() -> None:
     with torch.no_grad():  # the first entry of every query is 1, and that of the null key far below 0
         attention.query.weight[0] = torch.eye(D)[0]
         attention.null_key.zero_()[0] = -1e5
-    out = attention(x, torch.ones(2, length, dtype=torch.bool))
+    out = attention(x, all_valid(2, length))
     assert_close(out, masked_attention(attention, x, causal(length)))
 
 
@@ -73,7 +52,7 @@ def test_a_position_sees_its_own_bucket_and_the_one_it_is_sorted_to(distance: in
     bucket = torch.arange(length) // BUCKET
     back = bucket.unsqueeze(1) - bucket
     allowed = causal(length) & ((back == 0) | (back == distance))
-    out, start = attention(x, torch.ones(2, length, dtype=torch.bool)), distance * BUCKET
+    out, start = attention(x, all_valid(2, length)), distance * BUCKET
     assert_close(out[:, start:], masked_attention(attention, x, allowed)[:, start:])
 
 
@@ -83,14 +62,8 @@ def test_a_position_sees_its_own_bucket_and_the_one_it_is_sorted_to(distance: in
 def test_equals_the_loop_over_positions(n_top_buckets: int, length: int) -> None:
     attention = build(n_top_buckets=n_top_buckets)
     x = torch.randn(2, length, D, requires_grad=True, **DOUBLE)
-    valid = torch.ones(2, length, dtype=torch.bool)
-    out, slow = attention(x, valid), torch.stack([loop(attention, row) for row in x])
-    assert_close(out, slow)
-    weight = torch.randn_like(out)
-    inputs = [x, *attention.parameters()]
-    grads = (torch.autograd.grad((y * weight).sum(), inputs, allow_unused=True) for y in (out, slow))
-    for fast_grad, slow_grad in zip(*grads, strict=True):
-        assert_close(fast_grad, torch.zeros_like(fast_grad) if slow_grad is None else slow_grad)
+    slow = torch.stack([loop(attention, row) for row in x])
+    assert_close_with_gradients(attention(x, all_valid(2, length)), slow, [x, *attention.parameters()])
 
 
 def loop(attention: SinkhornAttention, x: Tensor) -> Tensor:
@@ -119,17 +92,9 @@ def loop(attention: SinkhornAttention, x: Tensor) -> Tensor:
 def package_with_our_weights(ours: SinkhornAttention) -> torch.nn.Module:
     """The package rotates the second half of the heads: its first head has our weights, its second no output."""
     package: Any = pytest.importorskip("sinkhorn_transformer.sinkhorn_transformer")
-    theirs = package.SinkhornSelfAttention(
-        D,
-        bucket_size=BUCKET,
-        max_seq_len=BUCKET * N_BUCKETS,
-        heads=2,
-        dim_head=D,
-        causal=True,
-        use_simple_sort_net=True,
-        n_top_buckets=ours.n_top_buckets,
-        temperature=ours.temperature,
-    ).double()
+    settings = {"n_top_buckets": ours.n_top_buckets, "temperature": ours.temperature, "use_simple_sort_net": True}
+    sizes = {"bucket_size": BUCKET, "max_seq_len": BUCKET * N_BUCKETS, "heads": 2, "dim_head": D}
+    theirs = package.SinkhornSelfAttention(D, causal=True, **sizes, **settings).double()
     inner = theirs.sinkhorn_attention
     with torch.no_grad():
         theirs.to_q.weight[:D] = ours.query.weight
@@ -151,18 +116,14 @@ def test_equals_the_package_sinkhorn_transformer(n_top_buckets: int, length: int
     ours = build(n_top_buckets=n_top_buckets)
     theirs = package_with_our_weights(ours)
     x = torch.randn(3, length, D, dtype=torch.float64, requires_grad=True)
-    out, expected = ours(x, torch.ones(3, length, dtype=torch.bool)), theirs(x)
-    assert_close(out, expected)
-    weight = torch.randn_like(out)
+    out, expected = ours(x, all_valid(3, length)), theirs(x)
+    assert_close_with_gradients(out, expected, [x])
+    for y in (out, expected):
+        y.sin().sum().backward()
     inner = theirs.sinkhorn_attention
-    grads, expected_grads = (
-        torch.autograd.grad((y * weight).sum(), [x, *parameters])
-        for y, parameters in (
-            (out, [ours.sort_weight, ours.null_key, ours.null_value]),
-            (expected, [inner.sort_net.linear, inner.null_keys, inner.null_values]),
-        )
-    )
-    assert_close(grads[0], expected_grads[0])
-    assert_close(grads[1], expected_grads[1][0, 0])
-    for grad, expected_grad in zip(grads[2:], expected_grads[2:], strict=True):
-        assert_close(grad, expected_grad[0, 0])
+    for own, package in (
+        (ours.sort_weight, inner.sort_net.linear),
+        (ours.null_key, inner.null_keys),
+        (ours.null_value, inner.null_values),
+    ):
+        assert_close(own.grad, package.grad[0, 0])

@@ -13,8 +13,7 @@ from recbole_lisa.ops.clustered_attention import (
     group_queries,
 )
 from recbole_lisa.ops.naive_clusters import clustered_attention_loop
-from tests.attention.contract import ragged
-from tests.helpers import assert_close
+from tests.helpers import assert_close, ragged
 
 FORMS = {"causal": causal_clustered_attention, "bidirectional": bidirectional_clustered_attention}
 every_form = pytest.mark.parametrize("form", FORMS)

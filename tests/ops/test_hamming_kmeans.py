@@ -3,7 +3,7 @@ import torch
 
 from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
 from recbole_lisa.ops.naive_clusters import hamming_kmeans_loop
-from tests.attention.contract import ragged
+from tests.helpers import ragged
 
 
 def random_signs(*shape: int) -> torch.Tensor:

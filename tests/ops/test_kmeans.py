@@ -5,7 +5,7 @@ from torch.nn.functional import normalize
 from recbole_lisa.ops import row_blocks
 from recbole_lisa.ops.kmeans import nearest, nearest_points
 from recbole_lisa.ops.rotation_hashing import rotation_buckets
-from tests.attention.contract import ragged
+from tests.helpers import ragged
 
 
 @pytest.mark.parametrize("numbers", [1, 50, 2**18])

@@ -1,0 +1,216 @@
+"""What every attention mechanism must do. A new mechanism is a line of CASES."""
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import pad
+
+from recbole_lisa.attention import Attention, build_attention, describe_attention, gla
+from recbole_lisa.ops.naive import gated_recurrence
+from tests.attention.references import D
+from tests.helpers import all_valid, assert_close, ragged
+
+LISA: dict[str, Any] = {"n_codebooks": 3, "n_codewords": 5}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "full": ("full", {}),
+    "full-2-heads": ("full", {"n_heads": 2}),
+    "full-bidirectional": ("full", {"bidirectional": True}),
+    "linear": ("linear", {}),
+    "linformer": ("linformer", {"n_projected": 12}),
+    "gla": ("gla", {"n_heads": 2}),
+    "lisa-hard": ("lisa", LISA),
+    "lisa-soft": ("lisa", LISA | {"hard": False, "similarity": "euclidean"}),
+    "lisa-paper": ("lisa", LISA | {"decay": 0, "projection": "shared", "encoding": "parallel", "similarity": "dot"}),
+    "lisa-learnable-decay": ("lisa", LISA | {"decay": "learnable"}),
+    "lisa-bidirectional": ("lisa", LISA | {"decay": 0, "bidirectional": True, "hard": False}),
+    "lisa-1-codeword": ("lisa", {"n_codebooks": 2, "n_codewords": 1}),
+    "reformer": ("reformer", {"bucket_size": 4}),
+    "reformer-4-hashes": ("reformer", {"bucket_size": 4, "n_hashes": 4}),
+    "reformer-published": ("reformer", {"bucket_size": 2, "causality": "published"}),
+    "reformer-published-4-hashes": ("reformer", {"bucket_size": 2, "n_hashes": 4, "causality": "published"}),
+    "routing": ("routing", {"window_size": 4}),
+    "routing-published": ("routing", {"window_size": 2, "causality": "published"}),
+    "sinkhorn": ("sinkhorn", {"bucket_size": 4}),
+    "sinkhorn-2-sorted-buckets": ("sinkhorn", {"bucket_size": 8, "n_top_buckets": 2}),
+    "clustered": ("clustered", {"n_clusters": 3, "n_top_keys": 3}),
+    "clustered-bidirectional": ("clustered", {"n_clusters": 3, "n_top_keys": 3, "bidirectional": True}),
+}
+
+
+@pytest.fixture(params=CASES)
+def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Attention]:
+    """Takes max_length. The kernel of gla needs its package and a GPU: a naive loop runs in its place."""
+    monkeypatch.setattr(gla, "load_recurrence", lambda: gated_recurrence)
+    name, settings = CASES[request.param]
+    return partial(build_attention, name, hidden_size=D, **settings)
+
+
+@pytest.fixture
+def attention(build: Callable[..., Attention]) -> Attention:
+    return build(max_length=128).eval()
+
+
+@pytest.fixture
+def causal_attention(attention: Attention, request: pytest.FixtureRequest) -> Attention:
+    """Skips a bidirectional mechanism; a test of one that says it sees the future must fail."""
+    if not attention.is_causal:
+        pytest.skip("bidirectional by declaration")
+    if attention.sees_future:
+        request.applymarker(pytest.mark.xfail(strict=True, reason="the published form sees the future"))
+    return attention
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 33, 63])
+def test_shape_dtype_and_finite_gradients(attention: Attention, length: int) -> None:
+    x, valid = torch.randn(3, length, D, requires_grad=True), ragged(3, length)
+    out = attention.train()(x, valid)
+    assert out.shape == x.shape
+    assert out.dtype == x.dtype
+    out.square().sum().backward()
+    for name, grad in {"x": x.grad, **{name: p.grad for name, p in attention.named_parameters()}}.items():
+        assert grad is not None, f"{name} has no gradient"
+        assert torch.isfinite(grad).all(), f"gradient of {name} is not finite"
+
+
+@pytest.mark.parametrize("length", [7, 33, 127])
+def test_causality_by_perturbation(causal_attention: Attention, length: int) -> None:
+    x, valid = torch.randn(2, length, D), all_valid(2, length)
+    before = causal_attention(x, valid)
+    for t in range(length - 1):
+        only_next, all_later = x.clone(), x.clone()
+        only_next[:, t + 1] = torch.randn(2, D) * 3
+        all_later[:, t + 1 :] = torch.randn(2, length - t - 1, D) * 3
+        for changed in (only_next, all_later):
+            assert_close(causal_attention(changed, valid)[:, : t + 1], before[:, : t + 1])
+
+
+@pytest.mark.parametrize("scale", [1e4, 1e8])
+def test_large_later_items_leave_no_rounding(causal_attention: Attention, scale: float) -> None:
+    x, valid = torch.randn(2, 100, D), all_valid(2, 100)
+    before = causal_attention(x, valid)
+    for t in (0, 1, 30, 63, 64, 98):
+        changed = x.clone()
+        changed[:, t + 1 :] = torch.randn(2, 99 - t, D) * scale
+        assert_close(causal_attention(changed, valid)[:, : t + 1], before[:, : t + 1])
+
+
+@pytest.mark.parametrize("length", [7, 33])
+def test_prefixes_are_consistent(causal_attention: Attention, length: int) -> None:
+    x, valid = torch.randn(2, length, D), all_valid(2, length)
+    whole = causal_attention(x, valid)
+    for t in range(1, length):
+        assert_close(causal_attention(x[:, :t], valid[:, :t]), whole[:, :t])
+
+
+def test_bidirectional_attention_sees_the_future(attention: Attention) -> None:
+    if attention.is_causal:
+        pytest.skip("causal by declaration")
+    x, valid = torch.randn(1, 9, D), all_valid(1, 9)
+    changed = x.clone()
+    changed[:, -1] = torch.randn(D) * 3
+    assert not torch.allclose(attention(changed, valid)[:, 0], attention(x, valid)[:, 0])
+
+
+@pytest.mark.parametrize("length", [1, 7, 33])
+def test_neither_padding_nor_other_rows_change_an_output(attention: Attention, length: int) -> None:
+    """A batch with 15 more columns, and noise in all padding, against each row alone without padding."""
+    x, valid = torch.randn(5, length + 15, D), pad(ragged(5, length), (0, 15))
+    x[~valid] *= 5
+    together = attention(x, valid)
+    assert (together[~valid] == 0).all()
+    for n, items in enumerate(valid.sum(dim=1).tolist()):
+        assert_close(together[n : n + 1, :items], attention(x[n : n + 1, :items], all_valid(1, items)))
+
+
+@pytest.mark.parametrize("content", [1e6, 1e30, float("inf"), float("nan")])
+def test_padding_may_hold_anything(attention: Attention, content: float) -> None:
+    valid, weight = ragged(4, 33), torch.randn(4, 33, D)
+    kept = valid.unsqueeze(-1)
+    clean = torch.where(kept, torch.randn(4, 33, D), 0.0)
+    results = []
+    for x in (clean, torch.where(kept, clean, content * torch.ones(D).cumsum(0))):
+        module, x = copy.deepcopy(attention).train(), x.requires_grad_()
+        out, last = module(x, valid), module.last(x, valid)
+        ((out * weight).sum() + last.square().sum()).backward()
+        assert (out[~valid] == 0).all()
+        state = [buffer.double() for buffer in module.buffers()]
+        results.append([out, last, x.grad, *(p.grad for p in module.parameters()), *state])
+    for dirty, expected in zip(*results[::-1], strict=True):
+        assert_close(dirty, expected)
+
+
+def test_a_row_of_padding_is_zero_and_has_finite_gradients(attention: Attention) -> None:
+    x, valid = torch.randn(2, 6, D, requires_grad=True), torch.zeros(2, 6, dtype=torch.bool)
+    valid[0, :3] = True
+    out = attention(x, valid)
+    assert (out[1] == 0).all()
+    assert (attention.last(x, valid)[1] == 0).all()
+    out.sum().backward()
+    assert torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 7), (0, 0)], ids=["L0", "N0", "N0-L0"])
+def test_no_items_or_no_rows_give_no_outputs(attention: Attention, shape: tuple[int, int]) -> None:
+    x, valid = torch.randn(*shape, D, requires_grad=True), all_valid(*shape)
+    for module in (attention.eval(), attention.train()):
+        assert module(x, valid).shape == (*shape, D)
+        assert torch.equal(module.last(x, valid), torch.zeros(shape[0], D))
+        assert module.non_padding(x, valid).shape == (0, D)
+
+
+def test_inputs_of_another_shape_or_type_are_named(attention: Attention) -> None:
+    x, valid = torch.randn(2, 5, D), all_valid(2, 5)
+    for call in (attention.forward, attention.last, attention.non_padding):
+        for wrong_x, wrong_valid, message in (
+            (x[0], valid[0], "x must be (N, L, 16), got (5, 16)"),
+            (x[..., 1:], valid, "x must be (N, L, 16), got (2, 5, 15)"),
+            (x, valid.long(), "valid must be bool (2, 5), got torch.int64 (2, 5)"),
+            (x, valid[:, 1:], "valid must be bool (2, 5), got torch.bool (2, 4)"),
+            (x, valid[0], "valid must be bool (2, 5), got torch.bool (5,)"),
+            (x.double(), valid, "x is torch.float64, but the parameters are torch.float32"),
+        ):
+            with pytest.raises(ValueError, match=re.escape(message)):
+                call(wrong_x, wrong_valid)
+
+
+def test_last_and_non_padding_are_those_positions_of_forward(attention: Attention) -> None:
+    x, valid = torch.randn(6, 33, D), ragged(6, 33)
+    out = attention(x, valid)
+    assert_close(attention.non_padding(x, valid), out[valid])
+    assert_close(attention.last(x, valid), out[torch.arange(6), valid.sum(1) - 1])
+
+
+def test_the_same_outputs_again_after_saving_and_from_its_description(
+    attention: Attention, build: Callable[..., Attention]
+) -> None:
+    """No call edits its arguments either."""
+    x, valid = torch.randn(2, 33, D), ragged(2, 33)
+    x_before, valid_before = x.clone(), valid.clone()
+    out = attention(x, valid)
+    name, settings = describe_attention(attention)
+    described = build_attention(name, **({"max_length": 128} | json.loads(json.dumps(settings)))).eval()
+    others = [build(max_length=128).eval(), described]
+    for other in others:
+        other.load_state_dict(attention.state_dict())
+    for same in (attention, copy.deepcopy(attention), *others):
+        assert torch.equal(same(x, valid), out)
+    assert torch.equal(x, x_before)
+    assert torch.equal(valid, valid_before)
+
+
+def test_autocast_is_close(attention: Attention) -> None:
+    x, valid = torch.randn(2, 33, D), ragged(2, 33)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = attention(x, valid)
+    assert_close(half.float(), attention(x, valid), computed_in=torch.bfloat16)
+
+
+@torch.no_grad()
+def test_length_4096_is_finite(build: Callable[..., Attention]) -> None:
+    assert torch.isfinite(build(max_length=4096).eval()(torch.randn(1, 4096, D), all_valid(1, 4096))).all()
