@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,13 +48,19 @@ class Panel(NamedTuple):
 
 
 class Report:
-    """The heading, tables and files of one benchmark; `options` has command, output and overwrite."""
+    """The heading, tables and files of one benchmark; `options` has command, output and overwrite.
+
+    Raises:
+        UsageError: A file of `output` exists or cannot be written, or matplotlib is missing.
+    """
 
     def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
         self.heading = heading(options.command, device)
         self.output: str | None = options.output
-        for ending in (".json", ".md") if self.output is not None else ():
-            check_output(f"{self.output}{ending}", overwrite=options.overwrite)
+        if self.output is not None:
+            check_plots()
+            for ending in (".json", ".md"):
+                check_output(f"{self.output}{ending}", overwrite=options.overwrite)
         print(self.heading)
 
     def write(
@@ -82,12 +89,20 @@ def write_text(path: Path, text: str) -> None:
         stream.write(text.encode())
 
 
+def check_plots() -> None:
+    """Refuse to start work whose plots cannot be drawn at its end.
+
+    Raises:
+        UsageError: matplotlib is missing.
+    """
+    if find_spec("matplotlib") is None:
+        raise UsageError("plots need matplotlib: pip install 'recbole-lisa[bench]'")
+
+
 def draw(panels: Sequence[Panel], path: Path) -> None:
     """Draw panels, one below the other, as a PNG file. A line has one colour in all panels; LISA's are thicker."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("plots need matplotlib: pip install 'recbole-lisa[bench]'") from error
+    from matplotlib.figure import Figure
+
     names = list(dict.fromkeys(name for panel in panels for name in panel.series))
     figure = Figure(figsize=(8, 4 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False).flatten()

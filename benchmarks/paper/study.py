@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.options import add_list, add_number
 from benchmarks.paper.rows import METRICS, Row
 from benchmarks.paper.runs import Results, Run, run_missing
-from benchmarks.report import write_text
+from benchmarks.report import check_plots, write_text
 from recbole_lisa.cli.arguments import UsageParser, parse_settings
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.errors import UsageError
@@ -62,6 +62,7 @@ class Study:
     def runs_of(self, rows: Mapping[str, Row]) -> list[Run]:
         """Check settings, page and folders, and list the runs, seed by seed; raises UsageError."""
         options = self.options
+        check_plots()
         check_output(self.page, overwrite=options.overwrite)
         for row in rows.values():
             settings = {**self.settings, **row.settings, "seed": options.seeds[0]}

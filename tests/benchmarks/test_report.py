@@ -1,12 +1,11 @@
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.report import Panel, Report, Table, by_length, compared, draw, heading, megabytes, milliseconds, ratio
+from benchmarks.report import Panel, Report, Table, by_length, compared, heading, megabytes, milliseconds, ratio
 from recbole_lisa.errors import UsageError
 
 TABLE = Table("Title", ("", "L = 1"), [["row", "2 ms"], ["longer row", "-"]])
@@ -60,10 +59,11 @@ def test_an_output_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> 
         report(tmp_path / "file" / "x")
 
 
-def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+def test_without_matplotlib_the_extra_is_named_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.report.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"recbole-lisa\[bench\]"):
-        draw([PANEL], tmp_path / "x.png")
+        report(tmp_path / "x")
+    report(None)
 
 
 def test_the_heading_has_device_threads_versions_commit_and_command() -> None:
