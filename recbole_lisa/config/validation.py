@@ -6,19 +6,16 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from recbole.evaluator.register import metric_information, metric_types, metrics_dict
 
 from recbole_lisa.config.schema import Key, check_value, is_number
 from recbole_lisa.errors import UsageError, did_you_mean
 
 Settings = Mapping[str, Any]
 
-RANKING_METRICS = ("Hit", "MRR", "NDCG", "Recall", "Precision", "MAP", "GAUC", "ShannonEntropy")
-_REFUSED_METRICS = (
-    (("ItemCoverage", "AveragePopularity", "GiniIndex", "TailPercentage"), " (RecBole 1.2.1 always fails on it)"),
-    (("AUC", "MAE", "RMSE", "LogLoss"), " (it compares values, these models rank)"),
-)
-# These read item ids or the padding column from the score matrix, which a sampled evaluation does not have.
-_FULL_ONLY_METRICS = ("GAUC", "ShannonEntropy")
+# What a metric may need and a ranking does not give; a sampled evaluation has no ids and no ranks of all items either.
+_VALUES, _ALL_ITEMS = {"rec.score", "data.label"}, {"rec.items", "rec.meanrank"}
+_RECBOLES_METRICS = "recbole.evaluator.metrics"
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 # Keys of RecBole that change nothing about sequences in time order.
 _WITHOUT_EFFECT = (
@@ -160,9 +157,24 @@ def checked_eval_args(eval_args: Any) -> dict[str, Any]:
 
 
 def _reported(settings: Settings) -> list[str]:
-    """Names of the values that are reported; GAUC has no cutoff."""
-    metrics, topk = _listed(settings["metrics"]), _listed(settings["topk"])
-    return [metric if _is_in(metric, ("GAUC",)) else f"{metric}@{k}" for metric in metrics for k in topk]
+    """Names of the values that are reported; GAUC has no cutoff, and a metric of the user may have one."""
+    reported = []
+    for metric in _listed(settings["metrics"]):
+        kind = metrics_dict.get(str(metric).lower())
+        with_cutoffs = [f"{metric}@{k}" for k in _listed(settings["topk"])]
+        reported += [str(metric)] if _is_in(metric, ("GAUC",)) else with_cutoffs
+        reported += [str(metric)] if kind and kind.__module__ != _RECBOLES_METRICS else []
+    return reported
+
+
+def ranking_metrics() -> list[str]:
+    """Names of the metrics in RecBole's register, the user's among them, that a ranking gives."""
+    names = [name for name in metrics_dict if name in metric_types and not _VALUES & _needs(name)]
+    return [metrics_dict[name].__name__ if metrics_dict[name].__name__.lower() == name else name for name in names]
+
+
+def _needs(metric: Any) -> set[str]:
+    return {*metric_information.get(str(metric).lower(), _VALUES)}
 
 
 def _listed(value: Any) -> list[Any]:
@@ -177,14 +189,13 @@ def _is_in(name: Any, names: Iterable[str]) -> bool:
 def _check_metrics(settings: Settings) -> None:
     mode, topk, reported = settings["eval_args"]["mode"], _listed(settings["topk"]), _reported(settings)
     sampled = [part for part in (mode.values() if isinstance(mode, dict) else [mode]) if part != "full"]
+    known = ranking_metrics()
     for metric in _listed(settings["metrics"]) or [None]:
-        if not _is_in(metric, RANKING_METRICS):
-            reason = next((reason for names, reason in _REFUSED_METRICS if _is_in(metric, names)), "")
-            hint = did_you_mean(str(metric), RANKING_METRICS)
-            raise UsageError(
-                f"metric {metric!r} is not computed{reason}: known are {', '.join(RANKING_METRICS)}.{hint}"
-            )
-        if sampled and _is_in(metric, _FULL_ONLY_METRICS):
+        if not _is_in(metric, known):
+            reason = " (it compares values, these models rank)" if _is_in(metric, metrics_dict) else ""
+            hint = did_you_mean(str(metric), known)
+            raise UsageError(f"metric {metric!r} is not computed{reason}: known are {', '.join(known)}.{hint}")
+        if sampled and _ALL_ITEMS & _needs(metric):
             raise UsageError(f"metric '{metric}' ranks every item: use eval_args mode 'full', not '{sampled[0]}'")
     if not topk or not all(type(k) is int for k in topk):
         raise UsageError(f"topk is {settings['topk']!r}, it must be one or more whole numbers >= 1")

@@ -62,6 +62,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     Attributes, all set by `build`:
         histories: The flat store, shared by all phases.
         part: Which targets belong to this phase.
+        training: The view of the training part; its rows are all interactions that training sees.
         item_counts: (V,) interactions of each item in the TRAINING part, int64.
         time_unit: Median positive gap between a user's training interactions, seconds; 1.0 if there is none.
         data_fingerprint: Equal for equal tokens under equal ids with equal histories; whatever the split.
@@ -73,6 +74,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     inter_feat: pd.DataFrame
     histories: Histories
     part: Part
+    training: WindowDataset
     item_counts: Index
     time_unit: float
     data_fingerprint: str
@@ -112,8 +114,9 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         self.item_counts = np.bincount(store.items[trained[1]], minlength=self.item_num)
         self.time_unit = _median_gap(store.gaps[trained[1]])
         self.data_fingerprint = self._fingerprint()
+        self.training = self._phase(train, *trained)
         return [
-            self._phase(train, *trained),
+            self.training,
             self._phase(valid, *valid.targets(store.offsets)),
             self._phase(test, *test.targets(store.offsets)),
         ]

@@ -1,15 +1,15 @@
 """Ranking metrics: each held-out history is encoded once, RecBole's evaluator computes the metrics.
 
 Full ranking counts, a block of items at a time, the items with a higher score than the held-out one (`ranking.py`).
-Models that only have `full_sort_predict` give RecBole's collector an (N, V) matrix, and sampled ranking an (N, 1 + K)
-matrix over the candidates of each history. RecBole's own sampled evaluation runs the model on 1 + K copies of every
-history; the metrics are the same.
+Sampled ranking gives RecBole's collector an (N, 1 + K) matrix over the candidates of each history. RecBole's own
+sampled evaluation runs the model on 1 + K copies of every history; the metrics are the same.
 
 Equal scores are common (items with equal codes), and the collector keeps the first of them. So the order of columns
 must not depend on the held-out item or its popularity: candidates come in a random order, and the items of a full
 ranking, numbered by first appearance in the file, are permuted.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -52,15 +52,15 @@ def evaluate(model: Any, loader: EvalLoader, config: Config, *, show_progress: b
     numbers = range(rank(), len(loader), n_processes())
     for batch in progress_bar(loader.batches(numbers), len(numbers), "Evaluate   ", show_progress, keep=False):
         check_ranking(batch, config, loader.dataset.item_num)
-        if batch.candidates is None and hasattr(model, "item_scorer"):
-            _rank_in_blocks(model, batch, config, item_order, collector)
-            continue
-        scores, positive = score_batch(model, batch, config, item_order)
-        collector.eval_batch_collect(
-            scores, batch.interaction, torch.arange(len(scores), device=scores.device), positive
-        )
+        if batch.candidates is None:
+            _rank_all_items(model, batch, config, item_order, collector)
+        else:
+            _rank_candidates(model, batch, config, collector)
     _merge(collector.data_struct)
-    metrics = Evaluator(config).evaluate(collector.get_data_struct())
+    # What metrics need of the training data comes after `get_data_struct`, which takes tensors alone.
+    collector.data_struct = collector.get_data_struct()
+    collector.data_collect(SimpleNamespace(dataset=loader.dataset.training))
+    metrics = Evaluator(config).evaluate(collector.data_struct)
     # From one process, so that decisions that depend on them are the same in all.
     return from_first({name: float(value) for name, value in metrics.items()})
 
@@ -74,37 +74,28 @@ def _merge(collected: Any) -> None:
         collected.set(name, torch.cat([part[name] for part in parts if name in part]))
 
 
-def score_batch(
-    model: Any, batch: EvalBatch, config: Config, item_order: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores (N, V), -inf for padding, or (N, 1 + K), and the column (N,) of each held-out item.
-
-    `item_order` (V,) is the item of each column of a full ranking.
-
-    Raises:
-        TrainingDivergedError: A score is NaN or infinite (it would be sorted to the top and look like a hit).
-    """
+def _rank_candidates(model: Any, batch: EvalBatch, config: Config, collector: Collector) -> None:
+    """Score the candidates of a batch, (N, 1 + K), and collect what the metrics need."""
     device = config["device"]
-    interaction = batch.interaction.to(device)
-    if batch.candidates is None or batch.positive_column is None:
-        scores = model.full_sort_predict(interaction)
-        scores[:, 0] = -torch.inf
-        scores = scores[:, item_order]
-        positive = item_order.argsort()[interaction[config["ITEM_ID_FIELD"]]]
-    else:
-        scores = model.score_candidates(interaction, batch.candidates.to(device))
-        positive = batch.positive_column.to(device)
+    assert batch.candidates is not None and batch.positive_column is not None
+    scores = model.score_candidates(batch.interaction.to(device), batch.candidates.to(device))
     _check_finite(scores.amax(dim=1).isfinite(), config)
-    return scores, positive
+    rows = torch.arange(len(scores), device=device)
+    collector.eval_batch_collect(scores, batch.interaction, rows, batch.positive_column.to(device))
 
 
-def _rank_in_blocks(
+def _rank_all_items(
     model: Any, batch: EvalBatch, config: Config, item_order: torch.Tensor, collector: Collector
 ) -> None:
-    """Rank all items for a batch and collect what the metrics need."""
+    """Rank all items for a batch and collect what the metrics need; `item_order` (V,) decides between equal scores."""
     interaction = batch.interaction.to(config["device"])
+    if hasattr(model, "item_scorer"):
+        scorer = model.item_scorer(interaction)
+    else:
+        scores = model.full_sort_predict(interaction)
+        scorer = lambda ids: scores[:, ids]  # noqa: E731  # reads as the other branch
     n_top = max(config["topk"]) if collector.register.need("rec.items") else 0
-    ranks = rank_all_items(model.item_scorer(interaction), interaction[config["ITEM_ID_FIELD"]], item_order, n_top)
+    ranks = rank_all_items(scorer, interaction[config["ITEM_ID_FIELD"]], item_order, n_top)
     _check_finite(ranks.higher >= 0, config)
     collect(collector, ranks, len(item_order), max(config["topk"]))
 

@@ -236,6 +236,8 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         """Validate after `epoch` and update early stopping; the score and the log message."""
         started = perf_counter()
         metrics = self.evaluate(valid_data, load_best_model=False, show_progress=show_progress) or {}
+        if self.valid_metric not in metrics:  # a metric of the user, whose names are known now
+            raise UsageError(f"valid_metric {self.valid_metric} is not reported: choose one of {', '.join(metrics)}")
         score: float = calculate_valid_score(metrics, self.valid_metric)
         self.best_valid_score, self.cur_step, stopped, improved = early_stopping(
             score, self.best_valid_score, self.cur_step, self.stopping_step, self.valid_metric_bigger

@@ -93,6 +93,8 @@ def check_validation(config: LISAConfig) -> None:
             "the test items: write --protocol=full_ranking, or keep the protocol with a validation item by "
             "--eval_args='{split: {LS: valid_and_test}}'"
         )
+    if not config["valid_metric_bigger"]:
+        raise UsageError(f"a search takes the highest valid_metric, of {config['valid_metric']} the lowest is the best")
 
 
 def _ray_functions() -> tuple[Any, Any, Any]:

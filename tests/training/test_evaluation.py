@@ -1,6 +1,7 @@
 """HR and NDCG through RecBole's evaluator, against fractions worked out by hand."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any
 import pytest
 import torch
 from recbole.data.interaction import Interaction
-from recbole.evaluator import Collector, Evaluator
+from recbole.evaluator import Collector, Evaluator, register
+from recbole.evaluator.base_metric import AbstractMetric
+from recbole.utils import EvaluatorType
 
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataloader import EvalBatch, create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.training.evaluation import check_loader, evaluate
-from tests.tiny import BlockModel, ConstantBlockModel, ConstantModel, TinyModel, tiny_config, tiny_loaders
+from recbole_lisa.tuning.trial import check_validation
+from tests.tiny import BlockModel, ConstantBlockModel, ConstantModel, TinyModel, tiny_config, tiny_loaders, tiny_trainer
 
 # Ranks of the held-out item in four histories; 11 is outside every cut-off.
 RANKS = (1, 3, 6, 11)
@@ -51,7 +55,7 @@ class Scores(torch.nn.Module):
 class Batches(list[EvalBatch]):
     """A loader whose batches are written down."""
 
-    dataset = SimpleNamespace(item_num=N_RANKED + 1)
+    dataset = SimpleNamespace(item_num=N_RANKED + 1, training=None)
 
     def batches(self, numbers: Iterable[int]) -> Iterator[EvalBatch]:
         return (self[number] for number in numbers)
@@ -193,3 +197,61 @@ def test_topk_as_long_as_the_ranking_hits_always(tmp_path: Path) -> None:
     config = tiny_config(tmp_path, eval_args={"mode": "uni9"}, topk=[10])
     train, _, test = tiny_loaders(config)
     assert evaluate(TinyModel(config, train.dataset), test, config)["hit@10"] == 1.0
+
+
+CATALOGUE_METRICS = ["ItemCoverage", "AveragePopularity", "GiniIndex", "ShannonEntropy", "TailPercentage"]
+
+
+@pytest.mark.parametrize("kind", [TinyModel, BlockModel])
+@pytest.mark.parametrize("tail_ratio", [0.3, 12])
+def test_metrics_of_the_catalogue_equal_those_of_recbole(tmp_path: Path, kind: type[Any], tail_ratio: float) -> None:
+    settings = {"metrics": CATALOGUE_METRICS, "topk": [1, 4], "tail_ratio": tail_ratio, "metric_decimal_place": 9}
+    config = tiny_config(tmp_path, model=kind, valid_metric="ItemCoverage@4", **settings)
+    train, _, test = tiny_loaders(config)
+    model = kind(config, train.dataset).eval()
+    collector = Collector(config)
+    for batch in test.batches(range(len(test))):
+        scores = model.full_sort_predict(batch.interaction).detach()
+        scores[:, 0] = -torch.inf
+        collector.eval_batch_collect(scores, batch.interaction, torch.arange(len(scores)), batch.interaction["item_id"])
+    data = collector.get_data_struct()
+    lines = (tmp_path / "tiny" / "tiny.inter").read_text().splitlines()[1:]
+    rows = [line.split("\t")[:2] for line in lines]  # 12 of each user, in order: the last two are held out
+    trained = [item for number, (_, item) in enumerate(rows) if number % 12 < 10]
+    data.set("data.num_items", train.dataset.item_num)
+    data.set("data.count_items", Counter(train.dataset.token2id("item_id", trained).tolist()))
+    assert evaluate(model, test, config) == dict(Evaluator(config).evaluate(data))
+
+
+class MeanRank(AbstractMetric):
+    """A metric of the user, smaller is better: the mean number of items above the target."""
+
+    metric_type, metric_need, smaller = EvaluatorType.RANKING, ["rec.meanrank", "data.num_users"], True
+
+    def calculate_metric(self, dataobject: Any) -> dict[str, float]:
+        return {"meanrank": float(dataobject.get("rec.meanrank")[:, 0].mean()) + dataobject.get("data.num_users")}
+
+
+def test_a_metric_that_the_user_registered_is_computed_and_chooses_the_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match="metric 'MeanRank' is not computed: known are .*GiniIndex"):
+        tiny_config(tmp_path, metrics=["MeanRank"])
+    monkeypatch.setitem(register.metrics_dict, "meanrank", MeanRank)
+    monkeypatch.setitem(register.metric_information, "meanrank", MeanRank.metric_need)
+    monkeypatch.setitem(register.metric_types, "meanrank", MeanRank.metric_type)
+    register.smaller_metrics.append("meanrank")
+    try:
+        config = tiny_config(tmp_path, metrics=["MeanRank"], valid_metric="MeanRank", epochs=3)
+        trainer, (train, valid, _) = tiny_trainer(config)
+        best, metrics = trainer.fit(train, valid, saved=False)
+        assert best == metrics["meanrank"] == min(epoch["valid"]["meanrank"] for epoch in trainer.history)
+        assert 26 < best < 25 + 30
+        with pytest.raises(UsageError, match="highest valid_metric, of MeanRank the lowest"):
+            check_validation(config)
+        wrong = tiny_config(tmp_path, metrics=["MeanRank"], valid_metric="MeanRank@5")
+        trainer, (train, valid, _) = tiny_trainer(wrong)
+        with pytest.raises(UsageError, match="meanrank@5 is not reported: choose one of meanrank"):
+            trainer.fit(train, valid, saved=False)
+    finally:
+        register.smaller_metrics.remove("meanrank")
