@@ -37,7 +37,7 @@ LEVEL_OF = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 STILL_CIRCLES: list[set[str]] = []
 OF_EXTRA_SERVE = [
     f"recbole_lisa.serving.http.{name}"
-    for name in ("app", "metrics", "middleware", "model_thread", "refusals", "routes", "server", "stores")
+    for name in ("app", "middleware", "model_thread", "refusals", "server", "stores")
 ]
 WITHOUT_RECBOLE = ("ops", "attention", "layers", "serving")
 

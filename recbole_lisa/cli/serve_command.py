@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     if missing:
         raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'recbole-lisa[serve]'")
     app, server = import_module("recbole_lisa.serving.http.app"), import_module("recbole_lisa.serving.http.server")
-    metrics = import_module("recbole_lisa.serving.http.metrics").Metrics()
+    metrics = import_module("recbole_lisa.serving.http.middleware").Metrics()
     recommender = Recommender.load(options.export)
     store = _store(options, recommender, metrics)
     listening = server.listen(options.host, options.port)
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         waiting=options.max_waiting,
     )
     warm_up(recommender)
-    service = app.build_app(recommender, store, metrics, limits, options.threads, hosts_of(options))
+    service = app.build_app(app.Service(recommender, store, metrics, limits, options.threads), hosts_of(options))
     bundle = recommender.bundle
     print(f"{bundle.model} of {bundle.dataset}, {len(bundle.ids):,} items: {server.address_of(listening)}", flush=True)
     server.serve(service, listening, stop_seconds=options.stop_seconds)

@@ -1,7 +1,7 @@
 """The JSON bodies of requests as pydantic models, and the limits on them. A field that is null counts as not given."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
 from pydantic_core import PydanticCustomError
@@ -9,45 +9,43 @@ from pydantic_core import PydanticCustomError
 from recbole_lisa.errors import UsageError, did_you_mean
 
 SESSION_ID = "^[A-Za-z0-9_-]{1,64}$"
-MAX_SECONDS = 1e12
-"""Largest time on either side of 0: differences of such times stay finite in float32."""
+MAX_SECONDS = 1e12  # on either side of 0: differences of such times stay finite in float32
 
-Ids = Annotated[list[Annotated[str, Field(strict=True, max_length=1000)] | StrictInt], Field(fail_fast=True)]
+Entry = TypeVar("Entry")
+FailFast = Annotated[list[Entry], Field(fail_fast=True)]
+Ids = FailFast[Annotated[str, Field(strict=True, max_length=1000)] | StrictInt]
 Seconds = Annotated[float, Field(strict=True, ge=-MAX_SECONDS, le=MAX_SECONDS, allow_inf_nan=False)]
-Times = Annotated[list[Seconds], Field(fail_fast=True)]
+Times = FailFast[Seconds]
+_ForAll = Annotated[Ids, Tag("all")]
+_ForEach = Annotated[FailFast[Ids], Tag("each")]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that one request, and all waiting requests, may take.
-
-    Attributes:
-        body_bytes: Bytes of a body.
-        histories: Histories in one request.
-        items: Items in one list.
-        updates: Items that one request adds to a session; each is a step of the model.
-        k: Recommendations for one history.
-        waiting: Requests that wait for the model or run on it; more get status 503.
-        read_seconds: Seconds until the whole body of a request has arrived.
-    """
+    """The most that one request, and all waiting requests, may take."""
 
     body_bytes: int = 2**20
-    histories: int = 256
-    items: int = 10_000
-    updates: int = 100
-    k: int = 1000
-    waiting: int = 256
-    read_seconds: float = 30.0
+    histories: int = 256  # histories in one request
+    items: int = 10_000  # items in one list
+    updates: int = 100  # items that one request adds to a session; each is a step of the model
+    k: int = 1000  # recommendations for one history
+    waiting: int = 256  # requests that wait for the model or run on it; more get status 503
+    read_seconds: float = 30.0  # until the whole body of a request has arrived
 
 
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(one, list) for one in value)
+def _form(value: Any) -> str:
+    return "each" if isinstance(value, list) and any(isinstance(one, list) for one in value) else "all"
 
 
 class Body(BaseModel):
     """A JSON object with known fields only."""
 
     on_unknown: Literal["raise", "warn", "skip"] = "raise"
+
+    @property
+    def policy(self) -> str:
+        """What the model does with unknown items: a warning is part of the answer, not of the log."""
+        return "raise" if self.on_unknown == "raise" else "skip"
 
     @model_validator(mode="before")
     @classmethod
@@ -61,18 +59,16 @@ class Body(BaseModel):
         return {name: value for name, value in fields.items() if value is not None}
 
     def check(self, limits: Limits) -> None:
-        """Compare the sizes of all lists with the limits.
-
-        Raises:
-            UsageError: A list is too long.
-        """
+        """Compare the sizes of all lists with the limits; a UsageError where one is too long."""
         for name, value in self:
             if isinstance(value, list):
-                nested = name == "histories" or _is_nested(value)
+                nested = name == "histories" or _form(value) == "each"
                 most = limits.histories if nested else limits.updates if name == "items" else limits.items
-                _at_most(name, value, most)
-                for n, one in enumerate(value if nested else ()):
-                    _at_most(f"{name}[{n}]", one, limits.items)
+                sizes = [(name, len(value), most)]
+                sizes += [(f"{name}[{n}]", len(one), limits.items) for n, one in enumerate(value if nested else ())]
+                for place, size, allowed in sizes:
+                    if size > allowed:
+                        raise UsageError(f"'{place}' holds {size} entries; at most {allowed} are allowed")
 
 
 class Ranking(Body):
@@ -80,6 +76,11 @@ class Ranking(Body):
 
     k: Annotated[int, Field(strict=True, ge=1)] = 10
     filter_seen: StrictBool = True
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of `recommend` besides the histories."""
+        return {name: value for name, value in self if name != "histories"} | {"on_unknown": self.policy}
 
     def check(self, limits: Limits) -> None:
         """As `Body.check`, for k too; the default of k is at most its limit."""
@@ -93,15 +94,9 @@ class Ranking(Body):
 class Recommend(Ranking):
     """POST /recommend; candidates are one list for all histories, or one for each."""
 
-    histories: Annotated[list[Ids], Field(fail_fast=True)]
-    times: Annotated[list[Times], Field(fail_fast=True)] | None = None
-    candidates: (
-        Annotated[
-            Annotated[Ids, Tag("all")] | Annotated[list[Ids], Field(fail_fast=True), Tag("each")],
-            Discriminator(lambda value: "each" if _is_nested(value) else "all"),
-        ]
-        | None
-    ) = None
+    histories: FailFast[Ids]
+    times: FailFast[Times] | None = None
+    candidates: Annotated[_ForAll | _ForEach, Discriminator(_form)] | None = None
 
 
 class RecommendSession(Ranking):
@@ -124,8 +119,3 @@ class Update(Body):
     items: Ids
     times: Times | None = None
     expected_length: Annotated[int, Field(strict=True, ge=0)] | None = None
-
-
-def _at_most(name: str, value: list[Any], most: int) -> None:
-    if len(value) > most:
-        raise UsageError(f"'{name}' holds {len(value)} entries; at most {most} are allowed")

@@ -1,23 +1,40 @@
 """Around every request: metrics, headers, and limits on the size and the time of its body."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import anyio
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from recbole_lisa.serving.http.bodies import Limits
-from recbole_lisa.serving.http.metrics import Metrics
 from recbole_lisa.serving.http.refusals import RefusalError
 
-READ_ON = 8
-"""A body that is too large is read up to this many times the limit, so that its sender reads the answer."""
-_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"referrer-policy", b"no-referrer"),
-]
+READ_ON = 8  # times the limit: so far a body that is too large is read, so that its sender reads the answer
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_HEADERS = {b"x-content-type-options": b"nosniff", b"cache-control": b"no-store", b"referrer-policy": b"no-referrer"}
+
+
+class Metrics:
+    """The metrics of one service, for Prometheus."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._own: dict[str, Any] = {"namespace": "recbole_lisa", "registry": self.registry}
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter("requests", "Answered requests.", ("route", "status"), **self._own)
+        meaning = "From the head of a request to the end of its answer."
+        self.seconds = Histogram("request_seconds", meaning, ("route",), buckets=SECONDS, **self._own)
+        self.dropped = Counter("sessions_dropped", "Sessions in memory that ended.", ("reason",), **self._own)
+        self.conflicts = Counter("session_conflicts", "Writes repeated after another service's write.", **self._own)
+        for reason in ("expired", "evicted"):
+            self.dropped.labels(reason)
+
+    def watch(self, name: str, meaning: str, value: Callable[[], float]) -> None:
+        """Add a number that is read whenever the metrics are."""
+        Gauge(name, meaning, **self._own).set_function(value)
 
 
 class Boundary:
@@ -37,7 +54,7 @@ class Boundary:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *_HEADERS]
+                message["headers"] = [*message["headers"], *_HEADERS.items()]
             await send(message)
 
         try:

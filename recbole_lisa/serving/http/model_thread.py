@@ -4,9 +4,8 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -15,27 +14,18 @@ from recbole_lisa.serving.http.bodies import Recommend
 from recbole_lisa.serving.http.refusals import RefusalError
 
 Result = TypeVar("Result")
-MAX_TOGETHER = 32
-"""Requests for recommendations in one batch."""
+MAX_TOGETHER = 32  # requests for recommendations in one batch
 
 
-@dataclass
-class _Job:
+class _Job(NamedTuple):
     """A request for recommendations, and its lists or its error once it has run."""
 
     body: Recommend
-    lists: list[Recommendation] = field(default_factory=list)
-    error: Exception | None = None
+    lists: Future[list[Recommendation]]
 
 
 class ModelThread:
-    """Runs calls of the model one after the other; requests for lists that wait together share a batch.
-
-    Args:
-        recommender: The model.
-        most_waiting: Calls that wait or run.
-        threads: Threads of torch.
-    """
+    """Runs calls of the model one after the other; requests for lists that wait together share a batch."""
 
     def __init__(self, recommender: Recommender, most_waiting: int, threads: int) -> None:
         self.recommender, self.most_waiting, self.waiting = recommender, most_waiting, 0
@@ -58,11 +48,9 @@ class ModelThread:
 
     async def recommend(self, body: Recommend) -> list[Recommendation]:
         """Wait for the lists of a request. One call answers all that wait; the others then find an empty queue."""
-        job = _Job(body)
+        job = _Job(body, Future())
         await self.run(self._answer_queue, job)
-        if job.error is not None:
-            raise job.error
-        return job.lists
+        return job.lists.result(timeout=0)
 
     def _answer_queue(self) -> None:
         groups: dict[tuple[object, ...], list[_Job]] = {}
@@ -70,23 +58,23 @@ class ModelThread:
             job = self._queue.popleft()
             body = job.body
             alone = None if body.times is None and body.candidates is None else id(job)
-            groups.setdefault((body.k, body.filter_seen, body.on_unknown == "raise", alone), []).append(job)
+            groups.setdefault((body.k, body.filter_seen, body.policy, alone), []).append(job)
         for jobs in groups.values():
             self._answer(jobs)
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
         """Answer requests with equal options."""
-        body, histories = jobs[0].body, [history for job in jobs for history in job.body.histories]
-        options = {"times": body.times, "filter_seen": body.filter_seen, "candidates": body.candidates}
-        policy = "raise" if body.on_unknown == "raise" else "skip"
+        histories = [history for job in jobs for history in job.body.histories]
         try:
-            lists = self.recommender.recommend(histories, body.k, on_unknown=policy, **options)  # type: ignore[arg-type]  # the dict mixes types
+            lists = self.recommender.recommend(histories, **jobs[0].body.options)
         except Exception as error:
-            jobs[0].error = error
-            for job in jobs if len(jobs) > 1 else ():  # one of them is wrong: answer each alone
-                job.error = None
+            if len(jobs) == 1:
+                jobs[0].lists.set_exception(error)
+                return
+            for job in jobs:  # one of them is wrong: answer each alone
                 self._answer([job])
             return
         for job in jobs:
             n = len(job.body.histories)
-            job.lists, lists = lists[:n], lists[n:]
+            job.lists.set_result(lists[:n])
+            lists = lists[n:]

@@ -18,13 +18,9 @@ _OF_FRAMEWORK = {
 
 
 class RefusalError(HTTPException):
-    """A request that is refused.
+    """A request that is refused; status 503 lets the caller try again, and `code` never changes.
 
-    Args:
-        status: 4xx, or 503 where the caller may try again.
-        code: For programs; it never changes.
-        message: What is wrong and what would be right.
-        close: End the connection, because the rest of the body was not read.
+    `close` ends the connection, because the rest of the body was not read.
     """
 
     def __init__(self, status: int, code: str, message: str, *, close: bool = False) -> None:
@@ -40,11 +36,11 @@ def json_answer(value: Any, status: int = 200) -> Response:
 
 async def answer_error(_: Request, error: Exception) -> Response:
     """The answer to a request that raised an exception."""
-    status, headers, code, message = 500, None, "failed", "the service failed; its log says how"
+    status, code, message = 500, "failed", "the service failed; its log says how"
+    if isinstance(error, HTTPException):
+        status, (code, message) = error.status_code, _OF_FRAMEWORK.get(error.status_code, (code, message))
     if isinstance(error, RefusalError):
-        status, headers, code, message = error.status_code, error.headers, error.code, error.detail
-    elif isinstance(error, HTTPException):
-        status, headers, (code, message) = error.status_code, error.headers, _OF_FRAMEWORK[error.status_code]
+        code, message = error.code, error.detail
     elif isinstance(error, UsageError):
         status, code, message = 422, "invalid", " ".join(str(error).split())
     elif isinstance(error, RequestValidationError):
@@ -53,7 +49,7 @@ async def answer_error(_: Request, error: Exception) -> Response:
         status, code = (400, "not_json") if not_json else (422, "invalid")
         message = f"the body is not JSON: {first['ctx']['error']}" if not_json else describe(first)
     response = json_answer({"error": code, "message": message}, status)
-    response.headers.update(headers or {})
+    response.headers.update(getattr(error, "headers", None) or {})
     return response
 
 

@@ -29,8 +29,8 @@ def listen(host: str, port: int) -> socket.socket:
             stack.pop_all()
         return listening
     except OSError as error:
-        hint = "choose another --port or --host"
-        raise UsageError(f"cannot listen on {host}, port {port}: {error.strerror}; {hint}") from error
+        reason = f"{error.strerror}; choose another --port or --host"
+        raise UsageError(f"cannot listen on {host}, port {port}: {reason}") from error
 
 
 def address_of(listening: socket.socket) -> str:
@@ -46,7 +46,6 @@ def server_of(app: Any, stop_seconds: int) -> uvicorn.Server:
         http="h11",  # the parser that limits the size of a head
         loop="asyncio",
         ws="none",
-        lifespan="on",
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -2,8 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from recbole_lisa.errors import UsageError
@@ -14,7 +13,7 @@ class MemoryStore:
     """Sessions in this process. Without room, the session that was unused for longest is removed.
 
     Args:
-        most: Sessions at most.
+        most: Number of sessions that have room.
         seconds: Time to live after a session was last read or written.
         on_drop: Called with "expired" or "evicted" for every removed session.
         clock: Seconds that never go back.
@@ -34,14 +33,12 @@ class MemoryStore:
         self._entries: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Sessions that are alive."""
-        self._drop_expired()
-        return len(self._entries)
+        """Sessions that have not expired."""
+        return len(self._alive())
 
     async def create(self, session: str, data: bytes) -> bool:
         """Store a new session; False where the id is taken."""
-        self._drop_expired()
-        if session in self._entries:
+        if session in self._alive():
             return False
         self._put(session, data)
         if len(self._entries) > self.most:
@@ -51,27 +48,22 @@ class MemoryStore:
 
     async def load(self, session: str) -> bytes | None:
         """Read a session and begin its time to live again; None where there is none."""
-        self._drop_expired()
-        data = self._entries[session][0] if session in self._entries else None
-        if data is not None:
-            self._put(session, data)
-        return data
+        entry = self._alive().get(session)
+        if entry is None:
+            return None
+        self._put(session, entry[0])
+        return entry[0]
 
     async def replace(self, session: str, data: bytes, before: bytes) -> bool:
         """Store a session anew; False, and nothing changes, where it no longer holds `before`."""
-        self._drop_expired()
-        if self._entries.get(session, (None, 0.0))[0] != before:
+        if self._alive().get(session, (None, 0.0))[0] != before:
             return False
         self._put(session, data)
         return True
 
     async def delete(self, session: str) -> bool:
         """Remove a session; False where there is none."""
-        self._drop_expired()
-        return self._entries.pop(session, None) is not None
-
-    async def check(self) -> None:
-        """Check that the store answers."""
+        return self._alive().pop(session, None) is not None
 
     async def close(self) -> None:
         """Close connections."""
@@ -80,10 +72,11 @@ class MemoryStore:
         self._entries[session] = data, self._clock() + self.seconds
         self._entries.move_to_end(session)
 
-    def _drop_expired(self) -> None:
+    def _alive(self) -> OrderedDict[str, tuple[bytes, float]]:
         while self._entries and next(iter(self._entries.values()))[1] <= self._clock():
             self._entries.popitem(last=False)
             self._on_drop("expired")
+        return self._entries
 
 
 class RedisStore:
@@ -92,13 +85,8 @@ class RedisStore:
     A session is one key with a time to live; its value is the session's bytes, which end in their checksum. Redis
     compares the checksum and writes in one script: of two services that change a session, one writes and the other
     reads again. A write counts once Redis has answered. No request is repeated: a write without an answer may have been
-    made, and a second one would count an item twice. The keys name the model.
-
-    Args:
-        url: redis://, rediss:// or unix://.
-        fingerprint: Fingerprint of the model.
-        seconds: Time to live after a session was last read or written.
-        timeout: Seconds to wait for an answer of Redis; later, methods raise a RefusalError with status 503.
+    made, and a second one would count an item twice. The keys name the model by its fingerprint.
+    Without an answer of Redis within `timeout` seconds, methods raise a RefusalError with status 503.
 
     Raises:
         UsageError: The client is not installed, the URL is wrong, or no Redis answers.
@@ -133,39 +121,29 @@ class RedisStore:
 
     async def create(self, session: str, data: bytes) -> bool:
         """See `MemoryStore`."""
-        async with self._answering():
-            return bool(await self._redis.set(self._prefix + session, data, ex=self._seconds, nx=True))
+        return bool(await self._answer(self._redis.set(self._prefix + session, data, ex=self._seconds, nx=True)))
 
     async def load(self, session: str) -> bytes | None:
         """See `MemoryStore`."""
-        async with self._answering():
-            data: bytes | None = await self._redis.getex(self._prefix + session, ex=self._seconds)
+        data: bytes | None = await self._answer(self._redis.getex(self._prefix + session, ex=self._seconds))
         return data
 
     async def replace(self, session: str, data: bytes, before: bytes) -> bool:
         """See `MemoryStore`."""
         arguments = self._prefix + session, before[-16:], data, self._seconds
-        async with self._answering():
-            return bool(await self._redis.eval(self._REPLACE, 1, *arguments))
+        return bool(await self._answer(self._redis.eval(self._REPLACE, 1, *arguments)))
 
     async def delete(self, session: str) -> bool:
         """See `MemoryStore`."""
-        async with self._answering():
-            return bool(await self._redis.delete(self._prefix + session))
-
-    async def check(self) -> None:
-        """See `MemoryStore`."""
-        async with self._answering():
-            await self._redis.ping()
+        return bool(await self._answer(self._redis.delete(self._prefix + session)))
 
     async def close(self) -> None:
         """See `MemoryStore`."""
         await self._redis.aclose()
 
-    @asynccontextmanager
-    async def _answering(self) -> AsyncIterator[None]:
+    async def _answer(self, request: Awaitable[Any]) -> Any:
         try:
-            yield
+            return await request
         except self._errors as error:
             raise RefusalError(503, "store_unavailable", "the store of sessions does not answer; try again") from error
 

@@ -85,13 +85,13 @@ def running(
     hosts: frozenset[str] | None = None,
 ) -> Iterator[Running]:
     """Serve until the block ends."""
-    from recbole_lisa.serving.http.app import build_app
-    from recbole_lisa.serving.http.metrics import Metrics
+    from recbole_lisa.serving.http.app import Service, build_app
+    from recbole_lisa.serving.http.middleware import Metrics
     from recbole_lisa.serving.http.server import listen, server_of
     from recbole_lisa.serving.http.stores import MemoryStore
 
-    metrics = Metrics()
-    app = build_app(recommender, MemoryStore(100, 1e6) if store is None else store, metrics, limits, hosts=hosts)
+    store = MemoryStore(100, 1e6) if store is None else store
+    app = build_app(Service(recommender, store, Metrics(), limits or Limits()), hosts)
     listening, server = listen("127.0.0.1", 0), server_of(app, stop_seconds=int(PATIENCE))
     port = listening.getsockname()[1]
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

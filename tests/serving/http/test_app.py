@@ -252,7 +252,7 @@ def test_a_store_that_never_takes_a_change_ends_in_503(monkeypatch: pytest.Monke
         async def replace(self, session: str, data: bytes, before: bytes) -> bool:
             return False
 
-    monkeypatch.setattr("recbole_lisa.serving.http.routes.MAX_TRIES", 3)
+    monkeypatch.setattr("recbole_lisa.serving.http.app.MAX_TRIES", 3)
     with running(seeded_recommender(), Refusing(9, 100)) as service:
         service.call("POST", "/sessions", {"id": "s"})
         refused = service.call("POST", "/sessions/s/items", {"items": raw([2])})

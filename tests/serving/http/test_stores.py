@@ -57,7 +57,6 @@ class StoreContract:
         assert second == b"2"
         assert await store.delete("a")
         assert await store.load("a") is None
-        await store.check()
         await store.close()
 
     @in_event_loop
@@ -184,7 +183,6 @@ async def test_a_redis_that_has_gone_is_told(tmp_path: Any) -> None:
         store.create("t", b"1"),
         store.replace("s", b"1", b"0"),
         store.delete("s"),
-        store.check(),
     )
     for call in calls:
         with pytest.raises(RefusalError, match="the store of sessions does not answer") as caught:
