@@ -29,7 +29,7 @@ def empty(tmp_path: Path) -> Path:
     folder = tmp_path / "empty"
     folder.mkdir()
     write_tiny_dataset(folder)
-    shutil.copy(ROOT / "tests" / "stock_pipeline.py", folder)
+    shutil.copy(ROOT / "tests" / "plugin" / "recbole_pipeline.py", folder)
     return folder
 
 
@@ -50,7 +50,7 @@ def tools(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 def test_all_models_work_from_the_wheel_in_functions_of_recbole_and_in_commands(tools: Path, empty: Path) -> None:
     assert "No broken requirements found." in run(tools / "pip", "check", folder=empty)
-    *lines, place = run(tools / "python", "stock_pipeline.py", *MODELS, folder=empty).splitlines()
+    *lines, place = run(tools / "python", "recbole_pipeline.py", *MODELS, folder=empty).splitlines()
     assert Path(place).is_relative_to(tools.parent)
     assert [line.split()[:2] for line in lines if " ok: " in line] == [[name, "ok:"] for name in MODELS]
     words = ["--data_path=.", "--epochs=1", "--hidden_size=8", "--use_gpu=False", "--show_progress=False"]
@@ -60,7 +60,7 @@ def test_all_models_work_from_the_wheel_in_functions_of_recbole_and_in_commands(
 
 def test_the_program_works_with_one_model(empty: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "stock_pipeline.py", "LISABase"],
+        [sys.executable, "recbole_pipeline.py", "LISABase"],
         cwd=empty,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

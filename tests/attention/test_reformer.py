@@ -64,34 +64,3 @@ def test_the_published_form_equals_the_package_reformer_pytorch(n_hashes: int, m
         patch.setattr(torch, "randn", lambda *shape, **kwargs: rotations)
         expected = theirs(x)
     assert_close_with_gradients(attention(x, all_valid(2, LENGTH)), expected, [x])
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("n_hashes", [1, 4])
-def test_the_published_form_equals_transformers(n_hashes: int) -> None:
-    """Hugging Face leaves 1 / sqrt(D) out of the logits and norms keys by their mean square: same directions."""
-    modeling: Any = pytest.importorskip("transformers.models.reformer.modeling_reformer")
-    attention, x, valid = build(n_hashes=n_hashes, causality="published"), random_input(), all_valid(2, LENGTH)
-    config = modeling.ReformerConfig(
-        hidden_size=D,
-        num_attention_heads=1,
-        attention_head_size=D,
-        lsh_attn_chunk_length=BUCKET,
-        lsh_num_chunks_before=1,
-        lsh_num_chunks_after=0,
-        num_hashes=n_hashes,
-        num_buckets=LENGTH // BUCKET,
-        lsh_attention_probs_dropout_prob=0.0,
-        is_decoder=True,
-        attn_layers=["lsh"],
-    )
-    theirs = modeling.LSHSelfAttention(config).double().eval()
-    with torch.no_grad():
-        theirs.query_key.weight.copy_(attention.query_key.weight / D**0.5)
-        theirs.value.weight.copy_(attention.value.weight)
-    bucket = attention._buckets(attention.query_key(x), valid)  # (N, R, L)
-    offsets = torch.arange(n_hashes).view(1, -1, 1) * (LENGTH // BUCKET)
-    buckets = (bucket + offsets).view(2, 1, -1)
-    expected = attention.output(theirs(x, buckets=buckets, num_hashes=n_hashes).hidden_states)
-    # Its norm adds 1e-6 to the mean square.
-    torch.testing.assert_close(attention(x, valid), expected, rtol=1e-5, atol=1e-5)

@@ -92,14 +92,6 @@ def test_a_process_without_points_has_the_same_centroids(tmp_path: Path) -> None
     assert_close(ours[1], alone.centroids)
 
 
-def test_the_moving_average_of_unit_means_is_shorter_than_one() -> None:
-    attention = build(centroid_decay=0.5).train()
-    for _ in range(3):
-        attention(torch.randn(2, 20, D), all_valid(2, 20))
-    assert (attention.centroids.norm(dim=1) < 0.99).any()
-    assert (attention.centroids.norm(dim=1) < 1.001).all()
-
-
 def test_k_means_finds_separate_directions() -> None:
     attention = build(window_size=10).train()
     torch.nn.init.eye_(attention.query_key.weight)

@@ -30,32 +30,6 @@ def test_one_bucket_whose_null_weighs_nothing_is_causal_attention() -> None:
     assert_close(out, masked_attention(attention, x, causal(length)))
 
 
-def sort_to(attention: SinkhornAttention, x: Tensor, distance: int) -> Tensor:
-    """Make each bucket certain to be sorted to the one `distance` before it, by a mark on the bucket's first item."""
-    x = x.clone()
-    x[..., :N_BUCKETS] = 0
-    for u in range(N_BUCKETS):
-        x[:, u * BUCKET, u] = 1
-    with torch.no_grad():
-        attention.key.weight[:N_BUCKETS] = torch.eye(D)[:N_BUCKETS]
-        attention.sort_weight.zero_()
-        for u in range(distance, N_BUCKETS):
-            attention.sort_weight[D + u, attention.n_top_buckets + u - distance] = 1e4
-    return x
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("distance", [1, 2])
-def test_a_position_sees_its_own_bucket_and_the_one_it_is_sorted_to(distance: int) -> None:
-    attention, length = build(), BUCKET * N_BUCKETS - 2
-    x = sort_to(attention, torch.randn(2, length, D, **DOUBLE), distance)
-    bucket = torch.arange(length) // BUCKET
-    back = bucket.unsqueeze(1) - bucket
-    allowed = causal(length) & ((back == 0) | (back == distance))
-    out, start = attention(x, all_valid(2, length)), distance * BUCKET
-    assert_close(out[:, start:], masked_attention(attention, x, allowed)[:, start:])
-
-
 @pytest.mark.oracle
 @pytest.mark.parametrize("n_top_buckets", [1, 2, 3])
 @pytest.mark.parametrize("length", [1, 3, 5, 18])

@@ -11,7 +11,7 @@ from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
 from recbole_lisa.layers.session_encoder import EncoderState, SessionEncoder
 from recbole_lisa.ops.quantize import Quantized
-from tests.helpers import assert_close
+from tests.helpers import all_valid, assert_close
 
 D, U, POSITIONS = 8, 13, 6
 LISA: dict[str, Any] = {"n_codebooks": 2, "n_codewords": 4}
@@ -34,10 +34,8 @@ class Encoder(SessionEncoder):
         def build(_: int) -> Attention:
             return build_attention(name, hidden_size=D, max_length=max_length, **settings)
 
-        super().__init__(
-            build, n_layers=n_layers, hidden_size=D, max_length=max_length, inner_size=D, dropout=0.1,
-            hidden_act="relu", layer_norm_eps=1e-5,
-        )  # fmt: skip
+        sizes = {"n_layers": n_layers, "hidden_size": D, "max_length": max_length, "inner_size": D}
+        super().__init__(build, **sizes, dropout=0.1, hidden_act="relu", layer_norm_eps=1e-5)
         self.eval().requires_grad_(False)
 
     def view(self, x: Tensor) -> ItemView:
@@ -70,7 +68,7 @@ def test_steps_equal_the_whole_history_and_the_state_after_it(form: str, n_layer
     encoder = Encoder(form, n_layers).double()
     view = encoder.view(torch.randn(U, D, dtype=torch.float64))
     lengths, items, gaps = torch.tensor([17, 1, 9]), torch.randint(U, (3, 17)), torch.rand(3, 17)
-    history = Sequences(items, torch.ones(3, 17, dtype=torch.bool), gaps)
+    history = Sequences(items, all_valid(3, 17), gaps)
     whole = unbounded(encoder, form, n_layers, 17).double().encode(history, view).hidden
     ragged = encoder.state_of(history._replace(valid=torch.arange(17) < lengths.unsqueeze(1)), view)
     state = encoder.init_state(3)
@@ -93,14 +91,12 @@ def test_float32_stays_exact_at_any_step(form: str, length: int, stepped: int) -
     encoder = Encoder(form)
     view = encoder.view(torch.randn(U, D))
     items = torch.randint(U, (1, length))
-    history = Sequences(items, torch.ones_like(items, dtype=torch.bool))
+    history = Sequences(items, all_valid(*items.shape))
     exact = unbounded(encoder, form, 1, length).double().encode_last(history, double(view)).hidden
     at_once = max(length - stepped, 0)
-    state = (
-        encoder.state_of(history._replace(rows=items[:, :at_once], valid=history.valid[:, :at_once]), view)
-        if at_once
-        else encoder.init_state(1)
-    )
+    state = encoder.init_state(1)
+    if at_once:
+        state = encoder.state_of(history._replace(rows=items[:, :at_once], valid=history.valid[:, :at_once]), view)
     state = advance(encoder, state, view, items[:, at_once:])
     torch.testing.assert_close(state.hidden.double(), exact, rtol=0, atol=1e-5)
     assert int(state.length) == length
@@ -145,15 +141,13 @@ def test_one_bidirectional_layer_keeps_its_state() -> None:
     encoder = Encoder("lisa", 1, **LISA, decay=0, bidirectional=True).double()
     view = encoder.view(torch.randn(U, D, dtype=torch.float64))
     items = torch.randint(U, (1, POSITIONS))
-    history = Sequences(items, torch.ones_like(items, dtype=torch.bool))
+    history = Sequences(items, all_valid(*items.shape))
     assert_close(advance(encoder, encoder.init_state(1), view, items).hidden, encoder.encode_last(history, view).hidden)
 
 
 def test_the_settings_build_the_encoder_again() -> None:
     encoder = Encoder("soft", 2)
     settings = encoder.settings()
-    assert {k: settings[k] for k in ("hidden_size", "max_length", "inner_size")} == {
-        "hidden_size": D, "max_length": POSITIONS, "inner_size": D,
-    }  # fmt: skip
+    assert settings | {"hidden_size": D, "max_length": POSITIONS, "inner_size": D} == settings
     again = nn.ModuleList(build_attention(name, **{"max_length": 6} | rest) for name, rest in settings["layers"])
     again.load_state_dict(encoder.attentions.state_dict())

@@ -7,39 +7,29 @@ import torch
 
 from recbole_lisa.model import losses
 from recbole_lisa.ops import cross_entropy
-from tests.helpers import assert_close
+from tests.helpers import assert_close, assert_close_with_gradients
 from tests.model.build import build_model, loss_value, random_batch
 
 POSITIVE, NEGATIVE = torch.tensor([1.0, -0.5]), torch.tensor([[0.0, 2.0], [1.0, -1.0]])
+POSITIVES, NEGATIVES = POSITIVE.tolist(), NEGATIVE.flatten().tolist()
 
 
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
+def log_sigmoid(x: float) -> float:
+    return -math.log(1 + math.exp(-x))
 
 
-def test_binary_cross_entropy_by_hand() -> None:
-    rows = [
-        -math.log(sigmoid(1.0)) - math.log(1 - sigmoid(0.0)) - math.log(1 - sigmoid(2.0)),
-        -math.log(sigmoid(-0.5)) - math.log(1 - sigmoid(1.0)) - math.log(1 - sigmoid(-1.0)),
-    ]
-    assert losses.binary_cross_entropy(POSITIVE, NEGATIVE).item() == pytest.approx(sum(rows) / 2, rel=1e-6)
-
-
-def test_bpr_by_hand() -> None:
-    pairs = [sigmoid(1.0), sigmoid(-1.0), sigmoid(-1.5), sigmoid(0.5)]
-    assert losses.bpr(POSITIVE, NEGATIVE).item() == pytest.approx(-sum(map(math.log, pairs)) / 4, rel=1e-6)
-
-
-def test_gbce_by_hand_and_t_0_is_plain_bce() -> None:
+def test_losses_of_sigmoids_by_hand() -> None:
+    positives, negatives = sum(map(log_sigmoid, POSITIVES)), sum(log_sigmoid(-x) for x in NEGATIVES)
+    bce = losses.binary_cross_entropy(POSITIVE, NEGATIVE).item()
+    assert bce == pytest.approx(-(positives + negatives) / 2, rel=1e-6)
+    pairs = sum(map(log_sigmoid, (1.0 - 0.0, 1.0 - 2.0, -0.5 - 1.0, -0.5 + 1.0)))
+    assert losses.bpr(POSITIVE, NEGATIVE).item() == pytest.approx(-pairs / 4, rel=1e-6)
     rate = 2 / 20
     beta = rate * (0.5 * (1 - 1 / rate) + 1 / rate)
-    total = 0.0
-    for s, negatives in zip(POSITIVE.tolist(), NEGATIVE.tolist(), strict=True):
-        total -= math.log(sigmoid(s) ** beta) + sum(math.log(1 - sigmoid(n)) for n in negatives)
-    actual = losses.generalised_bce(POSITIVE, NEGATIVE, n_items=21, t=0.5)
-    assert actual.item() == pytest.approx(total / 2 / 3, rel=1e-6)
-    plain = losses.generalised_bce(POSITIVE, NEGATIVE, n_items=21, t=0.0)
-    assert plain.item() == pytest.approx(losses.binary_cross_entropy(POSITIVE, NEGATIVE).item() / 3, rel=1e-6)
+    gbce = losses.generalised_bce(POSITIVE, NEGATIVE, n_items=21, t=0.5).item()
+    assert gbce == pytest.approx(-(beta * positives + negatives) / 2 / 3, rel=1e-6)
+    plain = losses.generalised_bce(POSITIVE, NEGATIVE, n_items=21, t=0.0).item()
+    assert plain == pytest.approx(bce / 3, rel=1e-6)
 
 
 def test_sampled_softmax_by_hand_with_and_without_correction() -> None:
@@ -84,11 +74,7 @@ def test_blockwise_cross_entropy_equals_the_plain_one(rows: int, monkeypatch: py
     logits = hidden @ table.t()
     logits[:, 0] = -torch.inf
     plain = torch.nn.functional.cross_entropy(logits, target)
-    assert_close(fast, plain)
-    for a, b in zip(
-        torch.autograd.grad(fast, (hidden, table)), torch.autograd.grad(plain, (hidden, table)), strict=True
-    ):
-        assert_close(a, b)
+    assert_close_with_gradients(fast, plain, [hidden, table])
 
 
 MEMORY_SCRIPT = """

@@ -7,32 +7,25 @@ import pytest
 import torch
 
 from recbole_lisa.attention.clustered import NO_STRICT_FORM
-from tests.model.build import build_model, loss_value, random_batch
+from tests.model.build import build_model, last_position_batch, loss_value, random_batch
 
 
-def test_the_commitment_of_routing_reaches_the_loss() -> None:
+def test_the_commitment_of_routing_reaches_the_loss_in_both_supervisions() -> None:
     torch.manual_seed(3)
     model = build_model("RoutingTransformer", window_size=4, n_layers=2, hidden_dropout_prob=0.0, commitment_weight=0.5)
     batch = random_batch(6, 9, 30)
-    model.calculate_loss(batch)  # the first batch sets the centroids
-    model.eval()
-    main, extra = model.calculate_loss(batch)
-    history = model.history(batch)
-    inputs = model.encoder.layer_inputs(history, model.item_view())
-    layers = zip(model.encoder.attentions, inputs, strict=True)
-    expected = sum(layer.commitment(h, history.valid) for layer, h in layers)
-    torch.testing.assert_close(extra, 0.5 * expected)
-    model.commitment_weight = 0.0
-    assert torch.equal(model.calculate_loss(batch), main)
-
-
-def test_the_commitment_joins_in_last_position_training_too() -> None:
-    model = build_model("RoutingTransformer", window_size=4, commitment_weight=0.5)
-    batch = {k: v for k, v in random_batch(6, 9, 30).items() if "target" not in k}
-    loss = model.calculate_loss(batch)
-    assert isinstance(loss, tuple)
-    loss_value(loss).backward()
+    loss_value(model.calculate_loss(last_position_batch(batch))).backward()
     assert model.encoder.attentions[0].centroids_are_set
+    for kind in (batch, last_position_batch(batch)):
+        model.eval().commitment_weight = 0.5
+        main, extra = model.calculate_loss(kind)
+        history = model.history(kind)
+        inputs = model.encoder.layer_inputs(history, model.item_view())
+        layers = zip(model.encoder.attentions, inputs, strict=True)
+        expected = sum(layer.commitment(h, history.valid) for layer, h in layers)
+        torch.testing.assert_close(extra, 0.5 * expected)
+        model.commitment_weight = 0.0
+        assert torch.equal(model.calculate_loss(kind), main)
 
 
 @pytest.mark.parametrize(

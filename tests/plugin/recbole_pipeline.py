@@ -66,7 +66,7 @@ def check(name: str, workers: Any) -> None:
         assert result["test_result"] == metrics, f"run_recbole({given}): {result['test_result']}, not {metrics}"
     settings = {**SMALL, "model": name, "dataset": "tiny"}
     assert objective_function(settings)["test_result"] == metrics
-    assert workers.apply(recbole_lisa.registered(objective_function), (settings,))["test_result"] == metrics
+    assert workers.apply(objective_function, (settings,))["test_result"] == metrics
 
     expected = scores(trainer.model, test)
     for load in (load_data_and_model, lambda path: our_load(path, trusted=True)):
@@ -93,8 +93,7 @@ def main(names: list[str]) -> None:
     warnings.simplefilter("ignore")
     sys.argv = sys.argv[:1]  # RecBole's Config reads the arguments of the process
     write_presplit()
-    recbole_lisa.register()
-    recbole_lisa.register()
+    recbole_lisa.register()  # twice is as good as once
     with multiprocessing.get_context("spawn").Pool(1) as workers:
         for name in names:
             check(name, workers)
@@ -108,5 +107,7 @@ def main(names: list[str]) -> None:
     print(Path(recbole_lisa.__file__).parent, flush=True)
 
 
+if __name__ in ("__main__", "__mp_main__"):  # the second is this file's name in spawned children
+    recbole_lisa.register()
 if __name__ == "__main__":
     main(sys.argv[1:])
