@@ -6,7 +6,6 @@ import io
 import socket
 import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,22 +89,21 @@ def test_a_wrong_checksum_is_an_error_and_nothing_is_kept(tmp_path: Path) -> Non
 def test_no_answer_ends_in_seconds_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead_url: str
 ) -> None:
-    started = time.perf_counter()
-    with pytest.raises(DownloadError, match="cannot download http://127.*Connection refused"):
-        download(dead_url, tmp_path / "new" / "a.zip", md5(CONTENT))
-    with pytest.raises(DownloadError, match="cannot download http://no-such-host.invalid/a.zip: "):
-        download("http://no-such-host.invalid/a.zip", tmp_path / "new" / "a.zip", None)
     monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.3)
-    with (
-        Publisher(CONTENT, silent=True) as publisher,
-        pytest.raises(DownloadError, match="no answer within 0.3 seconds"),
-    ):
-        download(publisher.url, tmp_path / "new" / "a.zip", md5(CONTENT))
+    started = time.perf_counter()
+    with Publisher(CONTENT, silent=True) as silent:
+        for url, message in (
+            (dead_url, "cannot download http://127.*Connection refused"),
+            ("http://no-such-host.invalid/a.zip", "cannot download http://no-such-host.invalid/a.zip: "),
+            (silent.url, "no answer within 0.3 seconds"),
+        ):
+            with pytest.raises(DownloadError, match=message):
+                download(url, tmp_path / "new" / "a.zip", md5(CONTENT))
     assert time.perf_counter() - started < 5
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("status", [403, 404, 503])
+@pytest.mark.parametrize("status", [403, 503])
 def test_a_refusal_is_an_error_with_its_status(tmp_path: Path, status: int) -> None:
     with Publisher(CONTENT, status=status) as publisher, pytest.raises(DownloadError, match=f"answers {status} "):
         download(publisher.url, tmp_path / "new" / "a.zip", None)
@@ -114,35 +112,32 @@ def test_a_refusal_is_an_error_with_its_status(tmp_path: Path, status: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("url", "checksum", "message"),
+    ("url", "target", "checksum", "message"),
     [
-        ("file:///etc/passwd", None, "cannot download file:///etc/passwd: No connection adapters were found"),
-        ("http://", None, "cannot download http://: Invalid URL 'http://': No host supplied"),
-        ("https://a/b", "crc:1", "archive_checksum is 'crc:1', it must be md5:<hex> or sha256:<hex>"),
-        ("https://a/b", "md5:xyz", "archive_checksum is 'md5:xyz'"),
+        ("file:///etc/passwd", "a", None, "cannot download file:///etc/passwd: No connection adapters were found"),
+        ("http://", "a", None, "cannot download http://: Invalid URL 'http://': No host supplied"),
+        ("https://a/b", "a", "crc:1", "archive_checksum is 'crc:1', it must be md5:<hex> or sha256:<hex>"),
+        ("https://a/b", "a", "md5:xyz", "archive_checksum is 'md5:xyz'"),
+        ("https://a/b", "file/a.zip", None, "cannot write '.*file/a.zip'"),
     ],
 )
-def test_a_useless_address_or_checksum_is_refused(tmp_path: Path, url: str, checksum: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        download(url, tmp_path / "a", checksum)
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_a_useless_address_place_or_checksum_is_refused(
+    tmp_path: Path, url: str, target: str, checksum: str | None, message: str
+) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot write '.*file/a.zip'"):
-        download("https://a/b", tmp_path / "file" / "a.zip", None)
+    with pytest.raises(UsageError, match=message):
+        download(url, tmp_path / target, checksum)
 
 
 TINY = {
     **{"use_gpu": False, "show_progress": False, "epochs": 1, "topk": [5], "valid_metric": "NDCG@5"},
     **{"user_inter_num_interval": "[2,inf)", "item_inter_num_interval": "[2,inf)"},
 }
-Go = Callable[..., dict[str, Any]]
 
 
 def go(publisher_url: str, checksum: str, **settings: Any) -> dict[str, Any]:
-    settings = {**TINY, "archive_url": publisher_url, "archive_checksum": checksum, **settings}
-    return run(TinyModel, "ml-1m", config_dict=settings)
+    own = {**TINY, "archive_url": publisher_url, "archive_checksum": checksum}
+    return run(TinyModel, "ml-1m", config_dict={**own, **settings})
 
 
 def test_a_run_fetches_what_it_lacks_once_and_goes_on(isolated_run_dir: Path) -> None:
@@ -161,24 +156,23 @@ def test_a_run_fetches_what_it_lacks_once_and_goes_on(isolated_run_dir: Path) ->
     assert "downloaded" not in Path(second["log"]).read_text()
 
 
+def test_a_run_that_must_not_download_asks_nobody(isolated_run_dir: Path) -> None:
+    with Publisher(archive()) as publisher, pytest.raises(UsageError, match="needs the file dataset/ml-1m/ml-1m.inter"):
+        go(publisher.url, md5(archive()), download=False)
+    assert publisher.requests == 0
+
+
 def test_a_run_behind_a_firewall_ends_in_one_line_and_leaves_nothing(
     isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], dead_url: str
 ) -> None:
     started = time.perf_counter()
-    arguments = ["-m", "LISASoft", "-d", "ml-1m", f"--archive_url={dead_url}"]
-    assert main(arguments) == 2
+    assert main(["-m", "LISASoft", "-d", "ml-1m", f"--archive_url={dead_url}"]) == 2
     assert time.perf_counter() - started < 10
     output, errors = capsys.readouterr()
     assert (output, errors.count("\n")) == ("", 1)
     assert errors.startswith(f"error: cannot download {dead_url}: Connection refused. Or get ml-1m.zip from https://")
     assert errors.endswith("and run: recbole-lisa convert ml-1m ml-1m.zip --output dataset/ml-1m\n")
     assert names(isolated_run_dir) == []
-
-
-def test_a_run_that_must_not_download_asks_nobody(isolated_run_dir: Path) -> None:
-    with Publisher(archive()) as publisher, pytest.raises(UsageError, match="needs the file dataset/ml-1m/ml-1m.inter"):
-        go(publisher.url, md5(archive()), download=False)
-    assert publisher.requests == 0
 
 
 def test_an_archive_that_lies_there_is_used_when_it_is_the_publishers(isolated_run_dir: Path, dead_url: str) -> None:
