@@ -60,27 +60,18 @@ def test_windows_and_time_gaps_equal_the_example_item_by_item(make_config: MakeC
     # full_ranking holds out the last two items: "long" trains on a..i, "short" on a, c.
     loader = train_loader(make_config(LONG + SHORT, MAX_ITEM_LIST_LENGTH=3))
     (batch,) = loader
-    assert windows_of(loader, batch) == {
-        ("long", "ab.", "bc."),
-        ("long", "cde", "def"),
-        ("long", "fgh", "ghi"),
-        ("short", "a..", "c.."),
-    }
+    windows = {("long", "ab.", "bc."), ("long", "cde", "def"), ("long", "fgh", "ghi"), ("short", "a..", "c..")}
+    assert windows_of(loader, batch) == windows
     assert sorted(batch["item_length"].tolist()) == [1, 2, 3, 3]
     rows = zip(batch["item_id_list"], batch["time_gap_list"], strict=True)
     gaps = {letters(loader, inputs): row.tolist() for inputs, row in rows}
     assert gaps == {"ab.": [0, 10, 0], "cde": [20, 30, 40], "fgh": [50, 60, 70], "a..": [0, 0, 0]}
-
-
-def test_paper_protocol_trains_on_everything_but_the_last_item(make_config: MakeConfig) -> None:
+    # paper holds out the last item only.
     full = {"mode": {"valid": "full", "test": "full"}}
     loader = train_loader(make_config(LONG + SHORT, "paper", MAX_ITEM_LIST_LENGTH=5, eval_args=full))
     (batch,) = loader
-    assert windows_of(loader, batch) == {
-        ("long", "abcd.", "bcde."),
-        ("long", "efghi", "fghij"),
-        ("short", "ac...", "cb..."),
-    }
+    windows = {("long", "abcd.", "bcde."), ("long", "efghi", "fghij"), ("short", "ac...", "cb...")}
+    assert windows_of(loader, batch) == windows
 
 
 @pytest.mark.parametrize(("most", "expected"), [(9, ["ab.", "cde", "fgh", "a.."]), (3, ["ab.", "fgh"]), (1, ["ab."])])
@@ -131,13 +122,16 @@ def test_padding_is_zero_in_every_column_and_nothing_else_is(make_config: MakeCo
 
 
 @pytest.mark.parametrize("supervision", ["all_positions", "last_position"])
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_every_window_appears_once_in_an_epoch(make_config: MakeConfig, supervision: str, shuffle: bool) -> None:
-    loader = train_loader(make_config(many_users(), supervision=supervision, shuffle=shuffle, train_batch_size=7))
+@pytest.mark.parametrize(("longest", "shuffle"), [(1, True), (4, False), (4, True), (7, True), (100, True)])
+def test_every_window_appears_once_in_an_epoch(
+    make_config: MakeConfig, supervision: str, longest: int, shuffle: bool
+) -> None:
+    settings = {"MAX_ITEM_LIST_LENGTH": longest, "shuffle": shuffle, "train_batch_size": 7}
+    loader = train_loader(make_config(many_users(), supervision=supervision, **settings))
     loader.set_epoch(3)
     batches = list(loader)
     assert len(batches) == len(loader)
-    assert Counter(sample for batch in batches for sample in samples_of(batch)) == expected_samples(loader, 4)
+    assert Counter(sample for batch in batches for sample in samples_of(batch)) == expected_samples(loader, longest)
 
 
 def test_batches_depend_on_epoch_and_seed_and_on_no_global_state(make_config: MakeConfig) -> None:

@@ -67,7 +67,9 @@ def test_phases_share_the_store_and_hold_their_own_rows(make_config: MakeConfig)
     dataset = create_dataset(make_config(TINY))
     phases = dataset.build()
     assert [len(phase.inter_feat) for phase in phases] == [len(TINY) - 3 - 4, 3, 4]
-    assert all(phase.histories is dataset.histories for phase in phases)
+    store = dataset.histories
+    assert all(phase.histories is store for phase in phases)
+    assert (store.items.dtype, store.gaps.dtype) == (np.int32, np.float32)
 
 
 def test_item_counts_and_time_unit_come_from_training_rows_only(make_config: MakeConfig) -> None:
@@ -81,13 +83,30 @@ def test_item_counts_and_time_unit_come_from_training_rows_only(make_config: Mak
     assert train.time_unit == 1.0  # no gap is positive
 
 
-@pytest.mark.parametrize("normalize_all", [True, False])
-def test_close_times_of_one_day_stay_in_order_and_in_seconds(make_config: MakeConfig, normalize_all: bool) -> None:
-    rows: list[Row] = [("u", item, 881_250_949 + second) for item, second in zip("dbca", (3, 1, 2, 0), strict=True)]
-    rows += [("v", item, 881_250_949) for item in "ca"]
-    train, _, _ = create_dataset(make_config(rows, normalize_all=normalize_all)).build()
-    assert tokens(train, "item_id", train.histories.items) == ("a", "b", "c", "d", "c", "a")
-    np.testing.assert_array_equal(train.histories.gaps, np.float32([0, 1, 1, 1, 0, 0]))
+DAY = 881_250_949  # float32 cannot separate the seconds after it
+CLOSE: list[Row] = [*(("u", item, DAY + n) for item, n in (("d", 3), ("b", 1), ("c", 2), ("a", 0))), ("v", "c", DAY)]
+NO_TIME: list[Row] = [("u", "d", 9), ("v", "a", 1), ("u", "c", 5), ("u", "a", 7), ("v", "b", 0)]
+MISSING: list[Row] = [("u", "a", 0), ("u", "b", 100.5), ("u", "c", ""), ("u", "d", 20)]
+REPEATED: list[Row] = [("u", "c", 5), ("u", "b", 7), ("u", "a", 7), ("u", "c", 7), ("u", "b", 6)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "items", "gaps"),
+    [
+        (CLOSE, {"normalize_all": True}, "abcdc", [0, 1, 1, 1, 0]),
+        (CLOSE, {"normalize_all": False}, "abcdc", [0, 1, 1, 1, 0]),
+        (NO_TIME, {"TIME_FIELD": "~"}, "dcaab", [0, 1, 1, 0, 1]),
+        (MISSING, {}, "adcb", [0, 20, 20.166666, 60.333333]),  # the mean time
+        (REPEATED, {"rm_dup_inter": "first"}, "cba", [0, 1, 1]),
+        (REPEATED, {"rm_dup_inter": "last"}, "bac", [0, 0, 0]),
+    ],
+)
+def test_items_are_ordered_by_time_and_then_by_file_with_the_seconds_between_them(
+    make_config: MakeConfig, rows: list[Row], settings: dict[str, Any], items: str, gaps: list[float]
+) -> None:
+    train, _, _ = create_dataset(make_config(rows, **settings)).build()
+    assert "".join(tokens(train, "item_id", train.histories.items)) == items
+    np.testing.assert_allclose(train.histories.gaps, gaps)
 
 
 @pytest.mark.oracle
@@ -99,13 +118,6 @@ def test_filters_keep_the_rows_that_recbole_keeps(
     reference, dataset = SequentialDataset(config), create_dataset(config)
     assert 0 < len(dataset.inter_feat) < len(TINY)
     pd.testing.assert_frame_equal(dataset.inter_feat, reference.inter_feat, check_dtype=False)
-
-
-@pytest.mark.parametrize(("keep", "expected"), [("first", "cba"), ("last", "bac")])
-def test_duplicates_are_removed_by_time_and_then_file_order(make_config: MakeConfig, keep: str, expected: str) -> None:
-    rows: list[Row] = [("u", "c", 5), ("u", "b", 7), ("u", "a", 7), ("u", "c", 7), ("u", "b", 6)]
-    train, _, _ = create_dataset(make_config(rows, rm_dup_inter=keep)).build()
-    assert "".join(tokens(train, "item_id", train.histories.items)) == expected
 
 
 def test_rows_without_user_or_item_are_left_out(make_config: MakeConfig) -> None:
@@ -121,22 +133,6 @@ def test_renamed_fields_are_loaded_without_load_col(make_config: MakeConfig, tmp
     train, _, _ = create_dataset(config).build()
     assert {"session_id", "page", "when"} == set(train.field2type)
     assert len(train.histories.items) == len(TINY)
-
-
-def test_without_a_time_the_order_of_the_file_counts(make_config: MakeConfig, caplog: pytest.LogCaptureFixture) -> None:
-    rows: list[Row] = [("u", "d", 9), ("v", "a", 1), ("u", "c", 5), ("u", "a", 7), ("v", "b", 0)]
-    with caplog.at_level("INFO"):
-        train, _, _ = create_dataset(make_config(rows, TIME_FIELD="~")).build()
-    assert "".join(tokens(train, "item_id", train.histories.items)) == "dcaab"
-    assert (train.histories.gaps.tolist(), train.time_unit) == ([0, 1, 1, 0, 1], 1.0)
-    assert "TIME_FIELD is ~: interactions keep the order of the file, one time unit apart" in caplog.text
-
-
-def test_missing_times_become_the_mean_time(make_config: MakeConfig) -> None:
-    rows: list[Row] = [("u", "a", 0), ("u", "b", 100), ("u", "c", ""), ("u", "d", 20)]
-    train, _, _ = create_dataset(make_config(rows)).build()
-    assert "".join(tokens(train, "item_id", train.histories.items)) == "adcb"
-    np.testing.assert_allclose(train.histories.gaps, [0, 20, 20, 60])
 
 
 def test_item_features_are_loaded_as_recbole_loads_them(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -268,11 +264,13 @@ def test_counts_of_the_data_set_and_of_each_part_are_logged(
     with caplog.at_level("INFO"):
         train, _, _ = create_loaders(config, create_dataset(config))
         create_dataset(make_config([("u", "i", 1), ("u", "j", 1), ("v", "i", 1)])).build()
+        create_dataset(make_config(PAIR, TIME_FIELD="~")).build()
     assert train.skipped_users == 1
     for line in (
         "tiny: 6 users, 9 items, 28 interactions after filtering",
         "6 windows of at most 4 items (all_positions), 1 users skipped",
         "1 interactions are at the time of the user's one before: they keep file order",
+        "TIME_FIELD is ~: interactions keep the order of the file, one time unit apart",
         "training: 1 targets of 1 users",
         "validation: 0 targets of 0 users",
         "test: 0 targets of 0 users",

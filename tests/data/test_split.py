@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recbole_lisa.data.split import Part, check_held_out, split_targets
+from recbole_lisa.data.split import check_held_out, split_targets
 from recbole_lisa.errors import UsageError
 
 LENGTHS = [1, 2, 3, 4, 10]
@@ -27,12 +27,6 @@ def test_parts_follow_each_other_and_training_keeps_one_target(
         np.testing.assert_array_equal(part.first + part.count, following.first)
     np.testing.assert_array_equal(parts[0].first, 1)
     np.testing.assert_array_equal(parts[2].first + parts[2].count, lengths)
-
-
-def test_targets_are_flat_rows() -> None:
-    history, rows = Part(first=np.array([1, 2, 1]), count=np.array([2, 0, 1])).targets(np.array([0, 5, 7, 9]))
-    assert history.tolist() == [0, 0, 2]
-    assert rows.tolist() == [1, 2, 8]
 
 
 def checked(split: Any, longest: int, eval_step: int = 1) -> None:

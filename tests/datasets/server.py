@@ -10,26 +10,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Publisher:
-    """What the server serves, and the number of requests.
-
-    Attributes:
-        content: The file.
-        break_after: For each coming request, after how many bytes the line drops; then never.
-        status: Another status than 200 refuses every request.
-        silent: Never answer.
-        requests: Requests so far.
-    """
+    """What the server serves, and the number of requests so far."""
 
     content: bytes
-    break_after: list[int] = field(default_factory=list)
-    status: int = 200
-    silent: bool = False
+    break_after: list[int] = field(default_factory=list)  # bytes of each coming answer; then answers are whole
+    status: int = 200  # another status refuses every request
+    silent: bool = False  # never answer
     requests: int = 0
 
     def __enter__(self) -> Publisher:
         """Start serving."""
         self.released = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"publisher": self}))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_port}/ml-1m.zip"
@@ -41,26 +33,23 @@ class Publisher:
         self._server.shutdown()
         self._server.server_close()
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        publisher = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
-                publisher.requests += 1
-                if publisher.silent:
-                    publisher.released.wait(20)
-                elif publisher.status != 200:
-                    self.send_error(publisher.status)
-                else:
-                    total = len(publisher.content)
-                    self.send_response(200)
-                    self.send_header("Content-Length", str(total))
-                    self.end_headers()
-                    length = publisher.break_after.pop(0) if publisher.break_after else total
-                    with contextlib.suppress(OSError):  # the client may close the connection
-                        self.wfile.write(publisher.content[:length])
+class _Handler(BaseHTTPRequestHandler):
+    publisher: Publisher
 
-            def log_message(self, *_: object) -> None:
-                """Stay quiet."""
+    def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+        self.publisher.requests += 1
+        if self.publisher.silent:
+            self.publisher.released.wait(20)
+        elif self.publisher.status != 200:
+            self.send_error(self.publisher.status)
+        else:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(self.publisher.content)))
+            self.end_headers()
+            length = self.publisher.break_after.pop(0) if self.publisher.break_after else None
+            with contextlib.suppress(OSError):  # the client may close the connection
+                self.wfile.write(self.publisher.content[:length])
 
-        return Handler
+    def log_message(self, *_: object) -> None:
+        """Stay quiet."""

@@ -104,15 +104,9 @@ def test_any_table_with_named_columns_in_any_order(tmp_path: Path, separator: st
 
 def test_parquet_is_read_with_its_own_types(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    frame = pd.DataFrame(
-        {
-            "user_id": pd.array([7, None, 8], dtype="Int64"),
-            "item_id": pd.Categorical(["a b", "c", "d"]),
-            "timestamp": pd.to_datetime(["2020-01-01", "2020-01-02", "2020-01-01 00:00:00.5"], format="ISO8601"),
-            "stars": [1.0, 2.0, np.nan],
-        }
-    )
-    frame.to_parquet(tmp_path / "raw.parquet")
+    times = pd.to_datetime(["2020-01-01", "2020-01-02", "2020-01-01 00:00:00.5"], format="ISO8601")
+    ids = {"user_id": pd.array([7, None, 8], dtype="Int64"), "item_id": pd.Categorical(["a b", "c", "d"])}
+    pd.DataFrame({**ids, "timestamp": times, "stars": [1, 2, np.nan]}).to_parquet(tmp_path / "raw.parquet")
     atomic, report = converted(tmp_path / "raw.parquet", "csv --rating=stars")
     assert atomic == HEAD_WITH_RATING + "7\ta b\t1\t1577836800\n8\td\t\t1577836800.5\n"
     assert report.left_out["no user"] == 1
@@ -184,11 +178,10 @@ def test_repeated_rows_go_and_equal_times_keep_their_order(
 ) -> None:
     monkeypatch.setattr(reader, "PIECE_ROWS", piece_rows)
     rows = ["u,b,1", "u,a,1", "u,b,1", "v,b,1", "u,b,2", "u,a,1.0", "u,c,1"]
-    source = raw(tmp_path, TABLE + "\n".join(rows) + "\n")
-    atomic, report = converted(source)
+    atomic, report = converted(raw(tmp_path, TABLE + "\n".join(rows) + "\n"))
     assert atomic.splitlines()[1:] == ["u\tb\t1", "u\ta\t1", "v\tb\t1", "u\tb\t2", "u\tc\t1"]
     assert report.left_out["repeated"] == 2
-    kept, report = converted(source, "csv --repeated=keep", overwrite=True)
+    kept, report = converted(tmp_path / "raw.csv", "csv --repeated=keep", overwrite=True)
     assert len(kept.splitlines()) == 8
     assert report.left_out["repeated"] == 0
 
@@ -254,23 +247,19 @@ def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
     ("line", "message"),
     [
         ("[1]", r"line 2 of raw.jsonl is no JSON object, it is '\[1\]': write one object a line"),
-        ("{", "line 2 of raw.jsonl is no JSON"),
         ('{"user_id": ' + "[" * 10**5, "line 2 of raw.jsonl is no JSON"),
         ('{"user_id": [1], "item_id": 2, "timestamp": 3}', r"raw.jsonl has \['1'\] as its 'user_id'"),
-        ('{"user_id": 1, "item_id": {}, "timestamp": 3}', r"raw.jsonl has {} as its 'item_id'"),
     ],
 )
 def test_a_broken_json_line_is_named(tmp_path: Path, line: str, message: str) -> None:
-    source = raw(tmp_path, '{"user_id": 1, "item_id": 2, "timestamp": 3}\n' + line, "raw.jsonl")
     with pytest.raises(UsageError, match=message):
-        convert(source, tmp_path / "set", parse_conversion("csv"))
+        converted(raw(tmp_path, '{"user_id": 1, "item_id": 2, "timestamp": 3}\n' + line, "raw.jsonl"))
 
 
 def test_numbers_and_words_of_json_stay_as_they_are_written(tmp_path: Path) -> None:
     lines = ['{"user_id": 1.10, "item_id": true, "timestamp": 1e3}', '{"user_id": %s, "item_id": "", "timestamp": 3}']
     lines += ['{"user_id": NaN, "item_id": 1, "timestamp": 3}', '{"user_id": 1.1, "item_id": 1}']
-    source = raw(tmp_path, "\n".join(lines) % ("9" * 5000), "raw.json")
-    atomic, report = converted(source)
+    atomic, report = converted(raw(tmp_path, "\n".join(lines) % ("9" * 5000), "raw.json"))
     assert atomic == HEAD + "1.10\ttrue\t1000\n"
     assert report.left_out == {"no user": 1, "no item": 1, "no time": 1, "odd time": 0, "repeated": 0}
 
@@ -310,17 +299,11 @@ def test_an_atomic_file_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     assert (tmp_path / "set" / "set.inter").read_text() == old
 
 
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    ("stop", "error"), [(interrupt, KeyboardInterrupt), (lambda *_: signal.raise_signal(signal.SIGTERM), SystemExit)]
-)
+@pytest.mark.parametrize(("sent", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_an_interruption_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: Any, error: type[BaseException]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, error: type[BaseException]
 ) -> None:
-    monkeypatch.setattr(conversion.Conversion, "add", stop)
+    monkeypatch.setattr(conversion.Conversion, "add", lambda *_: signal.raise_signal(sent))
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # other libraries leave theirs there
     try:
         with pytest.raises(error):
