@@ -15,6 +15,7 @@ Settings = Mapping[str, Any]
 
 # What a metric may need and a ranking does not give; a sampled evaluation has no ids and no ranks of all items either.
 _VALUES, _ALL_ITEMS = {"rec.score", "data.label"}, {"rec.items", "rec.meanrank"}
+_FILES = ("inter", "user", "item", "net", "kg", "link")
 _RECBOLES_METRICS = "recbole.evaluator.metrics"
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 # Keys of RecBole that change nothing about sequences in time order.
@@ -212,6 +213,8 @@ def _check_columns(settings: Settings) -> None:
             raise UsageError(f"{key} and {other} are both '{column}': each must name its own column")
     for key in ("load_col", "unload_col"):
         for suffix, columns in (settings[key] or {}).items():
+            if suffix not in (known := (*_FILES, *_listed(settings["additional_feat_suffix"] or []))):
+                raise UsageError(f"{key} names the file '{suffix}': known are {', '.join(known)}")
             if columns != "*" and not (isinstance(columns, list) and all(isinstance(name, str) for name in columns)):
                 raise UsageError(f"{key} {suffix} is {columns!r}, it must be a list of columns; ~ for {key} loads all")
     if settings["normalize_field"] and settings["normalize_all"]:

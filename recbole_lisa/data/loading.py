@@ -16,8 +16,10 @@ from recbole.data.dataset import Dataset
 from recbole.utils import FeatureSource, FeatureType
 
 from recbole_lisa.data import atomic
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, did_you_mean
 
+# In the default of load_col, also for files that name these columns in another way.
+_DEFAULT_COLUMNS = ("user_id", "item_id", "timestamp")
 _SEQUENCES = (FeatureType.TOKEN_SEQ, FeatureType.FLOAT_SEQ)
 
 
@@ -30,22 +32,26 @@ def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> p
         The columns, or None where none is left.
 
     Raises:
-        UsageError: The file cannot be read, or an interaction has no user or no item.
+        UsageError: The file cannot be read, lacks a column that is named, or an interaction has no user or no item.
     """
     config = dataset.config
     loaded, unloaded = dataset._get_load_and_unload_col(source)
     is_interactions = source == FeatureSource.INTERACTION
+    named = {"load_col": {*(loaded or ())} - {*_DEFAULT_COLUMNS}, "unload_col": {*(unloaded or ())}}
     if is_interactions and loaded is not None:
         loaded = {*loaded, dataset.uid_field, dataset.iid_field, dataset.time_field}
     separator = config["field_separator"].replace("\\t", "\t")  # as it comes from a command line
     encoding = config["encoding"] or "utf-8"  # RecBole itself has no default
     header = atomic.read_header(path, separator, encoding)
+    columns = ", ".join(f"{column}:{kind}" for column, kind in header.items())
+    for key, unknown in ((key, sorted(names - {*header})) for key, names in named.items()):
+        if unknown:
+            raise UsageError(f"{key} names {unknown[0]!r}, but {path} has {columns}.{did_you_mean(unknown[0], header)}")
     names = [name for name in header if (loaded is None or name in loaded) and name not in (unloaded or ())]
     fields = {name: header[name] for name in names}
     if is_interactions:
         for key, name in (("USER_ID_FIELD", dataset.uid_field), ("ITEM_ID_FIELD", dataset.iid_field)):
             if fields.get(name) != "token":
-                columns = ", ".join(f"{column}:{kind}" for column, kind in header.items())
                 raise UsageError(f"{path} has no column {name}:token ({key}), or unload_col names it; it has {columns}")
     if not fields:
         return None

@@ -93,6 +93,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     },
     "same-fields": ({"ITEM_ID_FIELD": "user_id"}, "ITEM_ID_FIELD and USER_ID_FIELD are both 'user_id': each must"),
     "load-nothing": ({"load_col": {"inter": None}}, "load_col inter is None, it must be a list of columns"),
+    "load-suffix": ({"load_col": {"users": ["age"]}}, "load_col names the file 'users': known are inter, user, item"),
     "normalize-twice": ({"normalize_field": ["timestamp"], "normalize_all": True}, "normalize_all are both set"),
     "overflow": ({"learning_rate": 1e38}, "learning_rate (config_dict) is 1e+38, it must be finite and not above 1e30"),
     "long": ({"epochs": 2**63}, "it must be finite and not above 1e30 or 2^63 - 1"),

@@ -187,6 +187,14 @@ def test_ml_100k_has_the_papers_counts_and_the_order_of_time() -> None:
         ({"val_interval": {"timestamp": None}}, "val_interval of timestamp must be intervals .* got 'None'"),
         ({"val_interval": {"item_id": "i1"}}, "of item_id, a column of tokens, must be a list .* got 'i1'"),
         ({"unload_col": {"inter": ["item_id"]}, "load_col": None}, "no column item_id:token .*, or unload_col names"),
+        (
+            {"load_col": {"inter": ["user_id", "item_id", "timestamp", "item"]}},
+            r"load_col names 'item', .*tiny.inter has user_id:token.* Did you mean 'item_id'",
+        ),
+        (
+            {"unload_col": {"inter": ["rating"]}, "load_col": None},
+            "unload_col names 'rating', .*tiny.inter has user_id",
+        ),
         ({"USER_ID_FIELD": "session_id"}, r"no column session_id:token \(USER_ID_FIELD\).* has user_id:token"),
         ({"TIME_FIELD": "when"}, "ordered by a column when:float .* set TIME_FIELD to ~ where the file is in"),
         ({"numerical_features": ["timestamp"]}, "ordered by a column timestamp:float .* does not give"),
