@@ -37,8 +37,8 @@ def finished(folder: Path, protocol: str = "full_ranking", **settings: Any) -> L
     return trainer
 
 
-def interrupted(folder: Path, protocol: str, n_epochs: int, **settings: Any) -> LISATrainer:
-    """A run that dies in the second batch after `n_epochs` complete epochs."""
+def interrupted(folder: Path, protocol: str, n_epochs: int, **settings: Any) -> Path:
+    """The last file of a run that dies in the second batch after `n_epochs` complete epochs."""
 
     class Dying(TinyModel):
         def calculate_loss(self, interaction: Any) -> Any:
@@ -52,7 +52,7 @@ def interrupted(folder: Path, protocol: str, n_epochs: int, **settings: Any) -> 
     trainer.model.batches_left = n_epochs * len(train) + 1
     with pytest.raises(Interruption):
         trainer.fit(train, valid, test_data=test)
-    return trainer
+    return last_file(trainer.saved_model_file)
 
 
 def move_first_line_to_the_end(folder: Path) -> None:
@@ -62,19 +62,16 @@ def move_first_line_to_the_end(folder: Path) -> None:
     file.write_text("\n".join([head, *rest, first]) + "\n")
 
 
-def observed(trainer: LISATrainer) -> dict[str, Any]:
-    """All that must not depend on an interruption (times do)."""
-    return {
-        "history": [{**epoch, "seconds": None} for epoch in trainer.history],
-        "curve": trainer.curve,
-        "best": (trainer.best_epoch, trainer.best_valid_score, trainer.best_valid_result, trainer.cur_step),
-        "losses": trainer.train_loss_dict,
-    }
-
-
-def assert_same_bits(left: Any, right: Any) -> None:
-    assert left.keys() == right.keys()
-    assert all(torch.equal(left[name], right[name]) for name in left)
+def assert_same_run(left: LISATrainer, right: LISATrainer) -> None:
+    """All that must not depend on an interruption (times do), parameters and best files to the bit."""
+    for run in (left, right):
+        run.history = [{**epoch, "seconds": None} for epoch in run.history]
+    names = ("history", "curve", "best_epoch", "best_valid_score", "best_valid_result", "cur_step", "train_loss_dict")
+    assert {name: getattr(left, name) for name in names} == {name: getattr(right, name) for name in names}
+    files = [load_checkpoint(run.saved_model_file)["state_dict"] for run in (left, right)]
+    for one, other in ((left.model.state_dict(), right.model.state_dict()), files):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 # With these settings the validation score falls and rises again before the run stops early, long before epoch 40.
@@ -83,17 +80,13 @@ STOPPING = {"epochs": 40, "stopping_step": 2, "test_step": 2}
 INTERRUPTIONS = {1: 0, 8: 1, 12: 0, 15: 1, 16: 2}
 
 
-@pytest.mark.parametrize("n_epochs", INTERRUPTIONS)
-def test_resume_equals_the_uninterrupted_run_with_early_stopping_in_flight(tmp_path: Path, n_epochs: int) -> None:
+def test_resume_equals_the_uninterrupted_run_with_early_stopping_in_flight(tmp_path: Path) -> None:
     whole = finished(tmp_path, **STOPPING)
-    assert n_epochs < len(whole.history) < 40
-    part = interrupted(tmp_path, "full_ranking", n_epochs, **STOPPING)
-    assert load_checkpoint(last_file(part.saved_model_file))["cur_step"] == INTERRUPTIONS[n_epochs]
-    resumed = finished(tmp_path, resume=str(last_file(part.saved_model_file)), **STOPPING)
-    assert observed(resumed) == observed(whole)
-    assert_same_bits(resumed.model.state_dict(), whole.model.state_dict())
-    files = (load_checkpoint(trainer.saved_model_file) for trainer in (resumed, whole))
-    assert_same_bits(*(file["state_dict"] for file in files))
+    assert max(INTERRUPTIONS) < len(whole.history) < 40
+    for n_epochs, without_progress in INTERRUPTIONS.items():
+        part = interrupted(tmp_path, "full_ranking", n_epochs, **STOPPING)
+        assert load_checkpoint(part)["cur_step"] == without_progress
+        assert_same_run(finished(tmp_path, resume=str(part), **STOPPING), whole)
 
 
 @pytest.mark.parametrize("learner", ["adam", "adamw", "sgd", "adagrad", "rmsprop"])
@@ -101,37 +94,18 @@ def test_resume_equals_the_uninterrupted_run_without_validation(tmp_path: Path, 
     settings = {"epochs": 5, "learner": learner, "clip_grad_norm": {"max_norm": 0.2}}
     whole = finished(tmp_path, "paper", **settings)
     part = interrupted(tmp_path, "paper", 2, **settings)
-    resumed = finished(tmp_path, "paper", resume=str(last_file(part.saved_model_file)), **settings)
-    assert observed(resumed) == observed(whole)
-    assert_same_bits(resumed.model.state_dict(), whole.model.state_dict())
+    assert_same_run(finished(tmp_path, "paper", resume=str(part), **settings), whole)
 
 
-def test_more_epochs_continue_a_finished_run(tmp_path: Path) -> None:
-    whole = finished(tmp_path, epochs=6)
-    short = finished(tmp_path, epochs=3)
-    longer = finished(tmp_path, epochs=6, resume=str(last_file(short.saved_model_file)))
-    assert observed(longer) == observed(whole)
-    assert longer.saved_model_file == short.saved_model_file
-
-
-def test_resuming_a_run_that_is_complete_trains_nothing_and_keeps_its_best_file(tmp_path: Path) -> None:
-    run = finished(tmp_path, epochs=4)
-    before = Path(run.saved_model_file).read_bytes()
-    again = finished(tmp_path, epochs=4, resume=str(last_file(run.saved_model_file)))
-    assert observed(again) == observed(run)
-    assert Path(run.saved_model_file).read_bytes() == before
-
-
-def test_a_run_that_stopped_early_stays_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("best", "epochs"), [(False, 40), (False, 60), (True, 40)])
+def test_a_run_that_stopped_early_stays_stopped_and_its_best_file_goes_back_to_the_best_epoch(
+    tmp_path: Path, best: bool, epochs: int
+) -> None:
     run = finished(tmp_path, **STOPPING)
-    longer = {**STOPPING, "epochs": 60, "resume": str(last_file(run.saved_model_file))}
-    assert len(finished(tmp_path, **longer).history) == len(run.history)
-
-
-def test_the_best_file_goes_back_to_the_best_epoch(tmp_path: Path) -> None:
-    run = finished(tmp_path, **STOPPING)
-    again = finished(tmp_path, resume=run.saved_model_file, **STOPPING)
-    assert observed(again) == observed(run)
+    path, before = Path(run.saved_model_file), Path(run.saved_model_file).read_bytes()
+    again = finished(tmp_path, **{**STOPPING, "epochs": epochs, "resume": str(path if best else last_file(path))})
+    assert_same_run(again, run)
+    assert path.read_bytes() == before
 
 
 def test_auto_takes_the_newest_run_that_fits(tmp_path: Path) -> None:
@@ -145,24 +119,10 @@ def test_auto_takes_the_newest_run_that_fits(tmp_path: Path) -> None:
     assert (trainer.start_epoch, trainer.saved_model_file) == (2, runs[1].saved_model_file)
 
 
-def test_auto_starts_fresh_when_nothing_fits_and_skips_damaged_files(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    finished(tmp_path, epochs=1, seed=1)
-    (tmp_path / "saved" / "broken-last.pth").write_bytes(b"not a checkpoint")
-    trainer, _ = tiny_trainer(tiny_config(tmp_path, seed=3, resume="auto"))
-    with caplog.at_level("INFO"):
-        Checkpoint(trainer).resume_as_configured()
-    assert trainer.start_epoch == 0
-    assert "skips a file" in caplog.text
-    assert "starting fresh" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
         ("learning_rate", 0.01, "learning_rate is 0.05 there and 0.01 here"),
-        ("seed", 7, "seed is 2020 there and 7 here"),
         ("MAX_ITEM_LIST_LENGTH", 5, "MAX_ITEM_LIST_LENGTH is 8 there and 5 here"),
         ("protocol", "paper", "protocol is 'full_ranking' there and 'paper' here"),
     ],
@@ -173,13 +133,9 @@ def test_other_settings_are_refused_by_name(tmp_path: Path, key: str, value: obj
         finished(tmp_path, resume=str(last_file(run.saved_model_file)), **{key: value})
 
 
-@pytest.mark.parametrize(
-    "free",
-    [{"epochs": 9}, {"stopping_step": 5}, {"test_step": 3}, {"result_file": "r.json"}, {"state": "DEBUG"}],
-)
-def test_settings_that_do_not_decide_what_is_learnt_may_differ(tmp_path: Path, free: dict[str, Any]) -> None:
-    settings = tiny_config(tmp_path).plain()
-    assert differences({"config": settings}, tiny_config(tmp_path, **free).plain()) == []
+def test_settings_that_do_not_decide_what_is_learnt_may_differ(tmp_path: Path) -> None:
+    free = {"epochs": 9, "stopping_step": 5, "test_step": 3, "result_file": "r.json", "state": "DEBUG"}
+    assert differences({"config": tiny_config(tmp_path).plain()}, tiny_config(tmp_path, **free).plain()) == []
 
 
 def test_a_missing_best_file_is_named(tmp_path: Path) -> None:
@@ -189,56 +145,60 @@ def test_a_missing_best_file_is_named(tmp_path: Path) -> None:
         finished(tmp_path, resume=str(last_file(run.saved_model_file)))
 
 
-def test_the_fingerprint_is_that_of_the_data_whatever_the_split_and_the_phase(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("old", "new"), [("\ti1\t", "\tj1\t"), ("u3\t", "v3\t"), ("\t11\n", "\t12\n"), ("", "")])
+def test_the_fingerprint_sees_items_users_times_and_order_and_not_the_split(
+    tmp_path: Path, old: str, new: str
+) -> None:
     def fingerprints(protocol: str) -> set[str]:
         loaders = tiny_loaders(tiny_config(tmp_path, protocol))
         return {loader.dataset.data_fingerprint for loader in loaders if loader is not None}
 
-    before = fingerprints("full_ranking")
-    assert len(before) == 1
-    assert fingerprints("paper") == before
-    move_first_line_to_the_end(tmp_path)
+    before, file = fingerprints("full_ranking"), tmp_path / "tiny" / "tiny.inter"
+    assert len(before) == 1 and fingerprints("paper") == before
+    if old:
+        file.write_text(file.read_text().replace(old, new))
+    else:
+        move_first_line_to_the_end(tmp_path)
     assert fingerprints("paper").isdisjoint(before)
 
 
-@pytest.mark.parametrize(("old", "new"), [("\ti1\t", "\tj1\t"), ("u3\t", "v3\t"), ("\t11\n", "\t12\n")])
-def test_the_fingerprint_sees_items_users_and_times(tmp_path: Path, old: str, new: str) -> None:
-    before = tiny_loaders(tiny_config(tmp_path))[0].dataset.data_fingerprint
-    file = tmp_path / "tiny" / "tiny.inter"
-    file.write_text(file.read_text().replace(old, new))
-    assert tiny_loaders(tiny_config(tmp_path))[0].dataset.data_fingerprint != before
+def other_data(path: Path) -> None:
+    move_first_line_to_the_end(path.parents[1])
 
 
-def test_other_data_are_refused(tmp_path: Path) -> None:
+def incomplete(path: Path) -> None:
+    save_checkpoint({"format": FORMAT}, path)
+
+
+def damaged_optimizer(path: Path) -> None:
+    moment = load_checkpoint(path)["optimizer"]["state"][0]["exp_avg_sq"].numpy().tobytes()
+    data = bytearray(path.read_bytes())
+    start = data.index(moment) + 40
+    data[start : start + 3] = bytes(255 - byte for byte in data[start : start + 3])
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (other_data, "cannot resume from '.*': it was trained on other interactions, or on items in another order"),
+        (incomplete, "-last.pth' is incomplete: it lacks model, dataset, .*config, "),
+        (damaged_optimizer, r"-last\.pth' is damaged: the checksum of its record .*data/\d+ is wrong"),
+        (lambda path: path.write_bytes(b"no checkpoint"), "-last.pth' is damaged or is no checkpoint"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_and_skipped_by_auto(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Any, message: str
+) -> None:
     path = last_file(finished(tmp_path, epochs=1).saved_model_file)
-    move_first_line_to_the_end(tmp_path)
-    message = r"cannot resume from '.*': it was trained on other interactions, or on items in another order"
+    spoil(path)
     with pytest.raises(UsageError, match=message):
         finished(tmp_path, epochs=2, resume=str(path))
-
-
-def test_auto_skips_runs_on_other_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    old = finished(tmp_path, epochs=1)
-    move_first_line_to_the_end(tmp_path)
     with caplog.at_level("INFO"):
         new = finished(tmp_path, epochs=2, resume="auto")
-    assert [len(new.history), new.saved_model_file == old.saved_model_file] == [2, False]
-    assert f"resume=auto skips '{last_file(old.saved_model_file)}': it was trained on other" in caplog.text
-    assert "starting fresh" in caplog.text
-
-
-def test_an_incomplete_file_is_refused_by_its_missing_keys_and_skipped_by_auto(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = last_file(tmp_path / "saved" / "part.pth")
-    save_checkpoint({"format": FORMAT}, path)
-    with pytest.raises(UsageError, match="part-last.pth' is incomplete: it lacks model, dataset, .*config, "):
-        finished(tmp_path, epochs=1, resume=str(path))
-    trainer, (_, _, test) = tiny_trainer(tiny_config(tmp_path))
-    with pytest.raises(UsageError, match="it lacks model, dataset, data_fingerprint, state_dict, other_parameter;"):
-        trainer.evaluate(test, model_file=str(path))
-    assert len(finished(tmp_path, epochs=1, resume="auto").history) == 1
-    assert "resume=auto skips a file: " in caplog.text
+    assert (len(new.history), last_file(new.saved_model_file) == path) == (2, False)
+    skipped = f"'{path}': it was trained on other" if spoil is other_data else "a file: "
+    assert f"resume=auto skips {skipped}" in caplog.text and "starting fresh" in caplog.text
 
 
 def test_every_key_that_is_read_is_needed(tmp_path: Path) -> None:
@@ -248,29 +208,16 @@ def test_every_key_that_is_read_is_needed(tmp_path: Path) -> None:
         save_checkpoint({name: value for name, value in state.items() if name != key}, path)
         with pytest.raises(UsageError, match=f"is incomplete: it lacks {key};"):
             finished(tmp_path, epochs=1, resume=str(path))
-
-
-def test_a_damaged_optimizer_state_is_refused_by_its_checksum_and_skipped_by_auto(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = last_file(finished(tmp_path, epochs=1).saved_model_file)
-    moment = load_checkpoint(path)["optimizer"]["state"][0]["exp_avg_sq"].numpy().tobytes()
-    data = bytearray(path.read_bytes())
-    start = data.index(moment) + 40
-    data[start : start + 3] = bytes(255 - byte for byte in data[start : start + 3])
-    path.write_bytes(data)
-    with pytest.raises(UsageError, match=r"-last\.pth' is damaged: the checksum of its record .*data/\d+ is wrong"):
-        finished(tmp_path, epochs=2, resume=str(path))
-    assert len(finished(tmp_path, epochs=2, resume="auto").history) == 2
-    assert "resume=auto skips a file: " in caplog.text
+    incomplete(path)
+    trainer, (_, _, test) = tiny_trainer(tiny_config(tmp_path))
+    with pytest.raises(UsageError, match="it lacks model, dataset, data_fingerprint, state_dict, other_parameter;"):
+        trainer.evaluate(test, model_file=str(path))
 
 
 def test_a_run_that_another_process_trains_is_refused(tmp_path: Path) -> None:
     run = finished(tmp_path, epochs=1)
-    with (
-        locked(run.saved_model_file),
-        pytest.raises(UsageError, match="another process is training the run of '.*pth'"),
-    ):
+    message = "another process is training the run of '.*pth'"
+    with locked(run.saved_model_file), pytest.raises(UsageError, match=message):
         finished(tmp_path, epochs=2, resume="auto")
     assert len(finished(tmp_path, epochs=2, resume="auto").history) == 2
     assert not list((tmp_path / "saved").glob("*.lock"))
