@@ -9,13 +9,15 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer, check_output, new_folder, probe_writing, unique_run_name
 
 
-def test_atomic_writer_writes_the_file_and_its_folders(tmp_path: Path) -> None:
+def test_atomic_writer_writes_the_file_and_its_folders_with_the_usual_permissions(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file.bin"
+    (tmp_path / "usual").write_bytes(b"")
     with atomic_writer(path) as stream:
         stream.write(b"content")
         assert not path.exists()
     assert path.read_bytes() == b"content"
     assert list(path.parent.iterdir()) == [path]
+    assert path.stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 def test_atomic_writer_keeps_the_old_file_when_the_writing_is_interrupted(tmp_path: Path) -> None:
@@ -40,42 +42,25 @@ def test_a_failed_write_names_the_file(tmp_path: Path) -> None:
     assert caught.value.filename == "other"
 
 
-def test_atomic_writer_gives_the_file_the_usual_permissions(tmp_path: Path) -> None:
-    (tmp_path / "usual").write_bytes(b"")
-    with atomic_writer(tmp_path / "atomic") as stream:
-        stream.write(b"x")
-    assert (tmp_path / "atomic").stat().st_mode == (tmp_path / "usual").stat().st_mode
+def test_unique_run_name_differs_within_one_second_and_is_one_folder_name_that_recbole_does_not_cut() -> None:
+    names = {unique_run_name("LISASoft", dataset) for dataset in ("ml-100k", "shop.v2", "a/b") for _ in range(3000)}
+    assert len(names) == 9000
+    assert all(name.startswith("LISASoft-") and not {".", "/"} & set(name) for name in names)
 
 
-def test_unique_run_name_differs_within_one_second() -> None:
-    names = {unique_run_name("LISASoft", "ml-100k") for _ in range(10_000)}
-    assert len(names) == 10_000
-    assert all(name.startswith("LISASoft-ml-100k-") for name in names)
-
-
-@pytest.mark.parametrize("dataset", ["shop.v2", "a/b"])
-def test_unique_run_name_is_one_folder_name_that_recbole_does_not_cut(dataset: str) -> None:
-    name = unique_run_name("LISASoft", dataset)
-    assert "." not in name
-    assert "/" not in name
-
-
-def test_probe_leaves_nothing_behind_and_keeps_a_file_that_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["file/below", "file/far/below", "n" * 300, "pipe"])
+def test_probe_leaves_nothing_behind_and_fails_where_writing_would(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_bytes(b"old")
-    for name in ("file", "new", "deep/er/new"):
+    os.mkfifo(tmp_path / "pipe")
+    for good in ("file", "new", "deep/er/new"):
+        probe_writing(tmp_path / good)
+    with pytest.raises(OSError, match="Not a directory|File name too long|Is no regular file"):
         probe_writing(tmp_path / name)
-    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
-    assert (tmp_path / "file").read_bytes() == b"old"
-
-
-@pytest.mark.parametrize("name", ["file/below", "file/far/below", "n" * 300])
-def test_probe_fails_where_writing_would(tmp_path: Path, name: str) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OSError, match="Not a directory|File name too long"):
-        probe_writing(tmp_path / name)
-    with pytest.raises(OSError, match="Not a directory|File name too long|File exists"), atomic_writer(tmp_path / name):
-        pass
-    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+    reasons = "Not a directory|File name too long|File exists|Is no regular file"
+    with pytest.raises(OSError, match=reasons), atomic_writer(tmp_path / name):
+        raise AssertionError("nothing is written")
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "file", tmp_path / "pipe"]
+    assert (tmp_path / "file").read_bytes() == b"old" and (tmp_path / "pipe").is_fifo()
 
 
 def test_new_folders_vanish_when_the_work_fails_unless_something_lies_there(tmp_path: Path) -> None:
@@ -91,41 +76,23 @@ def test_new_folders_vanish_when_the_work_fails_unless_something_lies_there(tmp_
     assert (tmp_path / "c" / "kept").exists()
 
 
-def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with pytest.raises(OSError, match="Is no regular file"):
-        probe_writing(pipe)
-    with pytest.raises(OSError, match="Is no regular file"), atomic_writer(pipe):
-        raise AssertionError("nothing is written")
-    assert pipe.is_fifo()
-
-
-@pytest.mark.parametrize("content", [None, b"", b"older"])
-def test_an_output_that_exists_needs_overwrite(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / ("deep/plan" if content is None else "plan")
-    if content is not None:
-        path.write_bytes(content)
-    if content:
-        with pytest.raises(UsageError, match=r"'.*plan' exists: add --overwrite to replace it, or name another file"):
-            check_output(path, overwrite=False)
-    else:
-        check_output(path, overwrite=False)
-    check_output(path, overwrite=True)
-    assert (path.read_bytes() if path.exists() else None) == content
-    assert [place.name for place in tmp_path.iterdir()] == ([] if content is None else ["plan"])
-
-
-def test_an_output_folder_with_files_needs_overwrite(tmp_path: Path) -> None:
+def test_an_output_that_exists_needs_overwrite(tmp_path: Path) -> None:
+    (tmp_path / "void").touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "plan").touch()
-    for name in ("new", "deep/new", "empty"):
-        check_output(tmp_path / name, overwrite=False, folder=True)
-    with pytest.raises(UsageError, match=r"full' has files in it: add --overwrite .*, or name another folder"):
-        check_output(tmp_path / "full", overwrite=False, folder=True)
-    check_output(tmp_path / "full", overwrite=True, folder=True)
-    assert sorted(place.name for place in tmp_path.rglob("*")) == ["empty", "full", "plan"]
+    (tmp_path / "full" / "plan").write_bytes(b"older")
+    before = sorted(tmp_path.rglob("*"))
+    for name, folder in (("void", False), ("deep/new", False), ("empty", True), ("new", True), ("deep/new", True)):
+        check_output(tmp_path / name, overwrite=False, folder=folder)
+    for name, folder, message in (
+        ("full", True, r"full' has files in it: add --overwrite .*, or name another folder"),
+        ("full/plan", False, r"'.*plan' exists: add --overwrite to replace it, or name another file"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            check_output(tmp_path / name, overwrite=False, folder=folder)
+        check_output(tmp_path / name, overwrite=True, folder=folder)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "full" / "plan").read_bytes() == b"older"
 
 
 def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

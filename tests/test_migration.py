@@ -9,7 +9,7 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.sequence_encoder import Sequences
 from recbole_lisa.migration import take_over
 from recbole_lisa.quick_start import run
-from recbole_lisa.saved import load_data_and_model
+from recbole_lisa.saved import bundle_of_checkpoint, load_data_and_model
 from recbole_lisa.serving import Recommender
 from tests.helpers import assert_close
 from tests.model.build import build_model
@@ -26,8 +26,7 @@ def train(folder: Path, model: str = "Transformer", **settings: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    return train(folder, quantize_items=True, n_codebooks=2, n_codewords=8)
+    return train(tmp_path_factory.mktemp("run"), quantize_items=True, n_codebooks=2, n_codewords=8)
 
 
 def pair(n_codebooks: int = 2, **settings: Any) -> tuple[Any, Any]:
@@ -49,11 +48,10 @@ def test_items_are_the_transformer_s(projection: str) -> None:
     assert torch.equal(theirs.stream, ours.stream)
     assert torch.equal(theirs.target, ours.target)
     assert torch.equal(theirs.quantized.codes, ours.quantized.codes)
-    assert [name for name, p in lisa.named_parameters() if not p.requires_grad] == [
-        "item_embedding.weight",
-        "encoder.attentions.0.codebook.codewords",
-        "encoder.attentions.0.codebook.bilinear",
-    ]
+    frozen = ["item_embedding.weight", *(f"encoder.attentions.0.codebook.{name}" for name in ("codewords", "bilinear"))]
+    assert [name for name, p in lisa.named_parameters() if not p.requires_grad] == frozen
+    with pytest.raises(UsageError, match="the Transformer does not fit this LISABase: .* size mismatch"):
+        take_over(build_model("LISABase", n_codewords=9), transformer.state_dict())
 
 
 @pytest.mark.parametrize("decay", [0, 0.3])
@@ -69,20 +67,12 @@ def test_where_every_codebook_attends_alike_nothing_changes(decay: float) -> Non
     assert_close(lisa.encoder.encode(Sequences(items, valid), lisa.item_view()).hidden, theirs)
 
 
-def test_frozen_items_stay_and_the_rest_learns(transformer: Path, tmp_path: Path) -> None:
-    before = load_data_and_model(transformer)[1]
-    out = tmp_path / "migrated.pth"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        arguments = [
-            f"--checkpoint={transformer}",
-            f"--output={out}",
-            "--epochs=2",
-            f"--checkpoint_dir={tmp_path / 'saved'}",
-        ]
-        assert main(["migrate", *arguments]) == 0
-    (trained,) = (file for file in (tmp_path / "saved").glob("LISABase-*.pth") if "last" not in file.name)
-    start, end = load_data_and_model(out)[1], load_data_and_model(trained)[1]
+@pytest.mark.usefixtures("isolated_run_dir")
+def test_frozen_items_stay_and_the_rest_learns(transformer: Path) -> None:
+    arguments = [f"--checkpoint={transformer}", "--output=m.pth", "--epochs=2", "--checkpoint_dir=saved"]
+    assert main(["migrate", *arguments]) == 0
+    (trained,) = (file for file in Path("saved").glob("LISABase-*.pth") if "last" not in file.name)
+    before, start, end = (load_data_and_model(path)[1] for path in (transformer, "m.pth", trained))
     for model in (start, end):
         assert torch.equal(model.item_embedding.weight, before.item_embedding.weight)
         assert torch.equal(model.codebook.codewords, before.codebook.codewords)
@@ -95,58 +85,35 @@ def test_without_epochs_the_metrics_are_printed_and_nothing_is_trained(
     transformer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "migrated.pth"
-    arguments = [
-        f"--checkpoint={transformer}",
-        f"--output={out}",
-        "--histogram_decay=0",
-        f"--checkpoint_dir={tmp_path}",
-    ]
-    assert main(["migrate", *arguments]) == 0
+    arguments = ["migrate", f"--checkpoint={transformer}", f"--output={out}", f"--checkpoint_dir={tmp_path}"]
+    assert main([*arguments, "--histogram_decay=0"]) == 0
     assert "LISABase without further training: hit@5 0." in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [out]
-    assert main(["migrate", *arguments, "--overwrite"]) == 0
+    assert main([*arguments, "--histogram_decay=0", "--overwrite"]) == 0
     config, model, *_ = load_data_and_model(out)
     assert (config["model"], config["histogram_decay"], config["n_codewords"]) == ("LISABase", 0, 8)
     assert model.encoder.attentions[0].decay == 0
 
 
-@pytest.mark.parametrize(
-    ("model", "settings", "message"),
-    [
-        ("Transformer", {}, "is a Transformer whose items are not quantised; train one to migrate from with"),
-        ("LISABase", {"n_codebooks": 2, "n_codewords": 8}, "is a LISABase whose items are not quantised"),
-        ("Transformer", {"quantize_items": True, "n_layers": 2}, "has n_layers 2"),
-    ],
-    ids=str,
-)
-def test_checkpoints_without_codebooks_to_migrate_are_named(
-    model: str, settings: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_checkpoints_without_codebooks_to_migrate_and_mistakes_on_the_command_line_are_named(
+    transformer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint = train(tmp_path, model, **settings)
-    assert main(["migrate", f"--checkpoint={checkpoint}", f"--output={tmp_path / 'x.pth'}"]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_other_sizes_are_named() -> None:
-    transformer = build_model("Transformer", quantize_items=True)
-    with pytest.raises(UsageError, match="the Transformer does not fit this LISABase: .* size mismatch"):
-        take_over(build_model("LISABase", n_codewords=9), transformer.state_dict())
-
-
-def test_mistakes_on_the_command_line_are_named(transformer: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, message in (
-        (["--output=x.zip"], "--output is 'x.zip', it must end in .pth"),
-        ([f"--output={transformer}"], "exists: add --overwrite to replace it"),
-        (["--output=x.pth", "--epoch=3"], "unknown key 'epoch' (config_dict). Did you mean 'epochs'?"),
+    two_layers = {"quantize_items": True, "n_layers": 2}
+    for checkpoint, arguments, message in (
+        (train(tmp_path), [], "is a Transformer whose items are not quantised; train one to migrate from with"),
+        (train(tmp_path, "LISABase", n_codebooks=2, n_codewords=8), [], "a LISABase whose items are not quantised"),
+        (train(tmp_path, **two_layers), [], "has n_layers 2"),
+        (transformer, ["--output=x.zip"], "--output is 'x.zip', it must end in .pth"),
+        (transformer, [f"--output={transformer}"], "exists: add --overwrite to replace it"),
+        (transformer, ["--epoch=3"], "unknown key 'epoch' (config_dict). Did you mean 'epochs'?"),
     ):
-        assert main(["migrate", f"--checkpoint={transformer}", *arguments]) == 2
+        output = [] if any("--output" in argument for argument in arguments) else [f"--output={tmp_path / 'x.pth'}"]
+        assert main(["migrate", f"--checkpoint={checkpoint}", *output, *arguments]) == 2
         assert message in capsys.readouterr().err
     assert load_data_and_model(transformer)[0]["model"] == "Transformer"
 
 
 def test_a_quantised_transformer_is_exported_as_codes(transformer: Path) -> None:
-    from recbole_lisa.saved import bundle_of_checkpoint
-
     bundle, _ = bundle_of_checkpoint(transformer)
     assert bundle.code_tables() == [(2, 8)]
     assert len(Recommender(bundle).recommend([["i1", "i2"]], 3)[0].items) == 3

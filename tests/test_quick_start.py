@@ -5,12 +5,12 @@ import logging
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from recbole.model.sequential_recommender import BERT4Rec, SASRec
 
 import recbole_lisa
 from recbole_lisa.errors import TrainingDivergedError, UsageError
@@ -78,39 +78,29 @@ def test_resume_auto_continues_and_equals_the_uninterrupted_run() -> None:
     assert same_bits(str(last_file(rest["checkpoint"])), str(last_file(whole["checkpoint"])))
 
 
-def test_command_line_overrides_and_config_files_count(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("epochs: 3\nseed: 5\n")
-    settings = {key: value for key, value in tiny_settings(tmp_path).items() if key != "epochs"}
-    result = run(TinyModel, "tiny", config_files=["a.yaml"], config_dict=settings, command_line={"seed": "6"})
-    assert (result["epochs_run"], result["seed"]) == (3, 6)
-
-
-@pytest.mark.parametrize(
-    ("split", "shown"),
-    [({"LS": "valid_only"}, "ndcg@10    {ndcg:.4f}         -"), ({"RS": [1, 0, 0]}, "-              -         -")],
-)
-def test_a_run_without_test_targets_reports_what_it_has(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], split: dict[str, Any], shown: str
-) -> None:
-    settings = tiny_settings(tmp_path, eval_args={"split": split}, epochs=1, result_file="r.json", test_step=1)
+def test_a_run_without_targets_reports_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = tiny_settings(tmp_path, eval_args={"split": {"LS": "valid_only"}}, epochs=1, test_step=1)
     result = run(TinyModel, "tiny", config_dict=settings)
     assert (result["test"], result["curve"], result["epochs_run"]) == (None, [], 1)
-    assert json.loads(Path("r.json").read_text()) == result
-    assert shown.format(ndcg=(result["valid"] or {}).get("ndcg@10")) in capsys.readouterr().out
+    assert f"ndcg@10    {result['valid']['ndcg@10']:.4f}         -" in capsys.readouterr().out
 
-
-def test_a_single_user_with_two_items_trains_where_no_evaluation_is_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_interactions(tmp_path, "tiny", [("u", "a", 1), ("u", "b", 2)])
-    settings = tiny_settings(tmp_path, epochs=1, topk=[1], valid_metric="NDCG@1")
+    write_interactions(tmp_path, "one", [("u", "a", 1), ("u", "b", 2)])
+    (tmp_path / "a.yaml").write_text("epochs: 3\nseed: 5\nresult_file: r.json\n")
+    settings = {
+        key: value for key, value in tiny_settings(tmp_path, checkpoint_dir="one_saved").items() if key != "epochs"
+    }
+    given: dict[str, Any] = {
+        "config_files": ["a.yaml"],
+        "command_line": {"seed": "6", "topk": "[1]", "valid_metric": "NDCG@1"},
+    }
     with pytest.raises(
         UsageError, match=r"no history is long enough for a test item: the longest of 1 has 2 .* takes 3"
     ):
-        run(TinyModel, "tiny", config_dict=settings)
-    assert not Path("saved").exists()
-    result = run(TinyModel, "tiny", config_dict={**settings, "eval_args": {"split": {"RS": [1, 0, 0]}}})
-    assert (result["valid"], result["test"], result["epochs_run"]) == (None, None, 1)
+        run(TinyModel, "one", config_dict=settings, **given)
+    assert not Path("one_saved").exists()
+    result = run(TinyModel, "one", config_dict={**settings, "eval_args": {"split": {"RS": [1, 0, 0]}}}, **given)
+    assert [result[key] for key in ("valid", "test", "epochs_run", "seed")] == [None, None, 3, 6]
+    assert json.loads(Path("r.json").read_text()) == result
     assert Path(result["checkpoint"]).is_file()
     assert "-              -         -" in capsys.readouterr().out
 
@@ -146,6 +136,7 @@ def test_diverged_training_stops_with_the_place() -> None:
         ({"result_file": "."}, "'.' is a folder: name a file in it"),
         ({"result_file": ""}, "the path of the output is empty"),
         ({"result_file": "old.json"}, "'old.json' exists: add --overwrite to replace it, or name another file"),
+        ({"codebook_plot": "x.pdf"}, r"codebook_plot is 'x\.pdf', it must end in \.png"),
         ({"codebook_plot": "old.png"}, "'old.png' exists: add --overwrite to replace it, or name another file"),
         ({"result_file": "/dev/null/r.json"}, r"'/dev/null/r\.json' cannot be written"),
         ({"checkpoint_dir": ""}, "the path of the output is empty: name a folder"),
@@ -191,27 +182,13 @@ def test_an_observer_sees_the_metrics_and_the_checkpoints_of_every_validation(tm
     assert result["valid"] == max((metrics for _, metrics, _ in seen), key=lambda metrics: metrics["ndcg@10"])
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("SASRec", {}, None),
-        (
-            "SASRec",
-            {"loss_type": "BPR", "train_neg_sample_args": {"distribution": "uniform"}},
-            "needs one negative a row",
-        ),
-        ("BERT4Rec", {}, r"needs masked items \(mask_itemseq\)"),
-    ],
-)
-def test_a_class_of_recbole_trains_on_last_positions_or_is_refused(
-    tmp_path: Path, name: str, settings: dict[str, Any], message: str | None
-) -> None:
-    model = getattr(import_module(f"recbole.model.sequential_recommender.{name.lower()}"), name)
-    settings = tiny_settings(tmp_path, epochs=1, hidden_size=8, inner_size=8, **settings)
-    if message is None:
-        result = run(model, "tiny", config_dict=settings)
-        assert result["config"]["supervision"] == "last_position"
-        assert "supervision is last_position: SASRec of RecBole trains on one target" in Path(result["log"]).read_text()
-    else:
-        with pytest.raises(UsageError, match=f"{name} {message}"):
-            run(model, "tiny", config_dict=settings)
+def test_a_class_of_recbole_trains_on_last_positions_or_is_refused(tmp_path: Path) -> None:
+    settings = tiny_settings(tmp_path, epochs=1, hidden_size=8, inner_size=8)
+    result = run(SASRec, "tiny", config_dict=settings)
+    assert result["config"]["supervision"] == "last_position"
+    assert "supervision is last_position: SASRec of RecBole trains on one target" in Path(result["log"]).read_text()
+    pairs = {"loss_type": "BPR", "train_neg_sample_args": {"distribution": "uniform"}}
+    with pytest.raises(UsageError, match="SASRec needs one negative a row"):
+        run(SASRec, "tiny", config_dict={**settings, **pairs})
+    with pytest.raises(UsageError, match=r"BERT4Rec needs masked items \(mask_itemseq\)"):
+        run(BERT4Rec, "tiny", config_dict=settings)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from recbole.data.interaction import Interaction
 
-from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
 from recbole_lisa.training.codebook_usage import (
     SAMPLED_WINDOWS,
@@ -137,9 +136,3 @@ def test_models_without_codebooks_have_no_lines_and_no_plot(
     draw_codebooks(trainer.history, str(isolated_run_dir / "x.png"))
     assert "the model has no codebooks, nothing is drawn" in caplog.text
     assert not (isolated_run_dir / "x.png").exists()
-
-
-def test_a_plot_that_is_no_png_is_refused(isolated_run_dir: Path) -> None:
-    settings = tiny_settings(isolated_run_dir, **SMALL, codebook_plot="codebooks.pdf")
-    with pytest.raises(UsageError, match=r"codebook_plot is 'codebooks\.pdf', it must end in \.png"):
-        run("LISABase", "tiny", config_dict=settings)

@@ -88,8 +88,5 @@ def test_a_missing_compiler_is_told_in_one_line_before_any_work(
         "install a C++ compiler, such as g++, or set compile to False"
     )
     check_compiler(LISAConfig("LISASoft", "ml-100k", config_dict={"compile": False}))
-
-
-def test_a_model_without_an_encoder_is_not_compiled(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="compile is True, but TinyModel has no encoder to compile: leave compile out"):
-        check_compiler(tiny_config(tmp_path, compile=True))
+        check_compiler(tiny_config(isolated_run_dir, compile=True))

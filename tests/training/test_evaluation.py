@@ -80,26 +80,16 @@ def split(interaction: Interaction, candidates: torch.Tensor | None, column: tor
     )
 
 
-@pytest.fixture
-def paper(tmp_path: Path) -> LISAConfig:
-    return tiny_config(tmp_path, "paper")
-
-
-@pytest.fixture
-def full(tmp_path: Path) -> LISAConfig:
-    return tiny_config(tmp_path, "full_ranking", metrics=["Hit", "NDCG"])
-
-
-def test_full_ranking_gives_the_fractions(full: LISAConfig) -> None:
-    target = torch.tensor([4, 20, 1, 9])
+def test_full_ranking_gives_the_fractions(tmp_path: Path) -> None:
+    full, target = tiny_config(tmp_path, "full_ranking", metrics=["Hit", "NDCG"]), torch.tensor([4, 20, 1, 9])
     interaction = Interaction({"user_id": torch.arange(4), "item_id": target})
     metrics = evaluate(Scores(scores_with_ranks(target, 1)), split(interaction, None, None), full)
     assert metrics == pytest.approx(EXPECTED, abs=5e-5)  # RecBole rounds to four places
     assert all(type(value) is float for value in metrics.values())
 
 
-def test_sampled_ranking_gives_the_fractions(paper: LISAConfig) -> None:
-    column = torch.tensor([0, 19, 7, 3])
+def test_sampled_ranking_gives_the_fractions(tmp_path: Path) -> None:
+    paper, column = tiny_config(tmp_path, "paper"), torch.tensor([0, 19, 7, 3])
     # The ids of the candidates must not matter, only their columns.
     candidates = torch.arange(500, 500 + 4 * N_RANKED).reshape(4, N_RANKED)
     interaction = Interaction({"user_id": torch.arange(4), "item_id": candidates[torch.arange(4), column]})
@@ -110,8 +100,9 @@ def test_sampled_ranking_gives_the_fractions(paper: LISAConfig) -> None:
 
 
 def test_sampled_metrics_equal_those_over_the_whole_catalogue_with_the_others_at_minus_infinity(
-    paper: LISAConfig,
+    tmp_path: Path,
 ) -> None:
+    paper = tiny_config(tmp_path, "paper")
     n_users, n_items = 50, 90
     candidates = torch.stack([torch.randperm(n_items - 1)[:N_RANKED] + 1 for _ in range(n_users)])
     column = torch.randint(N_RANKED, (n_users,))
@@ -142,31 +133,23 @@ def test_constant_scores_hit_as_often_as_chance(model: type[Any], protocol: str,
         assert abs(metrics[f"hit@{k}"] - chance) < 3.5 * math.sqrt(chance / 943)
 
 
-def test_a_model_that_knows_the_answer_scores_one(tmp_path: Path) -> None:
-    class Oracle(TinyModel):
-        def full_sort_predict(self, interaction: Any) -> torch.Tensor:
-            return torch.nn.functional.one_hot(interaction["item_id"], self.n_items).float()
-
-    for protocol in ("paper", "full_ranking"):
-        config = tiny_config(tmp_path, protocol)
-        train, _, test = tiny_loaders(config)
-        metrics = evaluate(Oracle(config, train.dataset), test, config)
-        assert set(metrics.values()) == {1.0}
-
-
-def test_every_history_is_encoded_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("protocol", "mode"), [("paper", "uni9"), ("full_ranking", "full")])
+def test_every_history_is_encoded_once_and_a_model_that_knows_the_answer_scores_one(
+    tmp_path: Path, protocol: str, mode: str
+) -> None:
     seen: list[int] = []
 
-    class Counting(TinyModel):
+    class Oracle(TinyModel):
         def full_sort_predict(self, interaction: Any) -> torch.Tensor:
             seen.extend(interaction["user_id"].tolist())
-            return super().full_sort_predict(interaction)
+            return torch.nn.functional.one_hot(interaction["item_id"], self.n_items).float()
 
-    config = tiny_config(tmp_path, "paper")
+    config = tiny_config(tmp_path, protocol, eval_args={"mode": mode})
     train, _, test = tiny_loaders(config)
-    evaluate(Counting(config, train.dataset), test, config)
-    assert sorted(seen) == sorted(set(seen))
-    assert len(seen) == 24
+    assert set(evaluate(Oracle(config, train.dataset), test, config).values()) == {1.0}
+    assert sorted(seen) == list(range(1, 25))
+    if mode == "uni9":  # topk 10 is as long as the ranking
+        assert evaluate(TinyModel(config, train.dataset), test, config)["hit@10"] == 1.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -192,11 +175,6 @@ def test_topk_longer_than_the_ranking_is_refused(tmp_path: Path, mode: str, long
     with pytest.raises(UsageError, match=message):
         check_loader(tiny_loaders(config)[2], config)
 
-
-def test_topk_as_long_as_the_ranking_hits_always(tmp_path: Path) -> None:
-    config = tiny_config(tmp_path, eval_args={"mode": "uni9"}, topk=[10])
-    train, _, test = tiny_loaders(config)
-    assert evaluate(TinyModel(config, train.dataset), test, config)["hit@10"] == 1.0
 
 
 CATALOGUE_METRICS = ["ItemCoverage", "AveragePopularity", "GiniIndex", "ShannonEntropy", "TailPercentage"]

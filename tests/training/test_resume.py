@@ -146,9 +146,7 @@ def test_a_missing_best_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [("\ti1\t", "\tj1\t"), ("u3\t", "v3\t"), ("\t11\n", "\t12\n"), ("", "")])
-def test_the_fingerprint_sees_items_users_times_and_order_and_not_the_split(
-    tmp_path: Path, old: str, new: str
-) -> None:
+def test_the_fingerprint_sees_items_users_times_and_order_and_not_the_split(tmp_path: Path, old: str, new: str) -> None:
     def fingerprints(protocol: str) -> set[str]:
         loaders = tiny_loaders(tiny_config(tmp_path, protocol))
         return {loader.dataset.data_fingerprint for loader in loaders if loader is not None}

@@ -40,37 +40,26 @@ def test_training_lowers_the_loss_and_learns_the_next_item(tmp_path: Path) -> No
     assert trainer.evaluate(test)["hit@10"] > 0.6  # chance is 1 / 3, the data follows its rule 7 times in 10
 
 
-@pytest.mark.parametrize("learner", ["adam", "adamw"])
-def test_adam_uses_the_betas_of_the_configuration(tmp_path: Path, learner: str) -> None:
-    trainer, _ = tiny_trainer(tiny_config(tmp_path, learner=learner, adam_betas=[0.8, 0.95]))
-    assert [group["betas"] for group in trainer.optimizer.param_groups] == [(0.8, 0.95)]
-
-
-def test_an_epoch_takes_its_batches_by_its_number(tmp_path: Path) -> None:
-    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, epochs=3))
+def test_an_epoch_takes_its_batches_by_its_number_and_records_the_mean_loss_of_each_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, (train, valid, test) = tiny_trainer(tiny_config(tmp_path, epochs=2))
     epochs: list[int] = []
     original = train.set_epoch
     train.set_epoch = lambda epoch: (epochs.append(epoch), original(epoch))
-    trainer.fit(train)
-    assert epochs == [0, 1, 2]
-
-
-def test_the_parts_of_the_loss_are_recorded_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, epochs=1))
+    values = iter(range(1, 2 * len(train) + 1))
+    trainer.model.calculate_loss = lambda batch: (
+        trainer.model.embedding.weight.sum() * 0 + next(values),
+        torch.zeros(()),
+    )
     with caplog.at_level(logging.INFO):
-        trainer.fit(train)
-    (epoch,) = trainer.history
-    assert len(epoch["parts"]) == 2
-    assert epoch["loss"] == sum(epoch["parts"]) == trainer.train_loss_dict[0]
-    assert f"{epoch['parts'][0]:.4f}" in caplog.text
-    assert f"{epoch['parts'][1]:.4f}" in caplog.text
-
-
-def test_the_loss_of_an_epoch_is_the_mean_over_its_batches(tmp_path: Path) -> None:
-    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, epochs=1))
-    values = iter(range(1, len(train) + 1))
-    trainer.model.calculate_loss = lambda batch: trainer.model.embedding.weight.sum() * 0 + next(values)
-    assert trainer._train_epoch(train, 0) == (len(train) + 1) / 2
+        trainer.fit(train, valid, saved=False)
+    assert epochs == [0, 1]
+    assert [epoch["parts"] for epoch in trainer.history] == [[3.5, 0.0], [9.5, 0.0]]  # of 1 to 6, and of 7 to 12
+    assert [epoch["loss"] for epoch in trainer.history] == list(trainer.train_loss_dict.values()) == [3.5, 9.5]
+    assert "3.5000" in caplog.text and "9.5000" in caplog.text
+    assert trainer.evaluate(test, load_best_model=False).keys() == trainer.best_valid_result.keys()
+    assert list((tmp_path / "saved").iterdir()) == [], "a run that saves nothing leaves no file"
 
 
 def test_the_best_epoch_is_kept_and_tested(tmp_path: Path) -> None:
@@ -95,14 +84,6 @@ def test_training_stops_after_stopping_step_evaluations_without_progress(tmp_pat
     done = scripted(trainer, [0.1, 0.5, 0.4, 0.4, 0.4, 0.9, 0.9, 0.9, 0.9])
     assert trainer.fit(train, valid) == (0.5, {"ndcg@10": 0.5})
     assert done == [1, 2, 3, 4, 5]  # as in RecBole, the third evaluation below the best one is one too many
-
-
-def test_validation_follows_eval_step_and_calls_back(tmp_path: Path) -> None:
-    trainer, (train, valid, _) = tiny_trainer(tiny_config(tmp_path, epochs=5, eval_step=2))
-    calls: list[tuple[int, float]] = []
-    scripted(trainer, [0, 0.25, 0, 0.5, 0])
-    trainer.fit(train, valid, callback_fn=lambda epoch, score: calls.append((epoch, score)))
-    assert calls == [(1, 0.25), (3, 0.5)]
 
 
 def test_without_validation_the_last_epoch_is_tested(tmp_path: Path) -> None:
@@ -145,32 +126,15 @@ def test_a_diverged_loss_names_epoch_batch_and_learning_rate(tmp_path: Path) -> 
     assert last["state_dict"]["embedding.weight"].isfinite().all()
 
 
-def test_checkpoints_of_two_trainers_in_one_second_differ(tmp_path: Path) -> None:
-    config = tiny_config(tmp_path)
-    assert tiny_trainer(config)[0].saved_model_file != tiny_trainer(config)[0].saved_model_file
-
-
-def test_a_run_that_saves_nothing_leaves_no_file(tmp_path: Path) -> None:
-    trainer, (train, valid, test) = tiny_trainer(tiny_config(tmp_path, epochs=2))
-    trainer.fit(train, valid, saved=False)
-    assert trainer.evaluate(test, load_best_model=False).keys() == trainer.best_valid_result.keys()
-    assert list((tmp_path / "saved").iterdir()) == []
-
-
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_or_of_other_data_is_refused(tmp_path: Path) -> None:
     class Other(TinyModel):
         pass
 
-    trainer, (train, _, test) = tiny_trainer(tiny_config(tmp_path, epochs=1))
-    trainer.fit(train)
+    trainer, (train, valid, test) = tiny_trainer(tiny_config(tmp_path, epochs=1))
+    trainer.fit(train, valid)
     other, _ = tiny_trainer(tiny_config(tmp_path, model=Other))
     with pytest.raises(UsageError, match="is of the model 'TinyModel', not 'Other'"):
         other.evaluate(test, model_file=trainer.saved_model_file)
-
-
-def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
-    trainer, (train, valid, test) = tiny_trainer(tiny_config(tmp_path, epochs=1))
-    trainer.fit(train, valid)
     move_first_line_to_the_end(tmp_path)
     other, (other_train, _, other_test) = tiny_trainer(tiny_config(tmp_path, epochs=1))
     with pytest.raises(UsageError, match=r"cannot test '.*' on 'tiny': it was trained on other interactions, or on"):
@@ -192,8 +156,10 @@ def test_recboles_own_data_set_and_loaders_give_the_same_metrics(tmp_path: Path)
     assert trainer.evaluate(recbole_valid) == trainer.evaluate(valid) == trainer.best_valid_result
 
 
-def test_several_processes_are_refused(tmp_path: Path) -> None:
-    config = tiny_config(tmp_path)
+def test_adam_uses_the_betas_of_the_configuration_and_several_processes_of_recbole_are_refused(tmp_path: Path) -> None:
+    for learner in ("adam", "adamw"):
+        config = tiny_config(tmp_path, learner=learner, adam_betas=[0.8, 0.95])
+        assert [group["betas"] for group in tiny_trainer(config)[0].optimizer.param_groups] == [(0.8, 0.95)]
     config["single_spec"], config["nproc"] = False, 2
     with pytest.raises(UsageError, match="nproc=2: RecBole's processes are not supported"):
         tiny_trainer(config)
