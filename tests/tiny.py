@@ -85,9 +85,7 @@ def write_tiny_dataset(folder: Path) -> None:
     write_interactions(folder, "tiny", rows)
 
 
-def tiny_config(
-    folder: Path, protocol: str = "full_ranking", model: type[Any] = TinyModel, **settings: Any
-) -> LISAConfig:
+def tiny_config(folder: Path, protocol: str = "full_ranking", model: Any = TinyModel, **settings: Any) -> LISAConfig:
     """A configuration for `TinyModel` on the data set `tiny` below `folder`; `paper` samples 12 candidates."""
     if protocol == "paper":
         settings.setdefault("eval_args", {"mode": "uni12"})

@@ -37,7 +37,7 @@ def train_and_evaluate(_: Any, folder: str, cases: list[tuple[str, str, dict[str
 
     results = []
     for model, protocol, settings in cases:
-        config = tiny_config(Path(folder), protocol, model, **settings)  # type: ignore[arg-type]  # a name serves
+        config = tiny_config(Path(folder), protocol, model, **settings)
         train, valid, test = create_loaders(config, create_dataset(config))
         init_seed(config["seed"], config["reproducibility"])
         torch.manual_seed(config["seed"] + rank())  # the first process's parameters are sent to the others
@@ -46,9 +46,8 @@ def train_and_evaluate(_: Any, folder: str, cases: list[tuple[str, str, dict[str
         weights = torch.cat([x.flatten().float() for x in trainer.model.state_dict().values()])
         metrics = trainer.evaluate(test, load_best_model=False)
         parts = [part for epoch in trainer.history for part in epoch["parts"]]
-        results.append(
-            {"parts": parts, "weights": weights.tolist(), "valid": trainer.best_valid_result, "test": metrics}
-        )
+        valid_metrics = trainer.best_valid_result
+        results.append({"parts": parts, "weights": weights.tolist(), "valid": valid_metrics, "test": metrics})
     return gathered(results)
 
 

@@ -19,7 +19,7 @@ from recbole_lisa.training.codebook_usage import (
     log_line,
 )
 from tests.model.build import build_model, random_batch
-from tests.tiny import TinyModel, tiny_config, tiny_settings, tiny_trainer
+from tests.tiny import tiny_config, tiny_settings, tiny_trainer
 
 SMALL = {"epochs": 2, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8, "show_progress": False}
 
@@ -76,20 +76,15 @@ def test_large_catalogues_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(rows) == 10
 
 
-@pytest.mark.parametrize(
-    ("n_codewords", "n_items", "perplexity", "expected"),
-    [
+def test_few_codewords_for_most_items_is_a_collapse() -> None:
+    for n_codewords, n_items, perplexity, expected in (
         (128, 1000, [1.0, 12.8, 12.9, 128.0], [0, 1]),
         (128, 20, [2.0, 2.1], [0]),
         (2, 1000, [1.0, 1.04, 1.2], [0, 1]),
         (1, 1000, [1.0], []),
         (8, 1, [1.0], []),
-    ],
-)
-def test_few_codewords_for_most_items_is_a_collapse(
-    n_codewords: int, n_items: int, perplexity: list[float], expected: list[int]
-) -> None:
-    assert collapsed({"n_codewords": n_codewords, "perplexity": perplexity}, n_items) == expected
+    ):
+        assert collapsed({"n_codewords": n_codewords, "perplexity": perplexity}, n_items) == expected
 
 
 def test_a_run_logs_records_and_draws_and_measuring_changes_nothing(
@@ -130,7 +125,7 @@ def test_a_collapse_is_warned_of_once(isolated_run_dir: Path, caplog: pytest.Log
 def test_models_without_codebooks_have_no_lines_and_no_plot(
     isolated_run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainer, (train, _, _) = tiny_trainer(tiny_config(isolated_run_dir, model=TinyModel, epochs=1))
+    trainer, (train, _, _) = tiny_trainer(tiny_config(isolated_run_dir, epochs=1))
     trainer.fit(train)
     assert "codebooks" not in trainer.history[0]
     draw_codebooks(trainer.history, str(isolated_run_dir / "x.png"))

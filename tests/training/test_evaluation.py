@@ -55,47 +55,30 @@ class Scores(torch.nn.Module):
 class Batches(list[EvalBatch]):
     """A loader whose batches are written down."""
 
-    dataset = SimpleNamespace(item_num=N_RANKED + 1, training=None)
+    dataset = SimpleNamespace(item_num=N_RANKED + 1)
 
     def batches(self, numbers: Iterable[int]) -> Iterator[EvalBatch]:
         return (self[number] for number in numbers)
 
 
-def scores_with_ranks(positive: torch.Tensor, first_column: int) -> torch.Tensor:
-    """Scores (4, first_column + N_RANKED) that put column `positive[row]` on rank `RANKS[row]`."""
-    scores = torch.empty(len(RANKS), first_column + N_RANKED)
-    for row, rank in enumerate(RANKS):
-        others = [column for column in range(first_column, scores.shape[1]) if column != positive[row]]
-        order = [*others[: rank - 1], int(positive[row]), *others[rank - 1 :]]
-        scores[row, order] = torch.arange(N_RANKED, 0, -1, dtype=torch.float)
-        scores[row, :first_column] = 1e6  # the padding item must not be ranked
-    return scores
-
-
-def split(interaction: Interaction, candidates: torch.Tensor | None, column: torch.Tensor | None) -> Batches:
-    """Two batches of three and one histories."""
-    return Batches(
-        EvalBatch(interaction[part], *(None if x is None else x[part] for x in (candidates, column)))
-        for part in (slice(0, 3), slice(3, 4))
-    )
-
-
-def test_full_ranking_gives_the_fractions(tmp_path: Path) -> None:
-    full, target = tiny_config(tmp_path, "full_ranking", metrics=["Hit", "NDCG"]), torch.tensor([4, 20, 1, 9])
-    interaction = Interaction({"user_id": torch.arange(4), "item_id": target})
-    metrics = evaluate(Scores(scores_with_ranks(target, 1)), split(interaction, None, None), full)
-    assert metrics == pytest.approx(EXPECTED, abs=5e-5)  # RecBole rounds to four places
-    assert all(type(value) is float for value in metrics.values())
-
-
-def test_sampled_ranking_gives_the_fractions(tmp_path: Path) -> None:
-    paper, column = tiny_config(tmp_path, "paper"), torch.tensor([0, 19, 7, 3])
+@pytest.mark.parametrize(
+    ("protocol", "first", "columns"), [("full_ranking", 1, [4, 20, 1, 9]), ("paper", 0, [0, 19, 7, 3])]
+)
+def test_ranking_gives_the_fractions(tmp_path: Path, protocol: str, first: int, columns: list[int]) -> None:
+    scores = torch.full((len(RANKS), first + N_RANKED), 1e6)  # the padding item must not be ranked
+    for row, (rank, column) in enumerate(zip(RANKS, columns, strict=True)):
+        others = [other for other in range(first, first + N_RANKED) if other != column]
+        scores[row, [*others[: rank - 1], column, *others[rank - 1 :]]] = torch.arange(N_RANKED, 0, -1.0)
+    target = torch.tensor(columns)
     # The ids of the candidates must not matter, only their columns.
-    candidates = torch.arange(500, 500 + 4 * N_RANKED).reshape(4, N_RANKED)
-    interaction = Interaction({"user_id": torch.arange(4), "item_id": candidates[torch.arange(4), column]})
-    model = Scores(scores_with_ranks(column, 0))
-    metrics = evaluate(model, split(interaction, candidates, column), paper)
-    assert metrics == pytest.approx(EXPECTED, abs=5e-5)
+    sampled = (torch.arange(500, 500 + 4 * N_RANKED).reshape(4, N_RANKED), target) if protocol == "paper" else None
+    ids = sampled[0][torch.arange(4), target] if sampled else target
+    interaction = Interaction({"user_id": torch.arange(4), "item_id": ids})
+    parts = (slice(0, 3), slice(3, 4))
+    rows = [[x[part] for x in sampled] if sampled else [None, None] for part in parts]
+    batches = Batches(EvalBatch(interaction[part], *columns) for part, columns in zip(parts, rows, strict=True))
+    metrics = evaluate(Scores(scores), batches, tiny_config(tmp_path, protocol, metrics=["Hit", "NDCG"]))
+    assert metrics == pytest.approx(EXPECTED, abs=5e-5)  # RecBole rounds to four places
     assert all(type(value) is float for value in metrics.values())
 
 
@@ -163,18 +146,14 @@ def test_scores_that_are_not_finite_stop_the_evaluation(tmp_path: Path, bad: flo
         evaluate(model, test, config)
 
 
-@pytest.mark.parametrize(
-    ("mode", "longest", "message"),
-    [
+def test_topk_longer_than_the_ranking_is_refused(tmp_path: Path) -> None:
+    for mode, longest, message in (
         ("full", 31, "the 31 best of only 30 items; give at most 30"),
         ("uni8", 10, "10 best of only 9 cand.* most 9"),
-    ],
-)
-def test_topk_longer_than_the_ranking_is_refused(tmp_path: Path, mode: str, longest: int, message: str) -> None:
-    config = tiny_config(tmp_path, eval_args={"mode": mode}, topk=[5, longest], valid_metric="NDCG@5")
-    with pytest.raises(UsageError, match=message):
-        check_loader(tiny_loaders(config)[2], config)
-
+    ):
+        config = tiny_config(tmp_path, eval_args={"mode": mode}, topk=[5, longest], valid_metric="NDCG@5")
+        with pytest.raises(UsageError, match=message):
+            check_loader(tiny_loaders(config)[2], config)
 
 
 CATALOGUE_METRICS = ["ItemCoverage", "AveragePopularity", "GiniIndex", "ShannonEntropy", "TailPercentage"]
