@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from recbole.config import Config
 from recbole.data.interaction import Interaction
 
 from recbole_lisa.config.fields import field_names
@@ -17,6 +18,7 @@ from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.data.histories import Index
 from recbole_lisa.data.split import Part, check_held_out
 from recbole_lisa.data.windows import Windows, preceding
+from recbole_lisa.errors import UsageError
 
 _NEGATIVES_STREAM = 3
 
@@ -29,6 +31,14 @@ class AllPositionsDataset(WindowDataset):
     this package, a batch mixes windows of all lengths, sampled evaluation (`uniN`) draws new negatives each time, also
     from the history, and with `sample_num` R > 1 RecBole repeats every row R times, which changes nothing.
     """
+
+    def __init__(self, config: Config) -> None:
+        if config["benchmark_filename"] is not None:
+            raise UsageError(
+                "AllPositionsDataset cuts its rows from one .inter file: leave benchmark_filename out, or call "
+                "recbole_lisa.register() without a data set, which takes rows that bring their histories"
+            )
+        super().__init__(config)
 
     def build(self) -> list[WindowDataset]:
         """Split by `eval_args`; see `WindowDataset.build`, and `check_held_out` for a part without items."""

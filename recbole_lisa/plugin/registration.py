@@ -17,6 +17,7 @@ from recbole_lisa.config.model_defaults import LOSS_WITHOUT_NEGATIVES, model_def
 from recbole_lisa.config.registry import MODELS, model_class
 from recbole_lisa.errors import UsageError
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
+from recbole_lisa.plugin.presplit import cut_histories, number_histories_as_items
 from recbole_lisa.training.checkpoint import load_checkpoint
 
 P = ParamSpec("P")
@@ -24,13 +25,15 @@ R = TypeVar("R")
 
 _undo = ExitStack()
 _read_defaults, _evaluate, _resume = Config._load_internal_config_dict, Trainer.evaluate, Trainer.resume_checkpoint
+_set_alias, _read_presplit = SequentialDataset._init_alias, SequentialDataset._benchmark_presets
 
 
 def register(dataset: type[Any] | None = None) -> None:
     """Make the models known to RecBole by name; a second call replaces the first.
 
     Our defaults stand between RecBole's files and the settings of the user. Where the user sets train_neg_sample_args
-    to None and no loss, as RecBole's examples do, the loss is CE. `Trainer.evaluate`, `Trainer.resume_checkpoint` and
+    to None and no loss, as RecBole's examples do, the loss is CE. Histories of pre-split files (`benchmark_filename`) get
+    the ids of their items and keep their last MAX_ITEM_LIST_LENGTH items. `Trainer.evaluate`, `Trainer.resume_checkpoint` and
     `load_data_and_model` read the files of RecBole's trainer for these models, which torch 2.6 and later refuse to;
     code in such a file is run, so open files that you trust. Import `load_data_and_model` after `register()`, or from
     `recbole_lisa`: a name that was imported earlier keeps RecBole's function.
@@ -52,6 +55,8 @@ def register(dataset: type[Any] | None = None) -> None:
         if dataset is not None:
             _change(recbole.data.dataset, f"{name}Dataset", dataset)
     _change(Config, "_load_internal_config_dict", _read_our_defaults)
+    _change(SequentialDataset, "_init_alias", _set_our_alias)
+    _change(SequentialDataset, "_benchmark_presets", _read_our_presplit)
     _change(Trainer, "evaluate", _evaluate_best)
     _change(Trainer, "resume_checkpoint", _resume_ours)
     load = functools.partial(_load_data_and_model, importlib.import_module("recbole.quick_start").load_data_and_model)
@@ -88,14 +93,32 @@ def _read_our_defaults(self: Config, model: str, model_class: type[Any], dataset
         return
     settings, external = self.internal_config_dict, self.external_config_dict
     settings.update(model_defaults(model_class))
+    user, item, time, suffix = (
+        external.get(key, settings[key]) for key in ("USER_ID_FIELD", "ITEM_ID_FIELD", "TIME_FIELD", "LIST_SUFFIX")
+    )
+    lists = [] if external.get("benchmark_filename") is None else [f"{item}{suffix}"]
     columns = (settings.get("load_col") or {}).get("inter")
     if columns == [settings["USER_ID_FIELD"], settings["ITEM_ID_FIELD"]]:
         # RecBole's default, which lacks the time that it sorts histories by.
-        settings["load_col"] = {"inter": [*columns, settings["TIME_FIELD"]]}
+        settings["load_col"] = {"inter": [user, item, time, *lists]}
     if external.get("train_neg_sample_args", settings) is None:
         settings["loss_type"] = LOSS_WITHOUT_NEGATIVES
     if external.get("loss_type", settings["loss_type"]) == LOSS_WITHOUT_NEGATIVES:
         settings["train_neg_sample_args"] = None
+
+
+def _set_our_alias(self: Any) -> None:
+    """`SequentialDataset._init_alias` that numbers the histories of pre-split files, for our models, as their items."""
+    if self.config["benchmark_filename"] is not None and issubclass(self.config.model_class, AttentiveRecommender):
+        number_histories_as_items(self)
+    _set_alias(self)
+
+
+def _read_our_presplit(self: Any) -> None:
+    """`SequentialDataset._benchmark_presets` that cuts the histories of our models."""
+    if issubclass(self.config.model_class, AttentiveRecommender):
+        cut_histories(self)
+    _read_presplit(self)
 
 
 def _evaluate_best(

@@ -344,5 +344,5 @@ def test_files_that_are_split_already_work_in_recbole() -> None:
     trainer, (train, _, test) = trained(config)
     assert len(train.dataset) == len(test.dataset) == 9
     assert trainer.evaluate(test).keys() == {"hit@5", "ndcg@5"}
-    with pytest.raises(UsageError, match=r"benchmark_filename .*RecBole's own pipeline takes it.*register"):
+    with pytest.raises(UsageError, match=r"leave benchmark_filename out, or call recbole_lisa.register\(\) without"):
         AllPositionsDataset(config)
