@@ -130,7 +130,9 @@ def test_neither_padding_nor_other_rows_change_an_output(attention: Attention, l
 
 @pytest.mark.parametrize("content", [1e6, 1e30, float("inf"), float("nan")])
 def test_padding_may_hold_anything(attention: Attention, content: float) -> None:
+    """A row of padding only has outputs of zero, and gradients of zero."""
     valid, weight = ragged(4, 33), torch.randn(4, 33, D)
+    valid[1] = False
     kept = valid.unsqueeze(-1)
     clean = torch.where(kept, torch.randn(4, 33, D), 0.0)
     results = []
@@ -139,20 +141,11 @@ def test_padding_may_hold_anything(attention: Attention, content: float) -> None
         out, last = module(x, valid), module.last(x, valid)
         ((out * weight).sum() + last.square().sum()).backward()
         assert (out[~valid] == 0).all()
+        assert (last[1] == 0).all()
         state = [buffer.double() for buffer in module.buffers()]
         results.append([out, last, x.grad, *(p.grad for p in module.parameters()), *state])
     for dirty, expected in zip(*results[::-1], strict=True):
         assert_close(dirty, expected)
-
-
-def test_a_row_of_padding_is_zero_and_has_finite_gradients(attention: Attention) -> None:
-    x, valid = torch.randn(2, 6, D, requires_grad=True), torch.zeros(2, 6, dtype=torch.bool)
-    valid[0, :3] = True
-    out = attention(x, valid)
-    assert (out[1] == 0).all()
-    assert (attention.last(x, valid)[1] == 0).all()
-    out.sum().backward()
-    assert torch.isfinite(x.grad).all()
 
 
 @pytest.mark.parametrize("shape", [(3, 0), (0, 7), (0, 0)], ids=["L0", "N0", "N0-L0"])

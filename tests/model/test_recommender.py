@@ -255,12 +255,3 @@ def test_time_decay_reads_the_gaps_in_units_of_the_data_set() -> None:
     without = {k: v for k, v in batch.items() if k != "time_gap_list"}
     with pytest.raises(ValueError, match="needs time_gaps"):
         model.full_sort_predict(without)
-
-
-@pytest.mark.parametrize("name", LISA_MODELS)
-def test_the_second_layer_reads_what_the_first_wrote(name: str) -> None:
-    model, batch = build_model(name, n_layers=2).eval(), Interaction(random_batch(4, 11, 30))
-    with torch.no_grad():
-        before = model.full_sort_predict(batch)
-        model.encoder.attentions[1].codebook.codewords.neg_()
-        assert not torch.allclose(model.full_sort_predict(batch), before)

@@ -1,7 +1,6 @@
 """What the rivals' models add to their attention: losses, warnings, state."""
 
 import logging
-from pathlib import Path
 
 import pytest
 import torch
@@ -44,8 +43,3 @@ def test_a_published_form_warns_that_it_sees_the_future(
         assert "sees the future" not in caplog.text
         build_model(name, causality="published")
     assert caplog.text.count(f"sees the future; {remedy}") == 1
-
-
-def test_the_page_of_the_models_says_that_clustered_has_no_strict_form() -> None:
-    page = " ".join((Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8").split())
-    assert "sees the future. No strict form of the same cost is known" in page

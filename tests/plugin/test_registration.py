@@ -16,7 +16,7 @@ from recbole.data import create_dataset, data_preparation
 from recbole.data.dataset import SequentialDataset
 from recbole.model.sequential_recommender import SASRec
 from recbole.trainer import Trainer
-from recbole.utils import get_model, get_trainer, init_seed
+from recbole.utils import get_model
 
 import recbole_lisa
 from recbole_lisa.config.registry import MODELS, model_class
@@ -27,14 +27,9 @@ from recbole_lisa.quick_start import run
 from recbole_lisa.saved import load_data_and_model
 from tests.helpers import assert_close, write_interactions
 from tests.plugin import recbole_pipeline as pipeline
-from tests.plugin.recbole_pipeline import scores
+from tests.plugin.recbole_pipeline import SMALL, scores, small, trained
 from tests.tiny import write_tiny_dataset
 
-pytestmark = pytest.mark.usefixtures("isolated_run_dir", "no_arguments")
-SMALL = pipeline.SMALL | {
-    "metrics": ["Hit", "NDCG"],
-    "eval_args": {"split": {"LS": "valid_and_test"}, "order": "TO", "group_by": "user", "mode": "full"},
-}
 TIMES = {"load_col": {"inter": ["user_id", "item_id", "timestamp"]}}  # RecBole's default lacks the time
 
 
@@ -42,17 +37,12 @@ class Mine(model_class("Transformer")):  # type: ignore[misc]
     """A model of the user."""
 
 
-@pytest.fixture
-def no_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """RecBole's Config reads the arguments of the process, here those of pytest; the data set is `tiny`."""
-    monkeypatch.setattr(sys, "argv", ["script"])
-    warnings.simplefilter("ignore", FutureWarning)
-    write_tiny_dataset(tmp_path)
-
-
 @pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    """RecBole is as it was after each test, and so is the root logger, which RecBole sets up."""
+def recbole_as_it_was(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undo registrations, and what RecBole does to the root logger; the folder holds the data set `tiny`."""
+    monkeypatch.setattr(sys, "argv", ["script"])  # RecBole's Config reads the arguments of the process
+    warnings.simplefilter("ignore", FutureWarning)
+    write_tiny_dataset(isolated_run_dir)
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -61,41 +51,10 @@ def restored() -> Iterator[None]:
     root.setLevel(level)
 
 
-def small(model: str | type[Any], **settings: Any) -> Config:
-    return Config(model=model, dataset="tiny", config_dict={**SMALL, **settings})
-
-
-def trained(config: Config, dataset: type[Any] | None = None) -> tuple[Trainer, tuple[Any, ...]]:
-    """The steps of RecBole's own quick start."""
-    init_seed(config["seed"], config["reproducibility"])
-    data = dataset(config) if dataset else create_dataset(config)
-    train, valid, test = data_preparation(config, data)
-    network = get_model(config["model"]) if isinstance(config.model, str) and not dataset else config.model_class
-    trainer = get_trainer(config["MODEL_TYPE"], config["model"])(config, network(config, train.dataset))
-    trainer.fit(train, valid)
-    return trainer, (train, valid, test)
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_by_name_and_by_class_and_back_from_its_file(name: str) -> None:
     recbole_lisa.register()
-    from recbole.quick_start import load_data_and_model as recbole_load
-
-    assert get_model(name) is model_class(name)
-    by_name, (_, _, test) = trained(small(name))
-    by_class, _ = trained(small(model_class(name)))
-    assert type(by_name) is Trainer
-    assert by_name.config["hidden_size"] == 16
-    assert by_name.best_valid_score == by_class.best_valid_score
-    metrics = by_name.evaluate(test)
-    assert by_name.train_loss_dict[1] < by_name.train_loss_dict[0]
-
-    expected = scores(by_name.model, test)
-    _, model, _, _, _, recbole_test = recbole_load(by_name.saved_model_file)
-    assert_close(scores(model, recbole_test), expected)
-    _, model, _, _, _, our_test = load_data_and_model(by_name.saved_model_file, trusted=True)
-    assert_close(scores(model, our_test), expected)
-    assert by_name.evaluate(our_test) == metrics
+    pipeline.check_steps(name)
 
 
 def test_a_class_needs_no_registration_for_its_settings() -> None:
@@ -202,18 +161,9 @@ def test_what_is_no_data_set_class_is_not_registered(dataset: Any) -> None:
 def test_all_positions_need_the_items_that_the_split_names(tmp_path: Path) -> None:
     write_interactions(tmp_path, "short", [(f"u{n}", f"i{n + k}", k) for n in range(5) for k in range(3)])
     recbole_lisa.register(AllPositionsDataset)
-    config = Config(model="Transformer", dataset="short", config_dict=SMALL)
+    config = small("Transformer", "short")
     with pytest.raises(UsageError, match="no history is long enough for a validation item: the longest of 5 has 3"):
         data_preparation(config, create_dataset(config))
-
-
-def test_a_run_of_recbole_resumes() -> None:
-    recbole_lisa.register()
-    trainer, (train, valid, _) = trained(small("LISASoft", epochs=1))
-    longer = Trainer(small("LISASoft", epochs=3), trainer.model)
-    longer.resume_checkpoint(trainer.saved_model_file)
-    longer.fit(train, valid)
-    assert sorted(longer.train_loss_dict) == [1, 2]
 
 
 def test_our_checkpoint_is_loaded_by_both() -> None:
@@ -232,9 +182,13 @@ def test_our_checkpoint_is_loaded_by_both() -> None:
     assert config["eval_batch_size"] == 7
 
 
-def test_a_file_of_recbole_is_read_only_when_trusted_and_other_files_are_refused(tmp_path: Path) -> None:
+def test_a_file_of_recbole_resumes_and_is_read_only_when_trusted(tmp_path: Path) -> None:
     recbole_lisa.register()
-    trainer, _ = trained(small("LISASoft", epochs=1))
+    trainer, (train, valid, _) = trained(small("LISASoft", epochs=1))
+    longer = Trainer(small("LISASoft", epochs=3), trainer.model)
+    longer.resume_checkpoint(trainer.saved_model_file)
+    longer.fit(train, valid)
+    assert sorted(longer.train_loss_dict) == [1, 2]
     with pytest.raises(UsageError, match=r"can run code .*trusted=True"):
         load_data_and_model(trainer.saved_model_file)
     with pytest.raises(UsageError, match="there is no checkpoint 'gone.pth'"):
@@ -338,10 +292,16 @@ def tokens_of(loader: Any) -> list[tuple[str, list[str], str]]:
 
 
 def test_files_that_are_split_already_work_in_recbole() -> None:
-    pipeline.write_presplit()
+    """Each row brings its own history."""
+    Path("presplit").mkdir()
+    for part, target in {"train": 4, "valid": 5, "test": 6}.items():
+        rows = [f"u{user}\t{' '.join(f'i{user + k}' for k in range(1, target))}\ti{user + target}" for user in range(9)]
+        head = "user_id:token\titem_id_list:token_seq\titem_id:token"
+        Path("presplit", f"presplit.{part}.inter").write_text("\n".join([head, *rows, ""]), encoding="utf-8")
     recbole_lisa.register()
-    config = Config("LISASoft", "presplit", config_dict={**SMALL, **pipeline.PRESPLIT})
-    trainer, (train, _, test) = trained(config)
+    columns = {"inter": ["user_id", "item_id_list", "item_id"]}
+    files = {"benchmark_filename": ["train", "valid", "test"], "alias_of_item_id": ["item_id_list"]}
+    trainer, (train, _, test) = trained(config := small("LISASoft", "presplit", load_col=columns, **files))
     assert len(train.dataset) == len(test.dataset) == 9
     assert trainer.evaluate(test).keys() == {"hit@5", "ndcg@5"}
     with pytest.raises(UsageError, match=r"leave benchmark_filename out, or call recbole_lisa.register\(\) without"):

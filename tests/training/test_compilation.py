@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 import torch
 
+from recbole_lisa import quick_start
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.errors import UsageError
 from recbole_lisa.training import compilation
 from recbole_lisa.training.compilation import check_compiler, compile_encoder
 from tests.helpers import assert_close
 from tests.model.build import MODEL_NAMES, build_model, loss_value, random_batch
-from tests.tiny import tiny_config
+from tests.tiny import tiny_config, tiny_settings
 
 
 def loss_and_gradients(name: str, batches: list[Any], *, compiled: bool) -> list[torch.Tensor]:
@@ -90,3 +91,13 @@ def test_a_missing_compiler_is_told_in_one_line_before_any_work(
     check_compiler(LISAConfig("LISASoft", "ml-100k", config_dict={"compile": False}))
     with pytest.raises(UsageError, match="compile is True, but TinyModel has no encoder to compile: leave compile out"):
         check_compiler(tiny_config(isolated_run_dir, compile=True))
+
+
+def test_the_setting_compiles_the_encoder_of_a_run(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **_: compiled.append(type(module).__name__))
+    monkeypatch.setattr(quick_start, "check_compiler", lambda _: None)
+    for setting, modules in ((False, []), (True, ["FullAttention", "EncoderBlock"])):
+        settings = tiny_settings(isolated_run_dir, compile=setting, epochs=1, hidden_size=8, inner_size=8)
+        quick_start.run("Transformer", "tiny", config_dict=settings)
+        assert compiled == modules
