@@ -55,7 +55,7 @@ class Scores(torch.nn.Module):
 class Batches(list[EvalBatch]):
     """A loader whose batches are written down."""
 
-    dataset = SimpleNamespace(item_num=N_RANKED + 1)
+    dataset = SimpleNamespace(item_num=N_RANKED + 1, training=None)
 
     def batches(self, numbers: Iterable[int]) -> Iterator[EvalBatch]:
         return (self[number] for number in numbers)
