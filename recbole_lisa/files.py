@@ -56,7 +56,7 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         reason = _file_error(error)
         if reason is None or reason.filename not in (None, str(temporary)):
             raise
-        raise OSError(reason.errno, reason.strerror, str(target)) from error
+        raise OSError(reason.errno or errno.EIO, reason.strerror or str(reason), str(target)) from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -40,6 +40,8 @@ def test_a_failed_write_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="other") as caught, atomic_writer(tmp_path / "file"):
         raise FileNotFoundError(2, "No such file", "other")
     assert caught.value.filename == "other"
+    with pytest.raises(OSError, match="the stream is closed: '.*file'"), atomic_writer(tmp_path / "file"):
+        raise OSError("the stream is closed")  # without a number
 
 
 def test_unique_run_name_differs_within_one_second_and_is_one_folder_name_that_recbole_does_not_cut() -> None:
