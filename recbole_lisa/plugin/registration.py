@@ -32,11 +32,12 @@ def register(dataset: type[Any] | None = None) -> None:
     """Make the models known to RecBole by name; a second call replaces the first.
 
     Our defaults stand between RecBole's files and the settings of the user. Where the user sets train_neg_sample_args
-    to None and no loss, as RecBole's examples do, the loss is CE. Histories of pre-split files (`benchmark_filename`) get
-    the ids of their items and keep their last MAX_ITEM_LIST_LENGTH items. `Trainer.evaluate`, `Trainer.resume_checkpoint` and
-    `load_data_and_model` read the files of RecBole's trainer for these models, which torch 2.6 and later refuse to;
-    code in such a file is run, so open files that you trust. Import `load_data_and_model` after `register()`, or from
-    `recbole_lisa`: a name that was imported earlier keeps RecBole's function.
+    to None and no loss, as RecBole's examples do, the loss is CE. Histories of pre-split files (`benchmark_filename`)
+    get the ids of their items and keep their last MAX_ITEM_LIST_LENGTH items. `Trainer.evaluate`,
+    `Trainer.resume_checkpoint` and `load_data_and_model` read the files of RecBole's trainer for these models, which
+    torch 2.6 and later refuse to; code in such a file is run, so open files that you trust. Import
+    `load_data_and_model` after `register()`, or from `recbole_lisa`: a name that was imported earlier keeps RecBole's
+    function.
 
     Args:
         dataset: The class that `create_dataset` uses; by default RecBole's, which trains on prefixes.
