@@ -6,7 +6,8 @@ import torch
 
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.saved import bundle_of
-from recbole_lisa.serving import Bundle, Recommender
+from recbole_lisa.serving import Bundle, Recommendation, Recommender
+from tests.helpers import assert_close
 from tests.model.build import build_model
 
 N_ITEMS = 30
@@ -33,6 +34,16 @@ def scores_of_model(model: AttentiveRecommender, histories: list[list[int]]) -> 
     batch = {"item_id_list": items, "item_length": torch.tensor([len(history) for history in window])}
     with torch.no_grad():
         return model.full_sort_predict(batch)
+
+
+def scores_of(answer: Recommendation) -> torch.Tensor:
+    return torch.tensor(answer.scores, dtype=torch.float64)
+
+
+def assert_equal(answer: Recommendation, expected: Recommendation) -> None:
+    """The same items in the same order, with close scores."""
+    assert answer.items == expected.items
+    assert_close(scores_of(answer), scores_of(expected))
 
 
 def raw(items: list[int]) -> list[str]:

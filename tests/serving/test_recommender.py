@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from recbole_lisa.errors import UsageError
-from recbole_lisa.saved import check_scores
+from recbole_lisa.saved import bundle_of, check_scores
 from recbole_lisa.serving import Recommendation, Recommender, SessionBatch
 from recbole_lisa.serving import ranking as ranking_module
 from tests.helpers import assert_close
-from tests.model.build import MODEL_NAMES
-from tests.serving.build import IDS, N_ITEMS, raw, scores_of_model, small_bundle, small_recommender
+from tests.model.build import MODEL_NAMES, build_model
+from tests.serving.build import IDS, N_ITEMS, raw, scores_of, scores_of_model, small_bundle, small_recommender
 
 HISTORIES = [[3, 1, 4], [1], list(range(1, 30)) * 2, [9, 9, 9]]
 
@@ -26,14 +26,13 @@ def expected_answers(model: Any, histories: list[list[int]], k: int, allowed: li
     return answers
 
 
-def assert_same(found: list[Recommendation], expected: list[Recommendation]) -> None:
+def assert_same(answers: list[Recommendation], expected: list[Recommendation]) -> None:
     """The same scores, and the same items wherever scores are apart."""
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert_close(torch.tensor(one.scores, dtype=torch.float64), torch.tensor(other.scores, dtype=torch.float64))
-        for i, (item, wanted) in enumerate(zip(one.items, other.items, strict=True)):
+    for one, other in zip(answers, expected, strict=True):
+        assert_close(scores_of(one), scores_of(other))
+        for i, (item, best) in enumerate(zip(one.items, other.items, strict=True)):
             tied = [other.items[j] for j, s in enumerate(other.scores) if abs(s - other.scores[i]) < 1e-9]
-            assert item == wanted or item in tied or i == len(one.items) - 1
+            assert item == best or item in tied or i == len(one.items) - 1
 
 
 @pytest.mark.parametrize("n_layers", [1, 2])
@@ -44,33 +43,28 @@ def test_recommendations_are_the_model_s_own(name: str, n_layers: int) -> None:
     except ValueError as error:
         pytest.skip(f"{name} cannot run here: {error}")
     unseen = [set(range(1, N_ITEMS)) - set(history) for history in HISTORIES]
-    found = Recommender(bundle).recommend([raw(history) for history in HISTORIES], 7)
-    assert_same(found, expected_answers(model, HISTORIES, 7, unseen))
-    assert found[2] == Recommendation([], []), "all items were seen"
+    recommender, expected = Recommender(bundle), expected_answers(model, HISTORIES, 7, unseen)
+    answers = recommender.recommend([raw(history) for history in HISTORIES], 7)
+    assert_same(answers, expected)
+    assert answers[2] == Recommendation([], []), "all items were seen"
+    assert_same([recommender.recommend([raw(history)], 7)[0] for history in HISTORIES], expected)
 
 
 @pytest.mark.parametrize("name", ["LISABase", "LISASoft", "LISAMini", "Transformer"])
 def test_float32_scores_equal_the_model_s(name: str) -> None:
-    model, bundle = small_bundle(name)
-    model = model.float()
-    single = small_bundle_of(model)
+    model = small_bundle(name)[0].float()
+    single = Recommender(bundle_of(model, IDS[1:], "small"))
     largest = scores_of_model(model, [[1, 2]]).abs().max()
     assert check_scores(model, single) <= 1e-6 * max(1.0, float(largest))
 
 
-def small_bundle_of(model: Any) -> Recommender:
-    from recbole_lisa.saved import bundle_of
-
-    return Recommender(bundle_of(model, IDS[1:], "small"))
-
-
 @pytest.mark.parametrize("name", ["LISABase", "LISAMini", "Transformer"])
-def test_seen_items_stay_where_they_are_asked_for(name: str) -> None:
+def test_seen_items_stay_without_the_filter(name: str) -> None:
     model, bundle = small_bundle(name)
     everything = [set(range(1, N_ITEMS))] * len(HISTORIES)
-    found = Recommender(bundle).recommend([raw(history) for history in HISTORIES], 40, filter_seen=False)
-    assert_same(found, expected_answers(model, HISTORIES, 40, everything))
-    assert all(len(answer.items) == N_ITEMS - 1 for answer in found)
+    answers = Recommender(bundle).recommend([raw(history) for history in HISTORIES], 40, filter_seen=False)
+    assert_same(answers, expected_answers(model, HISTORIES, 40, everything))
+    assert all(len(answer.items) == N_ITEMS - 1 for answer in answers)
 
 
 @pytest.mark.parametrize("filter_seen", [True, False])
@@ -82,9 +76,10 @@ def test_candidates_for_all_or_for_each(filter_seen: bool) -> None:
         given: Any = [raw(own) for own in candidates]
         expected = expected_answers(model, HISTORIES, 3, allowed)
         assert_same(recommender.recommend(histories, 3, candidates=given, filter_seen=filter_seen), expected)
-    shared = recommender.recommend(histories, 3, candidates=tuple(raw([4, 1, 7, 20])), filter_seen=filter_seen)
     separate = recommender.recommend(histories, 3, candidates=[raw([4, 1, 7, 20])] * 4, filter_seen=filter_seen)
-    assert_same(shared, separate)
+    for kind in (tuple, iter):
+        shared: Any = kind(raw([4, 1, 7, 20]))
+        assert_same(recommender.recommend(histories, 3, candidates=shared, filter_seen=filter_seen), separate)
 
 
 def test_batches_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,14 +91,6 @@ def test_batches_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ranking_module, "BLOCK_SCORES", 20)
     assert_same(recommender.recommend(histories, 5), together)
     assert_same([recommender.recommend([history], 5)[0] for history in histories], together)
-
-
-def test_one_history_at_a_time_is_ranked_as_the_model_ranks() -> None:
-    model, bundle = small_bundle("LISAMini")
-    recommender = Recommender(bundle)
-    for history in HISTORIES[:2]:
-        unseen = [set(range(1, N_ITEMS)) - set(history)]
-        assert_same(recommender.recommend([raw(history)], 7), expected_answers(model, [history], 7, unseen))
 
 
 @pytest.mark.parametrize("ids", [["item 1", "new"], ["new", "newer", "item 1", "n", "m"]])
@@ -132,13 +119,6 @@ def test_a_warning_names_the_line_that_asked() -> None:
     assert len({warning.lineno for warning in caught}) == 4
 
 
-def test_candidates_may_come_one_by_one() -> None:
-    recommender = small_recommender()
-    expected = recommender.recommend([["item 1"]] * 2, candidates=["item 2", "item 3"])
-    assert recommender.recommend([["item 1"]] * 2, candidates=iter(["item 2", "item 3"])) == expected
-    assert all(len(answer.items) == 2 for answer in expected)
-
-
 def test_no_histories_have_no_answers() -> None:
     recommender = small_recommender()
     assert recommender.recommend([]) == []
@@ -149,18 +129,10 @@ def test_no_histories_have_no_answers() -> None:
 
 
 def test_ids_that_are_no_text_count_as_their_text() -> None:
-    from recbole_lisa.saved import bundle_of
-    from tests.model.build import build_model
-
     recommender = Recommender(bundle_of(build_model("LISABase").double(), [str(i) for i in range(1, 30)], "small"))
     expected = recommender.recommend([["3", "4"]], 4)
-    assert recommender.recommend([[3, np.int64(4)]], 4) == expected
-    assert recommender.recommend([np.array([3, 4])], 4) == expected
-    assert recommender.recommend(iterable_histories([["3", "4"]]), 4) == expected
-
-
-def iterable_histories(histories: list[list[str]]) -> list[tuple[str, ...]]:
-    return [tuple(history) for history in histories]
+    for history in ([3, np.int64(4)], np.array([3, 4]), ("3", "4")):
+        assert recommender.recommend([history], 4) == expected
 
 
 @pytest.mark.parametrize(
@@ -194,20 +166,17 @@ def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
 
 def test_models_that_fade_with_time_need_the_times() -> None:
     model, bundle = small_bundle("LISABase", histogram_decay="time")
-    recommender = Recommender(bundle)
-    times = [100.0, 103.0, 110.0, 111.0]
+    recommender, histories = Recommender(bundle), [raw([3, 1, 4, 8])]
     with pytest.raises(UsageError, match="give the times in seconds"):
-        recommender.recommend([raw([3, 1, 4, 8])])
+        recommender.recommend(histories)
     with pytest.raises(UsageError, match="finite and never go back"):
         recommender.recommend([raw([3, 1])], times=[[2.0, 1.0]])
-    batch = {
-        "item_id_list": torch.tensor([[3, 1, 4, 8]]),
-        "item_length": torch.tensor([4]),
-        "time_gap_list": torch.tensor([[0.0, 3.0, 7.0, 1.0]]),
-    }
+    batch = {"item_id_list": torch.tensor([[3, 1, 4, 8]]), "item_length": torch.tensor([4])}
     with torch.no_grad():
-        scores = model.full_sort_predict(batch)[0]
-    found = recommender.recommend([raw([3, 1, 4, 8])], 29, times=[times], filter_seen=False)[0]
-    assert_close(torch.tensor(found.scores, dtype=torch.float64), scores[1:].sort(descending=True).values)
-    later = recommender.recommend([raw([3, 1, 4, 8])], 29, times=[[0.0, 3.0, 7.0, 99.0]], filter_seen=False)[0]
-    assert later.scores != found.scores
+        scores = model.full_sort_predict(batch | {"time_gap_list": torch.tensor([[0.0, 3.0, 7.0, 1.0]])})[0]
+    best, later = (
+        recommender.recommend(histories, 29, times=[times], filter_seen=False)[0]
+        for times in ([100.0, 103.0, 110.0, 111.0], [0.0, 3.0, 7.0, 99.0])
+    )
+    assert_close(scores_of(best), scores[1:].sort(descending=True).values)
+    assert later.scores != best.scores

@@ -17,24 +17,22 @@ def test_csv_output_can_be_read_again(tmp_path: Path) -> None:
 def test_parquet_output_has_types(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     assert write_recommendations(tmp_path / "top.parquet", ANSWERS) == 3
-    assert parquet.read_table(tmp_path / "top.parquet").to_pydict() == {
-        "user_id": ["b", "b", "a\n"],
-        "rank": [1, 2, 1],
-        "item_id": ['i"3', "i,1", "i4"],
-        "score": [2.5, 1 / 3, -1.0],
-    }
+    columns = {"user_id": ["b", "b", "a\n"], "rank": [1, 2, 1], "item_id": ['i"3', "i,1", "i4"]}
+    assert parquet.read_table(tmp_path / "top.parquet").to_pydict() == columns | {"score": [2.5, 1 / 3, -1.0]}
 
 
-def test_an_output_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"top\.json' must end in \.csv, \.tsv or \.parquet"):
-        check_table(tmp_path / "top.json", overwrite=True)
-
-
-@pytest.mark.parametrize("name", ["file/top.csv", "folder.csv"])
-def test_an_output_that_cannot_be_written_is_refused(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("top.json", r"top\.json' must end in \.csv, \.tsv or \.parquet"),
+        ("file/top.csv", "top.csv' cannot be written"),
+        ("folder.csv", "folder.csv' is a folder"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(UsageError, match=rf"'.*{name}' (cannot be written|is a folder)"):
+    with pytest.raises(UsageError, match=message):
         check_table(tmp_path / name, overwrite=True)
 
 
@@ -49,10 +47,6 @@ def test_ids_are_read_a_line_each(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_output_leaves_no_file(tmp_path: Path) -> None:
-    def rows():  # type: ignore[no-untyped-def]
-        yield ANSWERS[0]
-        raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError, match="stopped"):
-        write_recommendations(tmp_path / "top.csv", rows())
+    with pytest.raises(ZeroDivisionError):
+        write_recommendations(tmp_path / "top.csv", ((*ANSWERS[0][:2], [1 / n, 1]) for n in (1, 0)))
     assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import shutil
 import socket
 import subprocess
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 
 from recbole_lisa.serving import Recommender
@@ -41,11 +43,11 @@ class Answer(NamedTuple):
         return self.status, self.json["error"]
 
 
-class Running:
+class Running(NamedTuple):
     """A service that answers."""
 
-    def __init__(self, port: int, server: Any, thread: threading.Thread) -> None:
-        self.port, self.server, self.thread = port, server, thread
+    port: int
+    server: Any
 
     def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
         """One request; a body that is no bytes goes as JSON."""
@@ -56,6 +58,12 @@ class Running:
             response = connection.getresponse()
             answered = {name.lower(): value for name, value in response.getheaders()}
             return Answer(response.status, answered, response.read())
+
+    def get(self, path: str) -> Answer:
+        return self.call("GET", path)
+
+    def post(self, path: str, body: Any) -> Answer:
+        return self.call("POST", path, body)
 
     def raw(self, sent: bytes, *, then_close: bool) -> bytes:
         """Send bytes, maybe say that there are no more, and read until the service ends the connection."""
@@ -79,10 +87,7 @@ def seeded_recommender(name: str = "LISABase", **settings: Any) -> Recommender:
 
 @contextlib.contextmanager
 def running(
-    recommender: Recommender,
-    store: Any = None,
-    limits: Limits | None = None,
-    hosts: frozenset[str] | None = None,
+    recommender: Recommender, store: Any = None, limits: Limits | None = None, hosts: frozenset[str] | None = None
 ) -> Iterator[Running]:
     """Serve until the block ends."""
     from recbole_lisa.serving.http.app import Service, build_app
@@ -98,7 +103,7 @@ def running(
     thread.start()
     try:
         wait_until(lambda: server.started)
-        yield Running(port, server, thread)
+        yield Running(port, server)
     finally:
         server.should_exit = True
         thread.join(PATIENCE)
@@ -114,12 +119,19 @@ def wait_until(true: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+def find_redis() -> str:
+    """The program redis-server; the test is skipped where it or its client is missing."""
+    pytest.importorskip("redis")
+    program = shutil.which("redis-server")
+    return program or pytest.skip("needs redis-server")
+
+
 @contextlib.contextmanager
 def redis_server(program: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A Redis of this test alone, on a socket in a folder: its URL and its process."""
     path = folder / "redis.sock"
-    words = [program, "--port", "0", "--unixsocket", str(path), "--dir", str(folder), "--appendonly", "yes"]
-    process = subprocess.Popen([*words, "--save", "", "--daemonize", "no"], stdout=subprocess.DEVNULL)
+    command = [program, "--port", "0", "--unixsocket", str(path), "--dir", str(folder), "--appendonly", "yes"]
+    process = subprocess.Popen([*command, "--save", "", "--daemonize", "no"], stdout=subprocess.DEVNULL)
     try:
         wait_until(path.exists)
         yield f"unix://{path}", process

@@ -24,202 +24,190 @@ def shown(answer: Any) -> dict[str, Any]:
 
 
 def test_recommendations_are_the_recommender_s(service: Running) -> None:
-    recommender, histories = seeded_recommender(), [raw([1, 2, 3]), raw([4]), raw([5, 6] * 30)]
-    candidates = raw([7, 8, 9])
-    for body, arguments in (
-        ({"histories": histories}, {}),
-        ({"histories": histories, "k": 3, "filter_seen": False}, {"k": 3, "filter_seen": False}),
-        ({"histories": histories, "candidates": candidates}, {"candidates": candidates}),
-        (
-            {"histories": histories, "candidates": [candidates, [], raw([1])]},
-            {"candidates": [candidates, [], raw([1])]},
-        ),
-    ):
-        answer = service.call("POST", "/recommend", body)
-        expected = recommender.recommend(histories, **arguments)
+    recommender, histories, some = seeded_recommender(), [raw([1, 2, 3]), raw([4]), raw([5, 6] * 30)], raw([7, 8, 9])
+    for options in ({}, {"k": 3, "filter_seen": False}, {"candidates": some}, {"candidates": [some, [], raw([1])]}):
+        answer = service.post("/recommend", {"histories": histories, **options})
         assert answer.status == 200
-        assert answer.json == {"recommendations": [shown(one) for one in expected]}
-    assert service.call("POST", "/recommend", {"histories": []}).json == {"recommendations": []}
+        assert answer.json == {"recommendations": [shown(one) for one in recommender.recommend(histories, **options)]}
+    assert service.post("/recommend", {"histories": []}).json == {"recommendations": []}
 
 
 def test_a_session_is_the_recommender_s_to_the_bit(service: Running) -> None:
     session = seeded_recommender().start(raw([1, 2]))
-    assert service.call("POST", "/sessions", {"id": "exact", "history": raw([1, 2])}).json == {
-        "id": "exact",
-        "length": 2,
-    }
+    started = service.post("/sessions", {"id": "exact", "history": raw([1, 2])})
+    assert started.json == {"id": "exact", "length": 2}
     for items in (raw([3]), raw([4, 5, 3])):
         for item in items:
             session.update(item)
-        answer = service.call("POST", "/sessions/exact/items", {"items": items})
+        answer = service.post("/sessions/exact/items", {"items": items})
         assert answer.json == {"id": "exact", "length": len(session)}
-    assert service.call("GET", "/sessions/exact/bytes").body == session.to_bytes()
-    found = service.call("POST", "/sessions/exact/recommend", {"k": 4, "filter_seen": False}).json
-    assert found == {**shown(session.recommend(4, filter_seen=False)), "length": 6}
-    described = service.call("GET", "/sessions/exact").json
-    assert described == {"id": "exact", "length": 6, "histograms": [session.batch.histograms[0][0].tolist()]}
+    assert service.get("/sessions/exact/bytes").body == session.to_bytes()
+    best = service.post("/sessions/exact/recommend", {"k": 4, "filter_seen": False}).json
+    assert best == {**shown(session.recommend(4, filter_seen=False)), "length": 6}
+    histograms = [session.batch.histograms[0][0].tolist()]
+    assert service.get("/sessions/exact").json == {"id": "exact", "length": 6, "histograms": histograms}
     assert service.call("DELETE", "/sessions/exact").json == {"id": "exact", "deleted": True}
     for method, path, body in (
-        ("GET", "/sessions/exact", None),
-        ("GET", "/sessions/exact/bytes", None),
-        ("DELETE", "/sessions/exact", None),
-        ("POST", "/sessions/exact/items", {"items": raw([1])}),
-        ("POST", "/sessions/exact/recommend", {}),
+        ("GET", "", None),
+        ("GET", "/bytes", None),
+        ("DELETE", "", None),
+        ("POST", "/items", {"items": raw([1])}),
+        ("POST", "/recommend", {}),
     ):
-        assert service.call(method, path, body).error == (404, "no_session")
+        assert service.call(method, f"/sessions/exact{path}", body).error == (404, "no_session")
 
 
 def test_ids_of_sessions_are_chosen_by_the_service_or_the_caller(service: Running) -> None:
-    chosen = [service.call("POST", "/sessions", {}) for _ in range(3)]
+    chosen = [service.post("/sessions", {}) for _ in range(3)]
     assert [answer.status for answer in chosen] == [201] * 3
     assert len({answer.json["id"] for answer in chosen}) == 3
-    assert service.call("POST", "/sessions", {"id": "mine"}).status == 201
-    assert service.call("POST", "/sessions", {"id": "mine"}).error == (409, "session_exists")
-    assert service.call("POST", "/sessions/mine/recommend", {}).error == (422, "invalid")  # it has no item yet
+    assert service.post("/sessions", {"id": "mine"}).status == 201
+    assert service.post("/sessions", {"id": "mine"}).error == (409, "session_exists")
+    assert service.post("/sessions/mine/recommend", {}).error == (422, "invalid")  # it has no item yet
 
 
 def test_a_repeated_update_is_refused_by_the_expected_length(service: Running) -> None:
-    service.call("POST", "/sessions", {"id": "once", "history": raw([1])})
+    service.post("/sessions", {"id": "once", "history": raw([1])})
     body = {"items": raw([2]), "expected_length": 1}
-    assert service.call("POST", "/sessions/once/items", body).json["length"] == 2
-    assert service.call("POST", "/sessions/once/items", body).error == (409, "other_length")
-    assert service.call("GET", "/sessions/once").json["length"] == 2
+    assert service.post("/sessions/once/items", body).json["length"] == 2
+    assert service.post("/sessions/once/items", body).error == (409, "other_length")
+    assert service.get("/sessions/once").json["length"] == 2
 
 
 def test_unknown_items_go_by_the_policy(service: Running) -> None:
     recommender, body = seeded_recommender(), {"histories": [["new", "item 1"], ["item 2"], ["new"]], "k": 3}
-    known = recommender.recommend([raw([1]), raw([2])], 3)
-    expected = [shown(known[0]), shown(known[1]), {"items": [], "scores": []}]
-    refused = service.call("POST", "/recommend", body)
+    known = [shown(one) for one in recommender.recommend([raw([1]), raw([2])], 3)]
+    lists = {"recommendations": [*known, {"items": [], "scores": []}]}
+    refused = service.post("/recommend", body)
     assert refused.error == (422, "invalid") and "history 0: 1 unknown item: 'new'" in refused.json["message"]
-    assert service.call("POST", "/recommend", {**body, "on_unknown": "skip"}).json == {"recommendations": expected}
-    warned = service.call("POST", "/recommend", {**body, "on_unknown": "warn"}).json
-    assert warned == {"recommendations": expected, "unknown": [["new"], [], ["new"]]}
+    for policy, warned in (("skip", {}), ("warn", {"unknown": [["new"], [], ["new"]]})):
+        assert service.post("/recommend", {**body, "on_unknown": policy}).json == {**lists, **warned}
 
-    assert service.call("POST", "/sessions", {"history": ["new"]}).error == (422, "invalid")
-    started = service.call("POST", "/sessions", {"id": "u", "history": ["new", "item 1"], "on_unknown": "warn"})
+    assert service.post("/sessions", {"history": ["new"]}).error == (422, "invalid")
+    started = service.post("/sessions", {"id": "u", "history": ["new", "item 1"], "on_unknown": "warn"})
     assert started.json == {"id": "u", "length": 1, "unknown": ["new"]}
-    assert service.call("POST", "/sessions/u/items", {"items": ["item 2", "new"]}).error == (422, "invalid")
-    assert service.call("GET", "/sessions/u").json["length"] == 1  # all of an update or nothing
-    updated = service.call("POST", "/sessions/u/items", {"items": ["item 2", "new"], "on_unknown": "skip"})
-    assert updated.json == {"id": "u", "length": 2}
+    update = {"items": ["item 2", "new"]}
+    assert service.post("/sessions/u/items", update).error == (422, "invalid")
+    assert service.get("/sessions/u").json["length"] == 1  # all of an update or nothing
+    assert service.post("/sessions/u/items", {**update, "on_unknown": "skip"}).json == {"id": "u", "length": 2}
     session = recommender.start(raw([1]))
     session.update("item 2")
-    assert service.call("GET", "/sessions/u/bytes").body == session.to_bytes()
+    assert service.get("/sessions/u/bytes").body == session.to_bytes()
+    warned = service.post("/sessions/u/items", {**update, "on_unknown": "warn"}).json
+    assert warned == {"id": "u", "length": 3, "unknown": ["new"]}
 
 
 def test_unknown_candidates_go_by_the_policy(service: Running) -> None:
-    recommender = seeded_recommender()
-    assert service.call("POST", "/sessions", {"id": "c", "history": raw([1])}).status == 201
-    for path, history, answer_of in (
-        ("/recommend", {"histories": [raw([1])]}, lambda told: told.pop("recommendations")[0]),
-        ("/sessions/c/recommend", {}, lambda told: {name: told.pop(name) for name in ("items", "scores")}),
+    assert service.post("/sessions", {"id": "c", "history": raw([1])}).status == 201
+    expected = shown(seeded_recommender().recommend([raw([1])], candidates=raw([2, 3]))[0])
+    for path, history, lists in (
+        ("/recommend", {"histories": [raw([1])]}, {"recommendations": [expected]}),
+        ("/sessions/c/recommend", {}, {**expected, "length": 1}),
     ):
         body = {**history, "candidates": ["new", *raw([2, 3])]}
-        assert service.call("POST", path, body).error == (422, "invalid")
-        for policy, more in (("skip", {}), ("warn", {"unknown_candidates": ["new"]})):
-            told = service.call("POST", path, {**body, "on_unknown": policy}).json
-            expected = recommender.recommend([raw([1])], candidates=raw([2, 3]))[0]
-            assert answer_of(told) == shown(expected)
-            assert {name: value for name, value in told.items() if name == "unknown_candidates"} == more
+        assert service.post(path, body).error == (422, "invalid")
+        assert service.post(path, {**body, "on_unknown": "skip"}).json == lists
+        warned = service.post(path, {**body, "on_unknown": "warn"}).json
+        assert warned.pop("unknown", [[]]) == [[]]
+        assert warned == {**lists, "unknown_candidates": ["new"]}
     body = {"histories": [raw([1])] * 2, "candidates": [["new"], raw([2])], "on_unknown": "warn"}
-    assert service.call("POST", "/recommend", body).json["unknown_candidates"] == [["new"], []]
+    assert service.post("/recommend", body).json["unknown_candidates"] == [["new"], []]
 
 
-def test_times_count_where_the_model_asks_for_them() -> None:
+def test_times_count_where_the_model_needs_them() -> None:
     recommender = Recommender(small_bundle("LISABase", histogram_decay="time")[1])
     with running(recommender) as service:
-        assert service.call("GET", "/health").json["needs_times"] is True
+        assert service.get("/health").json["needs_times"] is True
         body = {"histories": [["new", *raw([1, 2])]], "times": [[1, 2, 9.5]], "k": 3, "on_unknown": "skip"}
         expected = shown(recommender.recommend([raw([1, 2])], 3, times=[[2, 9.5]])[0])
-        assert service.call("POST", "/recommend", body).json == {"recommendations": [expected]}
-        assert service.call("POST", "/recommend", {"histories": [raw([1])]}).error == (422, "invalid")
+        assert service.post("/recommend", body).json == {"recommendations": [expected]}
+        assert service.post("/recommend", {"histories": [raw([1])]}).error == (422, "invalid")
         start = {"id": "t", "history": ["new", "item 1"], "times": [1, 2], "on_unknown": "skip"}
-        assert service.call("POST", "/sessions", start).status == 201
-        assert service.call("POST", "/sessions/t/items", {"items": ["item 2"], "times": [1]}).error == (422, "invalid")
-        assert service.call("POST", "/sessions/t/items", {"items": ["item 2"], "times": [9.5]}).json["length"] == 2
-        assert service.call("POST", "/sessions/t/recommend", {"k": 3}).json["items"] == expected["items"]
+        assert service.post("/sessions", start).status == 201
+        for times, message in (([1], "never go back"), ([9, 10], "one number for each of the 1 items, not 2")):
+            refused = service.post("/sessions/t/items", {"items": ["item 2"], "times": times})
+            assert refused.error == (422, "invalid") and message in refused.json["message"]
+        assert service.post("/sessions/t/items", {"items": ["item 2"], "times": [9.5]}).json["length"] == 2
+        assert service.post("/sessions/t/recommend", {"k": 3}).json["items"] == expected["items"]
 
 
-@pytest.mark.parametrize("name", ["LISASoft", "LISAMini", "LinearTransformer", "Transformer"])
-def test_other_models_are_served_too(name: str) -> None:
-    recommender = seeded_recommender(name)
+@pytest.mark.parametrize(
+    ("name", "n_histograms"), [("LISASoft", 1), ("LISAMini", 1), ("LISAMini", 2), ("LinearTransformer", 0)]
+)
+def test_other_models_are_served_too(name: str, n_histograms: int) -> None:
+    recommender = seeded_recommender(name, n_layers=max(n_histograms, 1))
     with running(recommender) as service:
-        told = service.call("GET", "/health").json
-        assert (told["model"], told["items"], told["sessions"]) == (name, N_ITEMS - 1, name != "Transformer")
-        answer = service.call("POST", "/recommend", {"histories": [raw([1, 2])], "k": 4}).json
+        health = service.get("/health").json
+        assert (health["model"], health["items"], health["sessions"]) == (name, N_ITEMS - 1, True)
+        answer = service.post("/recommend", {"histories": [raw([1, 2])], "k": 4}).json
         assert answer["recommendations"] == [shown(recommender.recommend([raw([1, 2])], 4)[0])]
-        started = service.call("POST", "/sessions", {"id": "s", "history": raw([1, 2])})
-        if name == "Transformer":
-            assert started.error == (422, "invalid") and "Transformer has no sessions" in started.json["message"]
-            return
-        found = service.call("POST", "/sessions/s/recommend", {"k": 4}).json
-        assert found == {**shown(recommender.start(raw([1, 2])).recommend(4)), "length": 2}
-        assert len(service.call("GET", "/sessions/s").json["histograms"]) == (name != "LinearTransformer")
-
-
-def test_two_layers_are_served() -> None:
-    recommender = seeded_recommender("LISAMini", n_layers=2)
-    with running(recommender) as service:
-        service.call("POST", "/sessions", {"id": "s", "history": raw([1])})
-        service.call("POST", "/sessions/s/items", {"items": raw([2, 3])})
+        service.post("/sessions", {"id": "s", "history": raw([1])})
+        service.post("/sessions/s/items", {"items": raw([2, 3])})
         session = recommender.start(raw([1]))
         session.update("item 2")
         session.update("item 3")
-        assert service.call("GET", "/sessions/s/bytes").body == session.to_bytes()
-        assert len(service.call("GET", "/sessions/s").json["histograms"]) == 2
+        assert service.get("/sessions/s/bytes").body == session.to_bytes()
+        best = service.post("/sessions/s/recommend", {"k": 4}).json
+        assert best == {**shown(session.recommend(4)), "length": 3}
+        assert len(service.get("/sessions/s").json["histograms"]) == n_histograms
 
 
-def test_items_are_found_by_a_part_of_their_id(service: Running) -> None:
-    assert service.call("GET", "/items?query=tem%202&limit=3").json == {"items": ["item 2", "item 20", "item 21"]}
-    assert service.call("GET", "/items?query=item%2017").json == {"items": ["item 17"]}
-    assert service.call("GET", "/items?query=%00%ff").json == {"items": []}
-    assert len(service.call("GET", "/items").json["items"]) == 20
+def test_a_model_without_sessions_is_served() -> None:
+    recommender = seeded_recommender("Transformer")
+    with running(recommender) as service:
+        assert service.get("/health").json["sessions"] is False
+        answer = service.post("/recommend", {"histories": [raw([1, 2])], "k": 4}).json
+        assert answer["recommendations"] == [shown(recommender.recommend([raw([1, 2])], 4)[0])]
+        refused = service.post("/sessions", {"history": raw([1, 2])})
+        assert refused.error == (422, "invalid") and "Transformer has no sessions" in refused.json["message"]
+
+
+def test_items_are_searched_by_a_part_of_their_id(service: Running) -> None:
+    assert service.get("/items?query=tem%202&limit=3").json == {"items": ["item 2", "item 20", "item 21"]}
+    assert service.get("/items?query=item%2017").json == {"items": ["item 17"]}
+    assert service.get("/items?query=%00%ff").json == {"items": []}
+    assert len(service.get("/items").json["items"]) == 20
     for query in ("limit=0", "limit=101", "limit=x", "limit=%C2%B2", "limit=" + "9" * 999, "query=" + "x" * 101):
-        assert service.call("GET", f"/items?{query}").error == (422, "invalid")
+        assert service.get(f"/items?{query}").error == (422, "invalid")
 
 
-def test_one_session_takes_concurrent_updates_one_after_the_other(service: Running) -> None:
-    service.call("POST", "/sessions", {"id": "many"})
-    n, items = 40, IDS[1:]
+def update_at_once(session: str, services: list[Running], n: int) -> None:
+    """Send n updates of one session from 8 threads, and check that none is lost or counted twice."""
 
     def update(number: int) -> int:
-        answer = service.call("POST", "/sessions/many/items", {"items": [items[number % len(items)]]})
-        assert answer.status == 200
+        body = {"items": [IDS[1 + number % (N_ITEMS - 1)]]}
+        answer = services[number % len(services)].post(f"/sessions/{session}/items", body)
+        assert answer.status == 200, answer.body
         return int(answer.json["length"])
 
     with ThreadPoolExecutor(8) as clients:
         lengths = list(clients.map(update, range(n)))
     assert sorted(lengths) == list(range(1, n + 1))
-    assert service.call("GET", "/sessions/many").json["length"] == n
+    assert [one.get(f"/sessions/{session}").json["length"] for one in services] == [n] * len(services)
+
+
+def test_one_session_takes_concurrent_updates_one_after_the_other(service: Running) -> None:
+    service.post("/sessions", {"id": "many"})
+    update_at_once("many", [service], 40)
 
 
 def test_two_services_on_one_redis_lose_no_update(redis_url: str) -> None:
-    recommender, n = seeded_recommender(), 30
+    recommender = seeded_recommender()
 
     def store() -> Any:
         return RedisStore(redis_url, recommender.fingerprint, 1000, timeout=PATIENCE)
 
     with running(recommender, store()) as one, running(recommender, store()) as other:
-        assert one.call("GET", "/health").json["store"] == "redis"
-        assert one.call("POST", "/sessions", {"id": "both"}).status == 201
-        assert other.call("POST", "/sessions", {"id": "both"}).error == (409, "session_exists")
-
-        def update(number: int) -> int:
-            answer = (one, other)[number % 2].call("POST", "/sessions/both/items", {"items": raw([1 + number % 9])})
-            assert answer.status == 200, answer.body
-            return int(answer.json["length"])
-
-        with ThreadPoolExecutor(6) as clients:
-            lengths = list(clients.map(update, range(n)))
-        assert sorted(lengths) == list(range(1, n + 1))
-        assert [s.call("GET", "/sessions/both").json["length"] for s in (one, other)] == [n, n]
-        assert one.call("GET", "/sessions/both/bytes").body == other.call("GET", "/sessions/both/bytes").body
+        assert one.get("/health").json["store"] == "redis"
+        assert one.post("/sessions", {"id": "both"}).status == 201
+        assert other.post("/sessions", {"id": "both"}).error == (409, "session_exists")
+        update_at_once("both", [one, other], 30)
+        assert one.get("/sessions/both/bytes").body == other.get("/sessions/both/bytes").body
         assert other.call("DELETE", "/sessions/both").status == 200
-        assert one.call("GET", "/sessions/both").error == (404, "no_session")
+        assert one.get("/sessions/both").error == (404, "no_session")
 
 
-def test_a_change_that_another_service_made_first_is_done_again(service: Running) -> None:
+def test_a_change_that_another_service_made_first_is_done_again() -> None:
     class Overtaken(MemoryStore):
         """Another service adds an item before each of the first two writes."""
 
@@ -237,14 +225,14 @@ def test_a_change_that_another_service_made_first_is_done_again(service: Running
 
     recommender, store = seeded_recommender(), Overtaken(9, 100)
     with running(recommender, store) as service:
-        service.call("POST", "/sessions", {"id": "s", "history": raw([1])})
-        assert service.call("POST", "/sessions/s/items", {"items": raw([2])}).json["length"] == 4
+        service.post("/sessions", {"id": "s", "history": raw([1])})
+        assert service.post("/sessions/s/items", {"items": raw([2])}).json["length"] == 4
         assert store.tries == 3
         session = recommender.start(raw([1]))
         for item in raw([9, 9, 2]):
             session.update(item)
-        assert service.call("GET", "/sessions/s/bytes").body == session.to_bytes()
-        assert b"recbole_lisa_session_conflicts_total 2.0" in service.call("GET", "/metrics").body
+        assert service.get("/sessions/s/bytes").body == session.to_bytes()
+        assert b"recbole_lisa_session_conflicts_total 2.0" in service.get("/metrics").body
 
 
 def test_a_store_that_never_takes_a_change_ends_in_503(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,105 +242,80 @@ def test_a_store_that_never_takes_a_change_ends_in_503(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("recbole_lisa.serving.http.app.MAX_TRIES", 3)
     with running(seeded_recommender(), Refusing(9, 100)) as service:
-        service.call("POST", "/sessions", {"id": "s"})
-        refused = service.call("POST", "/sessions/s/items", {"items": raw([2])})
+        service.post("/sessions", {"id": "s"})
+        refused = service.post("/sessions/s/items", {"items": raw([2])})
         assert refused.error == (503, "busy") and refused.headers["retry-after"] == "1"
 
 
-def held_up() -> tuple[Recommender, threading.Event, threading.Event]:
-    """A recommender that tells when it is asked, and answers only once it is let go."""
-    recommender, asked, let_go = seeded_recommender(), threading.Event(), threading.Event()
-    recommend = recommender.recommend
+class HeldUp:
+    """A recommender whose `recommend` notes the number of its histories, and answers once it is let go."""
 
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        asked.set()
-        assert let_go.wait(PATIENCE)
-        return recommend(*args, **kwargs)
+    def __init__(self) -> None:
+        self.recommender, self.called, self.let_go = seeded_recommender(), threading.Event(), threading.Event()
+        self.calls: list[int] = []
+        self._recommend, self.recommender.recommend = self.recommender.recommend, self.recommend  # type: ignore[method-assign]  # replaced on purpose
 
-    recommender.recommend = slow  # type: ignore[method-assign]
-    return recommender, asked, let_go
+    def recommend(self, histories: Any, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append(len(histories))
+        self.called.set()
+        assert self.let_go.wait(PATIENCE)
+        return self._recommend(histories, *args, **kwargs)
 
 
-def test_requests_beyond_those_that_may_wait_are_told_to_come_back() -> None:
-    recommender, asked, let_go = held_up()
-    body = {"histories": [raw([1])]}
-    with running(recommender, limits=Limits(waiting=1)) as service, ThreadPoolExecutor(1) as clients:
-        first = clients.submit(service.call, "POST", "/recommend", body)
-        assert asked.wait(PATIENCE)
-        assert service.call("GET", "/health").status == 200  # the event loop goes on
-        assert b"recbole_lisa_waiting 1.0" in service.call("GET", "/metrics").body
-        assert service.call("POST", "/recommend", body).error == (503, "busy")
-        let_go.set()
+def test_requests_beyond_those_that_may_wait_are_sent_back() -> None:
+    held, body = HeldUp(), {"histories": [raw([1])]}
+    with running(held.recommender, limits=Limits(waiting=1)) as service, ThreadPoolExecutor(1) as clients:
+        first = clients.submit(service.post, "/recommend", body)
+        assert held.called.wait(PATIENCE)
+        assert service.get("/health").status == 200  # the event loop goes on
+        assert b"recbole_lisa_waiting 1.0" in service.get("/metrics").body
+        assert service.post("/recommend", body).error == (503, "busy")
+        held.let_go.set()
         assert first.result().status == 200
-        assert service.call("POST", "/recommend", body).status == 200
+        assert service.post("/recommend", body).status == 200
 
 
 def test_requests_that_wait_together_share_a_batch_and_a_wrong_one_spoils_no_other() -> None:
-    recommender, asked, let_go = held_up()
-    calls: list[int] = []
-    held = recommender.recommend
-
-    def counted(histories: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.append(len(histories))
-        return held(histories, *args, **kwargs)
-
-    recommender.recommend = counted  # type: ignore[method-assign]
+    held = HeldUp()
     bodies = [{"histories": [raw([n]), raw([n, n + 1])], "k": 3} for n in range(1, 7)]
     bodies += [{"histories": [["new"]], "k": 3}, {"histories": [raw([8])], "k": 3, "on_unknown": "skip"}]
     expected = [seeded_recommender().recommend(body["histories"], 3, on_unknown="skip") for body in bodies]
-    with running(recommender) as service, ThreadPoolExecutor(9) as clients:
-        first = clients.submit(service.call, "POST", "/recommend", bodies[0])
-        assert asked.wait(PATIENCE)
-        others = [clients.submit(service.call, "POST", "/recommend", body) for body in bodies[1:]]
-        wait_until(lambda: b"recbole_lisa_waiting 8.0" in service.call("GET", "/metrics").body)
-        let_go.set()
+    with running(held.recommender) as service, ThreadPoolExecutor(9) as clients:
+        first = clients.submit(service.post, "/recommend", bodies[0])
+        assert held.called.wait(PATIENCE)
+        others = [clients.submit(service.post, "/recommend", body) for body in bodies[1:]]
+        wait_until(lambda: b"recbole_lisa_waiting 8.0" in service.get("/metrics").body)
+        held.let_go.set()
         answers = [one.result() for one in [first, *others]]
-        assert answers[6].error == (422, "invalid") and "unknown item: 'new'" in answers[6].json["message"]
-        for n, (answer, lists) in enumerate(zip(answers, expected, strict=True)):
-            for found, one in zip(answer.json.get("recommendations", []), lists, strict=n != 6):
-                assert found["items"] == one.items
-                assert found["scores"] == pytest.approx(one.scores, rel=1e-9)
-    assert calls[0] == 2
-    assert sorted(calls[1:]) == [1, 1, 2, 2, 2, 2, 2, 11]  # the six requests under "raise" at once, then each alone
-
-
-def test_the_service_describes_itself(service: Running) -> None:
-    paths = service.call("GET", "/openapi.json").json["paths"]
-    assert {path: sorted(methods) for path, methods in paths.items()} == {
-        "/health": ["get"],
-        "/metrics": ["get"],
-        "/items": ["get"],
-        "/recommend": ["post"],
-        "/sessions": ["post"],
-        "/sessions/{session}": ["delete", "get"],
-        "/sessions/{session}/bytes": ["get"],
-        "/sessions/{session}/items": ["post"],
-        "/sessions/{session}/recommend": ["post"],
-    }
-    assert service.call("GET", "/docs").status == 200
+    assert answers[6].error == (422, "invalid") and "unknown item: 'new'" in answers[6].json["message"]
+    for n, (answer, lists) in enumerate(zip(answers, expected, strict=True)):
+        for best, one in zip(answer.json.get("recommendations", []), lists, strict=n != 6):
+            assert best == {"items": one.items, "scores": pytest.approx(one.scores, rel=1e-9)}
+    assert held.calls[0] == 2
+    assert sorted(held.calls[1:]) == [1, 1, 2, 2, 2, 2, 2, 11]  # the six requests under "raise", then each alone
 
 
 def test_requests_that_have_begun_end_after_the_stop() -> None:
-    recommender, asked, let_go = held_up()
-    with ThreadPoolExecutor(1) as clients, running(recommender) as service:
-        first = clients.submit(service.call, "POST", "/recommend", {"histories": [raw([1])]})
-        assert asked.wait(PATIENCE)
+    held = HeldUp()
+    with ThreadPoolExecutor(1) as clients, running(held.recommender) as service:
+        first = clients.submit(service.post, "/recommend", {"histories": [raw([1])]})
+        assert held.called.wait(PATIENCE)
         service.server.should_exit = True  # what uvicorn does on SIGTERM
 
         def is_closed() -> bool:
             try:
-                service.call("GET", "/health")
+                service.get("/health")
             except ConnectionError:
                 return True
             return False
 
         wait_until(is_closed)
         assert not first.done()
-        let_go.set()
+        held.let_go.set()
         assert first.result().status == 200
 
 
-def test_a_failure_is_a_500_without_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_a_500_without_its_cause() -> None:
     recommender = seeded_recommender()
 
     def fail(*args: Any, **kwargs: Any) -> Any:
@@ -360,12 +323,21 @@ def test_a_failure_is_a_500_without_its_cause(caplog: pytest.LogCaptureFixture) 
 
     recommender.recommend = fail  # type: ignore[method-assign]
     with running(recommender) as service:
-        failed = service.call("POST", "/recommend", {"histories": [raw([1])]})
+        failed = service.post("/recommend", {"histories": [raw([1])]})
         assert failed.error == (500, "failed") and b"secret" not in failed.body
-        assert service.call("GET", "/health").status == 200
-        assert (
-            b'recbole_lisa_requests_total{route="recommend",status="500"} 1.0' in service.call("GET", "/metrics").body
-        )
+        assert service.get("/health").status == 200
+        assert b'requests_total{route="recommend",status="500"} 1.0' in service.get("/metrics").body
+
+
+def test_the_service_describes_itself(service: Running) -> None:
+    paths = service.get("/openapi.json").json["paths"]
+    assert {f"{method} {path}" for path, methods in paths.items() for method in methods} == {
+        *(f"get /{name}" for name in ("health", "metrics", "items", "sessions/{session}", "sessions/{session}/bytes")),
+        *(f"post /{name}" for name in ("recommend", "sessions", "sessions/{session}/items")),
+        "post /sessions/{session}/recommend",
+        "delete /sessions/{session}",
+    }
+    assert service.get("/docs").status == 200
 
 
 @pytest.mark.parametrize(
@@ -394,30 +366,27 @@ def test_a_failure_is_a_500_without_its_cause(caplog: pytest.LogCaptureFixture) 
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_mistakes_are_told_as_json(
+def test_mistakes_are_answered_as_json(
     service: Running, method: str, path: str, body: bytes | None, headers: dict[str, str], error: tuple[int, str]
 ) -> None:
     assert service.call(method, path, body, headers).error == error
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:80", ""])
-def test_names_that_are_not_served_are_refused(service: Running, host: str) -> None:
-    answer = service.call("GET", "/health", headers={"Host": host})
-    assert (answer.status, answer.body) == (400, b"Invalid host header")
-
-
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:99", "127.0.0.1:8000"])
-def test_names_that_are_served_are_answered(service: Running, host: str) -> None:
-    assert service.call("GET", "/health", headers={"Host": host}).status == 200
+def test_only_names_that_are_served_are_answered(service: Running) -> None:
+    for host in ("localhost", "LOCALHOST:99", "127.0.0.1:8000"):
+        assert service.call("GET", "/health", headers={"Host": host}).status == 200
+    for host in ("evil.example", "127.0.0.1.evil.example:80", ""):
+        answer = service.call("GET", "/health", headers={"Host": host})
+        assert (answer.status, answer.body) == (400, b"Invalid host header")
 
 
 def test_bodies_have_a_limit_however_they_come() -> None:
     limits = Limits(body_bytes=1000)
     with running(seeded_recommender(), limits=limits) as service:
         fits = json.dumps({"histories": [raw([1])]}).encode().ljust(1000)
-        assert service.call("POST", "/recommend", fits).status == 200
+        assert service.post("/recommend", fits).status == 200
         for size in (1001, 7000):
-            answer = service.call("POST", "/recommend", fits.ljust(size))
+            answer = service.post("/recommend", fits.ljust(size))
             assert answer.error == (413, "too_large") and answer.headers["connection"] == "close"
         head = b"POST /recommend HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
         announced = service.raw(head + b"Content-Length: 99999999999\r\n\r\n", then_close=False)
@@ -460,27 +429,20 @@ HOSTILE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_bytes_leave_the_service_as_it_was(
-    service: Running, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_hostile_bytes_change_nothing(service: Running, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     answered = service.raw(HOSTILE[kind], then_close=True)
     statuses = [line.split()[1] for line in answered.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
     assert set(statuses) <= {b"200", b"400", b"403", b"422"}
     assert (statuses == [b"200"]) == (kind == "a websocket")  # which is answered as plain HTTP
-    assert service.call("GET", "/health").status == 200
+    assert service.get("/health").status == 200
     assert not any(record.levelname in ("ERROR", "CRITICAL") for record in caplog.records)
 
 
 def test_random_damage_is_never_a_failure(service: Running) -> None:
-    service.call("POST", "/sessions", {"id": "fuzz", "history": raw([1])})
+    service.post("/sessions", {"id": "fuzz", "history": raw([1])})
+    lists = {"histories": [raw([1, 2])], "candidates": raw([3]), "times": [[1, 2]]}
     bodies = {
-        "/recommend": {
-            "histories": [raw([1, 2])],
-            "k": 2,
-            "filter_seen": True,
-            "candidates": raw([3]),
-            "times": [[1, 2]],
-        },
+        "/recommend": {**lists, "k": 2, "filter_seen": True},
         "/sessions": {"history": raw([1]), "on_unknown": "skip", "times": [1]},
         "/sessions/fuzz/items": {"items": raw([1]), "expected_length": 1},
         "/sessions/fuzz/recommend": {"k": 2, "candidates": raw([1, 2])},
@@ -496,25 +458,24 @@ def test_random_damage_is_never_a_failure(service: Running) -> None:
     seen = set()
     for _ in range(300):
         path, body = generator.choice(list(bodies.items()))
-        data = generator.choice(changes)(json.dumps(body).encode(), body)
-        answer = service.call("POST", path, data, JSON)
+        answer = service.post(path, generator.choice(changes)(json.dumps(body).encode(), body))
         assert answer.status in (200, 201) or answer.error[0] in (400, 409, 422)
         seen.add(answer.status)
     assert {400, 422} <= seen
-    assert service.call("GET", "/health").status == 200
+    assert service.get("/health").status == 200
 
 
 def test_metrics_count_requests_by_route(service: Running) -> None:
     def counted() -> float:
-        lines = service.call("GET", "/metrics").body.decode().splitlines()
+        lines = service.get("/metrics").body.decode().splitlines()
         name = 'recbole_lisa_requests_total{route="describe",status="404"}'
         return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
     before = counted()
     for number in range(3):
-        service.call("GET", f"/sessions/gone{number}")
+        service.get(f"/sessions/gone{number}")
     assert counted() == before + 3
-    answer = service.call("GET", "/metrics")
+    answer = service.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
     for name in (b"process_resident_memory_bytes", b"recbole_lisa_sessions ", b"recbole_lisa_request_seconds_bucket"):
         assert name in answer.body
@@ -523,9 +484,9 @@ def test_metrics_count_requests_by_route(service: Running) -> None:
 
 def test_every_answer_has_the_headers_that_browsers_heed(service: Running) -> None:
     for path in ("/", "/health", "/metrics", "/nothing"):
-        headers = service.call("GET", path).headers
+        headers = service.get(path).headers
         assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store"
         assert "access-control-allow-origin" not in headers and "server" not in headers
-    assert "default-src 'none'; script-src 'sha256-" in service.call("GET", "/").headers["content-security-policy"]
+    assert "default-src 'none'; script-src 'sha256-" in service.get("/").headers["content-security-policy"]
     head = service.call("HEAD", "/health")
     assert (head.status, head.body) == (200, b"")

@@ -34,9 +34,10 @@ def message_of(model: type[Body], body: Any) -> str:
         (Recommend, {"histories": "ab"}, "'histories': input should be a valid list, got \"ab\""),
         (Recommend, {"histories": ["ab"]}, "'histories[0]': input should be a valid list, got \"ab\""),
         (Recommend, {"histories": [["a"], {"a": 1}]}, "'histories[1]': input should be a valid list, got dict"),
-        (Recommend, {"histories": [["a", None]]}, "'histories[0][1]': input should be a valid string, got null"),
-        (Recommend, {"histories": [[True]]}, "'histories[0][0]': input should be a valid string, got true"),
-        (Recommend, {"histories": [[1.0]]}, "'histories[0][0]': input should be a valid string, got 1.0"),
+        *(
+            (Recommend, {"histories": [["a", id_]]}, f"'histories[0][1]': input should be a valid string, got {text}")
+            for id_, text in ((None, "null"), (True, "true"), (1.0, "1.0"))
+        ),
         (Recommend, {"histories": [["a"] * 5]}, "'histories[0]' holds 5 entries; at most 4 are allowed"),
         (Recommend, {"histories": [["a"]] * 4}, "'histories' holds 4 entries; at most 3 are allowed"),
         (Recommend, {"histories": [["x" * 1001]]}, "'histories[0][0]': string should have at most 1000 characters"),
@@ -46,12 +47,10 @@ def message_of(model: type[Body], body: Any) -> str:
         (Recommend, {"histories": [["a"]], "k": True}, "'k': input should be a valid integer, got true"),
         (Recommend, {"histories": [["a"]], "k": "5" * 60}, "'k': input should be a valid integer, got \"5555"),
         (Recommend, {"histories": [], "filter_seen": 1}, "'filter_seen': input should be a valid boolean, got 1"),
-        (
-            Recommend,
-            {"histories": [], "on_unknown": "fail"},
-            "'on_unknown': input should be 'raise', 'warn' or 'skip',",
+        *(
+            (Recommend, {"histories": [], "on_unknown": policy}, "'on_unknown': input should be 'raise', 'warn' or")
+            for policy in ("fail", ["skip"])
         ),
-        (Recommend, {"histories": [], "on_unknown": ["skip"]}, "'on_unknown': input should be 'raise', 'warn' or"),
         (Recommend, {"histories": [["a"]], "times": [1]}, "'times[0]': input should be a valid list, got 1"),
         (Recommend, {"histories": [["a"]], "times": [["1"]]}, "'times[0][0]': input should be a valid number"),
         (Recommend, {"histories": [["a"]], "times": [[1e300]]}, "'times[0][0]': input should be less than or equal"),
@@ -71,11 +70,7 @@ def message_of(model: type[Body], body: Any) -> str:
         (Start, {"id": 5}, "'id': input should be a valid string, got 5"),
         (Update, {}, "'items': field required"),
         (Update, {"items": [1, 2, 3]}, "'items' holds 3 entries; at most 2 are allowed"),
-        (
-            Update,
-            {"items": [1], "expected_length": -1},
-            "'expected_length': input should be greater than or equal to 0",
-        ),
+        (Update, {"items": [1], "expected_length": -1}, "'expected_length': input should be greater than or equal"),
         (RecommendSession, {"k": 21}, "'k' must be a whole number from 1 to 20, got 21"),
         (RecommendSession, {"candidates": [[1]]}, "'candidates[0]': input should be a valid string, got list"),
     ],
@@ -87,20 +82,13 @@ def test_what_a_body_must_not_have_is_one_line(model: type[Body], body: Any, mes
 
 
 def test_bodies_are_read_and_null_counts_as_not_given() -> None:
-    nulls = dict.fromkeys(("times", "k", "filter_seen", "candidates", "on_unknown"))
-    for body in ({"histories": []}, {"histories": [], **nulls}):
-        read = Recommend.model_validate(body)
-        assert (read.times, read.k, read.filter_seen, read.candidates, read.on_unknown) == (
-            None,
-            10,
-            True,
-            None,
-            "raise",
-        )
+    defaults = {"times": None, "k": 10, "filter_seen": True, "candidates": None, "on_unknown": "raise"}
+    for fields in ({}, dict.fromkeys(defaults)):
+        read = Recommend.model_validate({"histories": [], **fields})
+        assert read.model_dump() == {"histories": [], **defaults}
     for candidates in ([3], [[], [4]], ["é", "\x00", "\U0001f600", "</script>"]):
-        assert (
-            Recommend.model_validate({"histories": [["a", 7], []], "candidates": candidates}).candidates == candidates
-        )
+        body = {"histories": [["a", 7], []], "candidates": candidates}
+        assert Recommend.model_validate(body).candidates == candidates
     for k, given in ((3, {}), (2, {"k": 2})):
         read = Recommend.model_validate({"histories": [], **given})
         read.check(Limits(k=3))

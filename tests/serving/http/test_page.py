@@ -1,23 +1,23 @@
 """The demo in a real browser."""
 
+import contextlib
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from recbole_lisa.serving import Bundle, Recommender
+from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.ids import IdMap
 from tests.serving.build import N_ITEMS
 from tests.serving.http.build import PATIENCE, Running, running, seeded_recommender
 
 pytest.importorskip("uvicorn")
-ODD = [
-    "<img src=x onerror=\"document.title='hacked'\">",
-    "</script><script>document.title='hacked'</script>",
-    "&lt;b&gt;",
-]
+SWITCHES = """headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking
+    disable-component-update disable-sync"""
+HACK = "document.title='hacked'"
+ODD = [f'<img src=x onerror="{HACK}">', f"</script><script>{HACK}</script>", "&lt;b&gt;"]
 IDS = [*ODD, *(f"thing {n}" for n in range(N_ITEMS - 1 - len(ODD)))]
 
 
@@ -32,27 +32,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         pytest.skip("needs chromium and chromedriver")
     options = webdriver.ChromeOptions()
     options.binary_location = str(programs[0])
-    for word in (
-        "headless",
-        "no-sandbox",
-        "disable-gpu",
-        "disable-quic",
-        "no-first-run",
-        "disable-background-networking",
-        "disable-component-update",
-        "disable-sync",
-        f"user-data-dir={Path(tmp_path_factory.mktemp('browser'))}",
-    ):
-        options.add_argument(f"--{word}")
+    for switch in (*SWITCHES.split(), f"user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(f"--{switch}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options, webdriver.ChromeService(str(programs[1])))
     yield driver
     driver.quit()
-
-
-def odd_recommender(name: str = "LISABase") -> Recommender:
-    bundle = seeded_recommender(name).bundle
-    return Recommender(Bundle(**{**vars(bundle), "ids": IdMap.from_ids(IDS)}))
 
 
 class Page:
@@ -61,6 +46,7 @@ class Page:
     def __init__(self, browser: Any, service: Running) -> None:
         self.browser = browser
         browser.get(f"http://127.0.0.1:{service.port}/")
+        self.wait_for("#found li", IDS[:20])
 
     def texts(self, selector: str) -> list[str]:
         script = "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)"
@@ -87,12 +73,17 @@ class Page:
         return [entry["message"] for entry in self.browser.get_log("browser")]
 
 
-def test_items_are_found_picked_and_lead_to_recommendations_and_a_picture(browser: Any) -> None:
-    recommender = odd_recommender()
+@contextlib.contextmanager
+def opened(browser: Any, name: str = "LISABase") -> Iterator[tuple[Page, Recommender, Running]]:
+    """The page over a model whose first ids are code, once it shows items."""
+    recommender = Recommender(replace(seeded_recommender(name).bundle, ids=IdMap.from_ids(IDS)))
     with running(recommender) as service:
-        page = Page(browser, service)
-        page.wait_for("#model", [f"LISABase of small, {N_ITEMS - 1} items"])
-        page.wait_for("#found li", IDS[:20])
+        yield Page(browser, service), recommender, service
+
+
+def test_items_are_found_picked_and_lead_to_recommendations_and_a_picture(browser: Any) -> None:
+    with opened(browser) as (page, recommender, _):
+        assert page.texts("#model") == [f"LISABase of small, {N_ITEMS - 1} items"]
         page.search("thing 2")
         page.wait_for("#found li", ["thing 2", *(f"thing {n}" for n in range(20, N_ITEMS - 1 - len(ODD)))])
         session = recommender.start()
@@ -104,12 +95,12 @@ def test_items_are_found_picked_and_lead_to_recommendations_and_a_picture(browse
         assert page.texts("#recommended .score") == [f"{score:.3f}" for score in session.recommend(10).scores]
 
         [cells] = [layer[0] for layer in session.batch.histograms]
-        shown = browser.execute_script(
+        drawn = browser.execute_script(
             "return [...document.querySelectorAll('svg rect')].map((one) => "
             "['x', 'y', 'fill-opacity'].map((name) => Number(one.getAttribute(name))))"
         )
-        assert len(shown) == int((cells > 0).sum())
-        for x, y, opacity in shown:
+        assert len(drawn) == int((cells > 0).sum())
+        for x, y, opacity in drawn:
             assert opacity == pytest.approx(float(cells[round(y - 0.05), round(x)] / cells.max()))
         assert browser.find_element("id", "picture").is_displayed()
 
@@ -124,9 +115,8 @@ def test_items_are_found_picked_and_lead_to_recommendations_and_a_picture(browse
         assert page.texts("#error") == [""] and page.complaints() == []
 
 
-def test_ids_are_text_whatever_they_hold(browser: Any) -> None:
-    with running(odd_recommender()) as service:
-        page = Page(browser, service)
+def test_ids_are_text_whatever_they_hold_and_no_other_script_runs(browser: Any) -> None:
+    with opened(browser) as (page, _, _):
         for count, item in enumerate(ODD, start=1):
             page.search(item)
             page.wait_for("#found li", [item])
@@ -135,25 +125,14 @@ def test_ids_are_text_whatever_they_hold(browser: Any) -> None:
         assert browser.title == "recbole-lisa"
         assert browser.find_elements("css selector", "img, li script, li b") == []
         assert page.complaints() == []
-
-
-def test_the_policy_stops_what_is_not_of_the_page(browser: Any) -> None:
-    with running(odd_recommender()) as service:
-        page = Page(browser, service)
-        page.wait_for("#found li", IDS[:20])
-        browser.execute_script(
-            "const bad = document.createElement('script'); bad.textContent = \"document.title = 'hacked'\";"
-            "document.body.append(bad)"
-        )
+        add = "const bad = document.createElement('script'); bad.textContent = arguments[0]; document.body.append(bad)"
+        browser.execute_script(add, HACK)
         assert browser.title == "recbole-lisa"
         assert any("Content Security Policy" in one for one in page.complaints())
 
 
 def test_a_session_that_has_gone_is_begun_anew_with_its_history(browser: Any) -> None:
-    recommender = odd_recommender()
-    with running(recommender) as service:
-        page = Page(browser, service)
-        page.wait_for("#found li", IDS[:20])
+    with opened(browser) as (page, recommender, service):
         page.click("#found button", "thing 3")
         page.wait_for("#recommended button", recommender.start(["thing 3"]).recommend(10).items)
         session = browser.execute_script("return session")
@@ -164,10 +143,7 @@ def test_a_session_that_has_gone_is_begun_anew_with_its_history(browser: Any) ->
 
 
 def test_a_model_without_sessions_is_shown_without_a_picture(browser: Any) -> None:
-    recommender = odd_recommender("Transformer")
-    with running(recommender) as service:
-        page = Page(browser, service)
-        page.wait_for("#found li", IDS[:20])
+    with opened(browser, "Transformer") as (page, recommender, _):
         page.click("#found button", "thing 3")
         page.click("#found button", "thing 1")
         page.wait_for("#recommended button", recommender.recommend([["thing 3", "thing 1"]])[0].items)
