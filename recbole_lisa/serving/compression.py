@@ -26,8 +26,3 @@ def coded_bytes(n_items: int, hidden_size: int, tables: Iterable[CodeTable]) -> 
         tables: the sets: one for LISA-Base; for LISA-Mini one for the history and one for the targets.
     """
     return sum(n_items * b * math.log2(w) / 8 + 4.0 * b * w * hidden_size for b, w in tables)
-
-
-def compression_ratio(n_items: int, hidden_size: int, tables: Iterable[CodeTable]) -> float:
-    """How many times smaller codes and codebooks are than the float32 table."""
-    return dense_bytes(n_items, hidden_size) / coded_bytes(n_items, hidden_size, tables)

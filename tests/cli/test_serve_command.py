@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +23,7 @@ from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.export import write_export
 from tests.model.build import build_model
 from tests.serving.build import raw, small_bundle
-from tests.serving.http.build import JSON, PATIENCE, redis_server, wait_until
+from tests.serving.http.build import JSON, PATIENCE, find_redis, redis_server, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +37,9 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def serving(export: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command in a process of its own: the process, and the host and port that it prints."""
     pytest.importorskip("uvicorn")
-    words = [sys.executable, "-m", "recbole_lisa", "serve", f"--export={export}", "--port=0", *more]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    command = [sys.executable, "-m", "recbole_lisa", "serve", f"--export={export}", "--port=0", *more]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -82,10 +81,7 @@ def test_sigterm_lets_a_request_that_has_begun_end(export: Path) -> None:
 
 @pytest.mark.slow
 def test_what_was_acknowledged_is_in_redis_after_kill_9(export: Path, tmp_path: Path) -> None:
-    pytest.importorskip("redis")
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("needs redis-server")
+    program = find_redis()
     names, recommender = [f"user{n}" for n in range(8)], Recommender.load(export)
     acknowledged: dict[str, list[str]] = {name: [] for name in names}
     with redis_server(program, tmp_path) as (url, redis):
@@ -100,10 +96,9 @@ def test_what_was_acknowledged_is_in_redis_after_kill_9(export: Path, tmp_path: 
             if killed_redis:
                 redis.kill()
                 redis.wait()
-            continued = tmp_path / "redis.sock"
             with contextlib.ExitStack() as stack:
                 if killed_redis:
-                    continued.unlink()
+                    (tmp_path / "redis.sock").unlink()
                     stack.enter_context(redis_server(program, tmp_path))
                 _, address = stack.enter_context(serving(export, f"--redis={url}"))
                 for name in names:
@@ -139,40 +134,33 @@ def update_until_it_dies(address: str, name: str, acknowledged: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["--export=gone"], "'gone' is no export: manifest.json: No such file or directory"),
         (["--port=65536"], "argument --port: must be a port from 0 (any that is free) to 65535, got 65536"),
         (["--max_k=0"], "argument --max_k: must be a whole number from 1 to 2147483647, got 0"),
         (["--host=nowhere.invalid"], "cannot listen on nowhere.invalid, port 8000: "),
-        (
-            ["--host=192.0.2.1"],
-            "cannot listen on 192.0.2.1, port 8000: Cannot assign requested address",
-        ),
+        (["--host=192.0.2.1"], "cannot listen on 192.0.2.1, port 8000: Cannot assign requested address"),
+        (["--port=TAKEN"], "Address already in use; choose another --port or --host"),
         (["--redis=http://x"], "--redis: Redis URL must specify one of the following schemes"),
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_mistakes_are_told_in_one_line(
-    export: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_a_mistake_is_one_line(
+    export: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("uvicorn")
     if "redis" in message.lower():
         pytest.importorskip("redis")
-    assert main(["serve", f"--export={export}", *words]) == 2
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        arguments = [one.replace("TAKEN", str(taken.getsockname()[1])) for one in arguments]
+        assert main(["serve", f"--export={export}", *arguments]) == 2
     captured = capsys.readouterr()
     assert message in captured.err and captured.err.count("\n") == 1
     assert captured.out == ""
 
 
-def test_a_port_that_is_taken_is_told(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("uvicorn")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["serve", f"--export={export}", f"--port={taken.getsockname()[1]}"]) == 2
-    assert "Address already in use; choose another --port or --host" in capsys.readouterr().err
-
-
-def test_missing_packages_are_told(
+def test_missing_packages_are_named(
     export: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("recbole_lisa.cli.serve_command.find_spec", lambda name: None)
@@ -181,15 +169,13 @@ def test_missing_packages_are_told(
     assert expected in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"), [("LISABase", {"histogram_decay": "time"}), ("LISASoft", {}), ("Transformer", {})]
-)
-def test_every_model_is_warmed_up(name: str, settings: dict[str, Any]) -> None:
-    recommender, warm = Recommender(small_bundle(name, **settings)[1]), []
-    recommend = recommender.recommend
-    recommender.recommend = lambda *args, **more: warm.extend(recommend(*args, **more))  # type: ignore[method-assign]
-    warm_up(recommender)
-    assert [len(answer.items) for answer in warm] == [1]
+def test_every_model_is_warmed_up() -> None:
+    for name, settings in (("LISABase", {"histogram_decay": "time"}), ("LISASoft", {}), ("Transformer", {})):
+        recommender, warm = Recommender(small_bundle(name, **settings)[1]), []
+        recommend = recommender.recommend
+        recommender.recommend = lambda *args, **more: warm.extend(recommend(*args, **more))  # type: ignore[method-assign]  # noqa: B023  # it is called in this round
+        warm_up(recommender)
+        assert [len(answer.items) for answer in warm] == [1]
 
 
 def test_a_catalogue_of_one_item_is_served() -> None:
@@ -199,8 +185,8 @@ def test_a_catalogue_of_one_item_is_served() -> None:
 
 
 def test_only_loopback_names_are_served_unless_others_are_allowed() -> None:
-    def hosts(*words: str) -> frozenset[str] | None:
-        return hosts_of(_parser().parse_args(["--export=x", *words]))
+    def hosts(*arguments: str) -> frozenset[str] | None:
+        return hosts_of(_parser().parse_args(["--export=x", *arguments]))
 
     loopback = {"localhost", "127.0.0.1", "::1"}
     assert hosts() == loopback

@@ -1,6 +1,7 @@
 """`export` and `recommend` after a real, tiny run."""
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,78 +36,79 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 def test_export_prints_ratio_and_bytes(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", f"--checkpoint={checkpoint}", f"--output={tmp_path / 'x'}"]) == 0
-    printed = capsys.readouterr().out
+    printed, size = capsys.readouterr().out, (tmp_path / "x" / "items.npz").stat().st_size
     assert f"LISABase of tiny, {N_ITEMS} items" in printed
-    # 4 V D against V B log2(W) / 8 + 4 B W D
-    expected = 4 * N_ITEMS * 16 / (N_ITEMS * 2 * 3 / 8 + 4 * 2 * 8 * 16)
-    assert (
-        f"compression ratio {expected:.2f}, {(tmp_path / 'x' / 'items.npz').stat().st_size:,} bytes on disk" in printed
-    )
+    ratio = 4 * N_ITEMS * 16 / (N_ITEMS * 2 * 3 / 8 + 4 * 2 * 8 * 16)  # 4 V D against V B log2(W) / 8 + 4 B W D
+    assert f"compression ratio {ratio:.2f}, {size:,} bytes on disk" in printed
 
 
-def test_recommend_from_the_export_for_new_users(export: Path, tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_text("user_id,item_id,timestamp\nnew,i3,2\nnew,i1,1\nother,i7,1\n")
-    words = [f"--export={export}", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'top.csv'}", "--k=4"]
-    assert main(["recommend", *words]) == 0
+@pytest.fixture
+def recommend(export: Path, tmp_path: Path) -> Callable[..., int]:
+    """The command for users of a table, from the export."""
+
+    def call(table: str, *arguments: str) -> int:
+        (tmp_path / "in.csv").write_text(table)
+        files = [f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'top.csv'}"]
+        return main(["recommend", f"--export={export}", *files, *arguments])
+
+    return call
+
+
+def test_recommend_from_the_export_for_new_users(export: Path, recommend: Callable[..., int], tmp_path: Path) -> None:
+    assert recommend("user_id,item_id,timestamp\nnew,i3,2\nnew,i1,1\nother,i7,1\n", "--k=4") == 0
     rows = rows_of(tmp_path / "top.csv")
     expected = Recommender.load(export).recommend([["i1", "i3"], ["i7"]], 4)
     assert [row["item_id"] for row in rows] == [item for answer in expected for item in answer.items]
-    assert [(row["user_id"], row["rank"]) for row in rows[:5]] == [
-        *(("new", str(r)) for r in range(1, 5)),
-        ("other", "1"),
-    ]
+    ranks = [(user, str(rank)) for user in ("new", "other") for rank in range(1, 5)]
+    assert [(row["user_id"], row["rank"]) for row in rows] == ranks
 
 
 def test_recommend_from_the_checkpoint_for_all_users(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [f"--checkpoint={checkpoint}", f"--output={tmp_path / 'top.csv'}", "--k=3"]
-    assert main(["recommend", *words]) == 0
+    assert main(["recommend", f"--checkpoint={checkpoint}", f"--output={tmp_path / 'top.csv'}", "--k=3"]) == 0
     rows = rows_of(tmp_path / "top.csv")
     assert len(rows) == 3 * N_USERS
     assert {row["user_id"] for row in rows} == {f"u{n}" for n in range(N_USERS)}
     assert f"{3 * N_USERS} rows for {N_USERS} users; 0 users without any" in capsys.readouterr().out
 
 
-def test_options_choose_what_is_recommended(export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "in.csv").write_text("who,what\na,i3\na,gone\nb,gone\n")
+def test_options_choose_what_is_recommended(
+    recommend: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "only.txt").write_text("i3\ni5\n")
-    words = [f"--export={export}", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'top.csv'}"]
-    words += ["--user=who", "--item=what", f"--candidates={tmp_path / 'only.txt'}"]
-    assert main(["recommend", *words]) == 2
+    table = "who,what\na,i3\na,gone\nb,gone\n"
+    options = ["--user=who", "--item=what", f"--candidates={tmp_path / 'only.txt'}"]
+    assert recommend(table, *options) == 2
     assert "error: user 'a': 1 unknown item: 'gone'" in capsys.readouterr().err
-    assert main(["recommend", *words, "--on_unknown=warn"]) == 0
-    told = capsys.readouterr().err
-    assert [line for line in told.splitlines() if "warning" in line] == [
-        f"warning: user '{user}': 1 unknown item: 'gone'; left out" for user in "ab"
-    ]
-    assert main(["recommend", *words, "--on_unknown=skip", "--overwrite"]) == 0
+    assert recommend(table, *options, "--on_unknown=warn") == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert warnings == [f"warning: user '{user}': 1 unknown item: 'gone'; left out" for user in "ab"]
+    options.append("--on_unknown=skip")
+    assert recommend(table, *options, "--overwrite") == 0
     assert [(row["user_id"], row["item_id"]) for row in rows_of(tmp_path / "top.csv")] == [("a", "i5")]
     assert "1 rows for 1 users; 1 users without any" in capsys.readouterr().out
-    assert main(["recommend", *words, "--on_unknown=skip", "--keep_seen"]) == 2
+    assert recommend(table, *options, "--keep_seen") == 2
     assert "top.csv' exists: add --overwrite to replace it" in capsys.readouterr().err
-    assert main(["recommend", *words, "--on_unknown=skip", "--keep_seen", "--overwrite"]) == 0
+    assert recommend(table, *options, "--keep_seen", "--overwrite") == 0
     assert {row["item_id"] for row in rows_of(tmp_path / "top.csv")} == {"i3", "i5"}
 
 
-def test_the_user_of_an_unknown_item_is_named_and_unknown_candidates_are_told(
-    export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_user_of_an_unknown_item_and_unknown_candidates_are_named(
+    recommend: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    users = [f"user{n}" for n in range(300)]
-    (tmp_path / "in.csv").write_text("user_id,item_id\n" + "".join(f"{user},i3\n" for user in users) + "last,gone\n")
     (tmp_path / "only.txt").write_text("i5\ngone\n\n")
-    words = [f"--export={export}", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'top.csv'}"]
-    assert main(["recommend", *words]) == 2
+    rows = "".join(f"user{n},i3\n" for n in range(300))
+    assert recommend(f"user_id,item_id\n{rows}last,gone\n") == 2
     assert "error: user 'last': 1 unknown item: 'gone'" in capsys.readouterr().err
-    (tmp_path / "in.csv").write_text("user_id,item_id\na,i3\n")
-    words.append(f"--candidates={tmp_path / 'only.txt'}")
-    assert main(["recommend", *words]) == 2
+    candidates = f"--candidates={tmp_path / 'only.txt'}"
+    assert recommend("user_id,item_id\na,i3\n", candidates) == 2
     assert f"error: '{tmp_path / 'only.txt'}': 1 unknown item: 'gone'" in capsys.readouterr().err
-    assert main(["recommend", *words, "--on_unknown=skip"]) == 0
+    assert recommend("user_id,item_id\na,i3\n", candidates, "--on_unknown=skip") == 0
     assert [row["item_id"] for row in rows_of(tmp_path / "top.csv")] == ["i5"]
 
 
-def test_an_export_that_cannot_be_written_is_told_before_the_checkpoint_is_read(
+def test_an_export_that_cannot_be_written_is_named_before_the_checkpoint_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "full").mkdir()
@@ -117,7 +119,7 @@ def test_an_export_that_cannot_be_written_is_told_before_the_checkpoint_is_read(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ([], "give one of --checkpoint FILE and --export DIR"),
         (["--export=x", "--checkpoint=y"], "give one of --checkpoint FILE and --export DIR"),
@@ -130,9 +132,9 @@ def test_an_export_that_cannot_be_written_is_told_before_the_checkpoint_is_read(
     ],
     ids=str,
 )
-def test_mistakes_are_told_in_one_line(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_mistake_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["recommend", f"--output={tmp_path / 'top.csv'}", *words]) == 2
+    assert main(["recommend", f"--output={tmp_path / 'top.csv'}", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -30,6 +30,12 @@ from tests.serving.build import raw, small_bundle
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.fixture
+def manifest(tmp_path: Path) -> dict[str, Any]:
+    """The manifest of a LISABase whose export is in tmp_path."""
+    return write_export(small_bundle("LISABase")[1], tmp_path)
+
+
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_what_is_read_recommends_as_what_was_written(name: str, tmp_path: Path) -> None:
     try:
@@ -53,19 +59,13 @@ def test_equal_models_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_codes_take_log2_bits_and_nothing_is_a_pickle(tmp_path: Path) -> None:
-    _, bundle = small_bundle("LISAMini", n_codewords=5, n_target_codewords=6)
-    manifest = write_export(bundle, tmp_path / "export")
+    manifest = write_export(small_bundle("LISAMini", n_codewords=5, n_target_codewords=6)[1], tmp_path / "export")
+    sizes = {"history": 5, "target": 6}
     with np.load(tmp_path / "export" / ITEMS, allow_pickle=False) as items:
-        assert {name: items[name].nbytes for name in items.files if name.endswith("_codes")} == {
-            "history_codes": packed_size(29 * 3, 5),
-            "target_codes": packed_size(29 * 3, 6),
-        }
-    assert manifest["items"] == {
-        "kind": "codes",
-        "n_items": 29,
-        "history": {"n_codebooks": 3, "n_codewords": 5},
-        "target": {"n_codebooks": 3, "n_codewords": 6},
-    }
+        codes = {name: items[name].nbytes for name in items.files if name.endswith("_codes")}
+    assert codes == {f"{name}_codes": packed_size(29 * 3, n) for name, n in sizes.items()}
+    sets = {name: {"n_codebooks": 3, "n_codewords": n} for name, n in sizes.items()}
+    assert manifest["items"] == {"kind": "codes", "n_items": 29, **sets}
     for name in (ITEMS, ENCODER, ITEM_IDS):
         with np.load(tmp_path / "export" / name, allow_pickle=False) as archive:
             assert all(archive[key].dtype != object for key in archive.files)
@@ -77,15 +77,13 @@ def test_other_models_keep_their_vectors_and_say_so(tmp_path: Path) -> None:
     assert manifest["item_table"]["compression_ratio"] == 1.0
 
 
+@pytest.mark.usefixtures("manifest")
 @pytest.mark.parametrize("name", [MANIFEST, ITEMS, ENCODER, ITEM_IDS])
 def test_damage_is_named(name: str, tmp_path: Path) -> None:
-    write_export(small_bundle("LISABase")[1], tmp_path)
     file = tmp_path / name
     whole = file.read_bytes()
-    for damaged in (
-        whole[:-40],
-        whole.replace(b"1", b"2", 1) if name == MANIFEST else whole[:-200] + b"?" + whole[-199:],
-    ):
+    changed = whole.replace(b"1", b"2", 1) if name == MANIFEST else whole[:-200] + b"?" + whole[-199:]
+    for damaged in (whole[:-40], changed):
         file.write_bytes(damaged)
         with pytest.raises(UsageError, match=rf"damaged: {name} (is not JSON|does not have its checksum)|version 2"):
             read_export(tmp_path)
@@ -94,21 +92,15 @@ def test_damage_is_named(name: str, tmp_path: Path) -> None:
         read_export(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_other_manifests_are_named(manifest: dict[str, Any], tmp_path: Path) -> None:
+    for other, message in (
         ({"version": 2}, "has version 2, this program reads version 1: install the recbole-lisa that wrote it"),
         ({"format": "other"}, "is no manifest of recbole-lisa export"),
         ({"model": "LISAMini"}, "is damaged: manifest.json does not have its checksum"),
-    ],
-    ids=str,
-)
-def test_other_manifests_are_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    write_export(small_bundle("LISABase")[1], tmp_path)
-    manifest = json.loads((tmp_path / MANIFEST).read_text())
-    (tmp_path / MANIFEST).write_text(json.dumps(manifest | change))
-    with pytest.raises(UsageError, match=message):
-        read_manifest(tmp_path)
+    ):
+        (tmp_path / MANIFEST).write_text(json.dumps(manifest | other))
+        with pytest.raises(UsageError, match=message):
+            read_manifest(tmp_path)
 
 
 def forge(folder: Path, manifest: dict[str, Any]) -> None:
@@ -119,6 +111,14 @@ def forge(folder: Path, manifest: dict[str, Any]) -> None:
     manifest.pop("checksum", None)
     manifest["checksum"] = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def reason_of_damage(folder: Path) -> str:
+    """The one line that refuses an export."""
+    with pytest.raises(UsageError, match="is damaged: .*write it again$") as caught:
+        read_export(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def change(manifest: dict[str, Any], path: str, value: Any) -> None:
@@ -159,63 +159,47 @@ def change(manifest: dict[str, Any], path: str, value: Any) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_forged_manifest_is_one_line(path: str, value: Any, message: str, tmp_path: Path) -> None:
-    manifest = write_export(small_bundle("LISABase")[1], tmp_path)
+def test_a_forged_manifest_is_one_line(
+    path: str, value: Any, message: str, manifest: dict[str, Any], tmp_path: Path
+) -> None:
     change(manifest, path, value)
     forge(tmp_path, manifest)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(UsageError, match="is damaged: .*write it again$") as caught:
-        read_export(tmp_path)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert message in reason_of_damage(tmp_path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KB
 
 
-def npy(header: str) -> bytes:
+def npy(dtype: str, shape: str) -> bytes:
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({shape},), }}\n" if dtype else "nonsense"
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"no zip", "encoder.npz: File is not a zip file"),
-        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }\n"), "does not have the shape"),
-        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }\n"), "does not have the shape"),
-        (npy("{'descr': '|O', 'fortran_order': False, 'shape': (0,), }\n"), "does not have the shape"),
-        (npy("nonsense"), "encoder.npz: "),
-        (b"", "encoder.npz: "),
-    ],
-    ids=str,
-)
-def test_a_forged_array_is_one_line(data: bytes, message: str, tmp_path: Path) -> None:
-    manifest = write_export(small_bundle("LISABase")[1], tmp_path)
-    if data == b"no zip":
-        (tmp_path / ENCODER).write_bytes(data)
-    else:
-        with zipfile.ZipFile(tmp_path / ENCODER, "w") as archive:
-            archive.writestr("position_embedding.weight.npy", data)
-    forge(tmp_path, manifest)
-    with pytest.raises(UsageError, match="is damaged: ") as caught:
-        read_export(tmp_path)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_compressed_and_unknown_weights_are_named(tmp_path: Path) -> None:
-    manifest = write_export(small_bundle("LISABase")[1], tmp_path)
+def test_a_forged_array_is_one_line(manifest: dict[str, Any], tmp_path: Path) -> None:
     with np.load(tmp_path / ENCODER) as archive:
         weights = dict(archive)
-    for save, change, message in (
-        (np.savez_compressed, {}, "is compressed"),
-        (np.savez, {"more": np.zeros(3)}, "the weight more has the shape"),
-        (
-            np.savez,
-            {"position_embedding.weight": np.zeros((2, 16))},
-            "the weight position_embedding.weight has the shape",
-        ),
+    position = "position_embedding.weight"
+
+    def store(data: bytes) -> None:
+        with zipfile.ZipFile(tmp_path / ENCODER, "w") as archive:
+            archive.writestr(f"{position}.npy", data)
+
+    def save(**more: Any) -> None:
+        np.savez(tmp_path / ENCODER, **(weights | more))
+
+    for write, message in (
+        (lambda: (tmp_path / ENCODER).write_bytes(b"no zip"), "encoder.npz: File is not a zip file"),
+        (lambda: store(npy("<f4", "1000000000000")), "does not have the shape"),
+        (lambda: store(npy("<f4", "-1")), "does not have the shape"),
+        (lambda: store(npy("|O", "0")), "does not have the shape"),
+        (lambda: store(npy("", "")), "encoder.npz: "),
+        (lambda: store(b""), "encoder.npz: "),
+        (lambda: np.savez_compressed(tmp_path / ENCODER, **weights), "is compressed"),
+        (lambda: save(more=np.zeros(3)), "the weight more has the shape"),
+        (lambda: save(**{position: np.zeros((2, 16))}), f"the weight {position} has the shape"),
     ):
-        save(tmp_path / ENCODER, **(weights | change))
+        write()
         forge(tmp_path, manifest)
-        with pytest.raises(UsageError, match=message):
-            read_export(tmp_path)
+        assert message in reason_of_damage(tmp_path)
 
 
 def test_files_in_the_way_are_named(tmp_path: Path) -> None:
@@ -253,18 +237,14 @@ sys.exit(main(["recommend", "--export", {str(tmp_path / "export")!r}, "--input",
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert [line.split(",")[:2] for line in (tmp_path / "top.csv").read_text().splitlines()] == [
-        ["user_id", "rank"],
-        ["anna", "1"],
-        ["anna", "2"],
-    ]
+    rows = [line.split(",")[:2] for line in (tmp_path / "top.csv").read_text().splitlines()]
+    assert rows == [["user_id", "rank"], ["anna", "1"], ["anna", "2"]]
 
 
 def test_zero_dimensional_weights_keep_their_shape(tmp_path: Path) -> None:
     _, bundle = small_bundle("LISABase", histogram_decay="learnable")
     write_export(bundle, tmp_path)
     again, _ = read_export(tmp_path)
-    assert {name: tensor.shape for name, tensor in again.weights.items()} == {
-        name: tensor.shape for name, tensor in bundle.weights.items()
-    }
+    shapes, expected = ({name: w.shape for name, w in one.weights.items()} for one in (again, bundle))
+    assert shapes == expected
     assert again.weights["attentions.0.raw_decay"].shape == torch.Size([])
