@@ -1,4 +1,4 @@
-"""The command `recbole-lisa convert`: arguments in, counts out, one line for a mistake."""
+"""The commands `convert` and `download`: arguments in, counts out, one line for a mistake."""
 
 import subprocess
 import sys
@@ -10,13 +10,13 @@ from recbole_lisa.cli.main import main
 
 RAW = "who,what,when\nu,i,2020-01-01\nu,i,2020-01-01\nv,,3\n"
 COLUMNS = ["--user=who", "--item", "what", "--time=when"]
-READ = ["csv", "raw.csv", "--output=d"]
+READ = ["convert", "csv", "raw.csv", "--output=d"]
 
 
 def test_the_command_writes_and_prints_the_counts_and_needs_neither_torch_nor_recbole(isolated_run_dir: Path) -> None:
     Path("raw.csv").write_text(RAW, encoding="utf-8")
     code = (
-        f"import sys; from recbole_lisa.cli.main import main; status = main({['convert', *READ, *COLUMNS]!r})\n"
+        f"import sys; from recbole_lisa.cli.main import main; status = main({[*READ, *COLUMNS]!r})\n"
         "print([name for name in ('torch', 'recbole', 'ray') if name in sys.modules], status)"
     )
     root = str(Path(__file__).parents[2])
@@ -35,18 +35,21 @@ def test_the_command_writes_and_prints_the_counts_and_needs_neither_torch_nor_re
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: format, input, --output"),
+        (["convert"], "the following arguments are required: format, input, --output"),
         ([*READ, "--time_unit=h"], "argument --time_unit: invalid choice: 'h'"),
         (READ, "raw.csv has no column 'user_id' for the user; it has who, what, when."),
         ([*READ, "--user=who", "--item=who"], "--user and --item are both 'who': give each its own"),
-        (["csv", "gone.csv", "--output=d"], "cannot read 'gone.csv': No such file or directory"),
+        (["convert", "csv", "gone.csv", "--output=d"], "cannot read 'gone.csv': No such file or directory"),
+        (["download", "ml-2m"], "unknown data set 'ml-2m': known are alibaba, "),
+        (["download", "alibaba"], "'alibaba' has no address to download from: get UserBehavior.csv.zip from https://"),
+        (["download"], "the following arguments are required: dataset"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(
     isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     Path("raw.csv").write_text(RAW, encoding="utf-8")
-    assert main(["convert", *arguments]) == 2
+    assert main(arguments) == 2
     output, errors = capsys.readouterr()
     assert output == ""
     assert errors.startswith(f"error: {message}") and errors.count("\n") == 1

@@ -154,35 +154,30 @@ def test_the_arguments_are_not_edited() -> None:
     assert build()["topk"] == [5, 10, 20]
 
 
-@pytest.mark.parametrize("settings", [{}, {"use_gpu": False}, {"gpu_id": 3}])
-def test_the_device_is_the_cpu_without_cuda_and_the_environment_stays(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    assert build(config_dict=settings)["device"] == torch.device("cpu")
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
-
-
 @pytest.mark.parametrize(
-    ("settings", "device"),
+    ("gpus", "settings", "device"),
     [
-        ({}, "cuda"),
-        ({"gpu_id": "1"}, "cuda:1"),
-        ({"gpu_id": 0}, "cuda:0"),
-        ({"gpu_id": "1,0"}, "cuda:1"),
-        ({"use_gpu": False}, "cpu"),
-        ({"gpu_id": ""}, "cpu"),
+        *((0, settings, "cpu") for settings in ({}, {"use_gpu": False}, {"gpu_id": 3})),
+        (2, {}, "cuda"),
+        (2, {"gpu_id": "1"}, "cuda:1"),
+        (2, {"gpu_id": 0}, "cuda:0"),
+        (2, {"gpu_id": "1,0"}, "cuda:1"),
+        (2, {"use_gpu": False}, "cpu"),
+        (2, {"gpu_id": ""}, "cpu"),
     ],
 )
-def test_a_gpu_is_named_only_when_the_user_names_it(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], device: str
+def test_a_gpu_is_named_only_when_the_user_names_it_and_the_environment_stays(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, settings: dict[str, Any], device: str
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert build(config_dict=settings)["device"] == torch.device(device)
-    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    for visible in ("5", None):
+        if visible is None:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        else:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert build(config_dict=settings)["device"] == torch.device(device)
+        assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
 
 
 def test_own_data_needs_no_yaml_file(tmp_path: Path) -> None:

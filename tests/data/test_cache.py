@@ -1,8 +1,10 @@
 """A saved data set is used only for the same data and the same shaping settings, and is the same data set."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -16,17 +18,10 @@ ROWS = [(f"u{user}", f"i{(user * 3 + step) % 7}", 10.25 * step + user) for user 
 
 
 @pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The data sets that were loaded from text."""
-    loaded: list[str] = []
-    original = WindowDataset.__init__
-
-    def load(self: WindowDataset, config: Any) -> None:
-        loaded.append(config["dataset"])
-        original(self, config)
-
-    monkeypatch.setattr(WindowDataset, "__init__", load)
-    return loaded
+def parsed() -> Iterator[Mock]:
+    """Counts the data sets that are loaded from text."""
+    with patch.object(WindowDataset, "__init__", autospec=True, side_effect=WindowDataset.__init__) as loaded:
+        yield loaded
 
 
 def contents(data: WindowDataset) -> dict[str, Any]:
@@ -46,11 +41,11 @@ def contents(data: WindowDataset) -> dict[str, Any]:
 
 
 def test_a_saved_data_set_is_the_same_and_no_text_is_read(
-    make_config: MakeConfig, tmp_path: Path, parsed: list[str]
+    make_config: MakeConfig, tmp_path: Path, parsed: Mock
 ) -> None:
     settings = {"save_dataset": True, "checkpoint_dir": str(tmp_path / "saved"), "item_inter_num_interval": "[3,inf)"}
     first, second = (create_dataset(make_config(ROWS, **settings)) for _ in range(2))
-    assert parsed == ["tiny"]
+    assert parsed.call_count == 1
     assert contents(second) == contents(first)
     assert [path.suffix for path in (tmp_path / "saved").iterdir()] == [".dataset"]
 
@@ -68,27 +63,27 @@ def test_a_saved_data_set_is_the_same_and_no_text_is_read(
     ],
 )
 def test_settings_that_shape_the_data_rebuild_it_and_others_are_honoured(
-    make_config: MakeConfig, tmp_path: Path, parsed: list[str], changed: dict[str, Any], rebuilt: bool
+    make_config: MakeConfig, tmp_path: Path, parsed: Mock, changed: dict[str, Any], rebuilt: bool
 ) -> None:
     saved = {"dataset_save_path": str(tmp_path / "kept")}
     create_dataset(make_config(ROWS, **saved))
     config = make_config(ROWS, **saved, **changed)
     for _ in range(2):
         assert create_dataset(config).config is config
-        assert len(parsed) == 1 + rebuilt
+        assert parsed.call_count == 1 + rebuilt
 
 
 def test_other_interactions_rebuild_and_the_same_elsewhere_do_not(
-    make_config: MakeConfig, tmp_path: Path, parsed: list[str], caplog: pytest.LogCaptureFixture
+    make_config: MakeConfig, tmp_path: Path, parsed: Mock, caplog: pytest.LogCaptureFixture
 ) -> None:
     saved = {"dataset_save_path": str(tmp_path / "kept")}
     create_dataset(make_config(ROWS, **saved))
     shutil.copytree(tmp_path / "tiny", tmp_path / "moved" / "tiny")
     create_dataset(make_config(ROWS, **saved, data_path=str(tmp_path / "moved")))
-    assert len(parsed) == 1
+    assert parsed.call_count == 1
     with caplog.at_level("INFO"):
         changed = create_dataset(make_config([*ROWS[:-1], ("u4", "new", 99)], **saved))
-    assert len(parsed) == 2
+    assert parsed.call_count == 2
     assert "new" in changed.field2token_id["item_id"]
     assert f"'{tmp_path / 'kept'}' is of other data or settings and is written anew" in caplog.text
 

@@ -69,7 +69,6 @@ def test_candidates_depend_on_the_seed_only(make_config: MakeConfig) -> None:
     first = paper(make_config, seed=5)
     again = paper(make_config, seed=5, train_batch_size=3, MAX_ITEM_LIST_LENGTH=9)
     other = paper(make_config, seed=6)
-    assert first.candidates is not None
     np.testing.assert_array_equal(first.candidates, again.candidates)
     assert (first.candidates != other.candidates).any()
     one, two = (torch.cat([batch.candidates for batch in first]) for _ in range(2))

@@ -108,11 +108,6 @@ def read_histories(config: LISAConfig) -> dict[str, list[str]]:
     return dict(zip(data.id2token("user_id", store.users), map(list, items), strict=True))
 
 
-def can_be_run(histories: dict[str, list[str]]) -> bool:
-    """Whether there is something to draw negatives from, and a history with an item to train, validate and test."""
-    return len(set(chain(*histories.values()))) >= 2 and max(map(len, histories.values())) >= 4
-
-
 def has_numbers_as_times(file: OddFile) -> bool:
     try:
         return all(math.isfinite(float(row[2])) for row in file.rows)
@@ -135,7 +130,9 @@ def check(file: OddFile, folder: Path) -> None:
             assert said.getvalue().splitlines()[-1].startswith("error: ")
         if file.is_plain and has_numbers_as_times(file):
             histories = meant_histories(file)
-            assert (status == 0) == can_be_run(histories), said.getvalue()
+            # Two items to draw negatives from, and a history with an item to train, validate and test.
+            can_be_run = len(set(chain(*histories.values()))) >= 2 and max(map(len, histories.values())) >= 4
+            assert (status == 0) == can_be_run, said.getvalue()
             if status == 0:
                 assert read_histories(LISAConfig("Transformer", "odd", config_dict=options)) == histories
     finally:

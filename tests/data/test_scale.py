@@ -71,12 +71,11 @@ def write_synthetic(path: Path) -> None:
     """Interactions in random order: every user and item often enough to stay, and a few users too rare to."""
     rng = np.random.default_rng(0)
     activity, popularity = rng.lognormal(0, 1.2, N_USERS), 1 / np.arange(1, N_ITEMS + 1)
-    at_least = 10
-    users = np.repeat(np.arange(N_USERS), at_least)
+    users = np.repeat(np.arange(N_USERS), 10)
     users = np.append(users, rng.choice(N_USERS, N_ROWS - len(users), p=activity / activity.sum()))
     items = rng.choice(N_ITEMS, N_ROWS, p=popularity / popularity.sum())
     rng.shuffle(users)
-    items[: N_ITEMS * at_least] = np.repeat(np.arange(N_ITEMS), at_least)
+    items[: N_ITEMS * 10] = np.repeat(np.arange(N_ITEMS), 10)
     users = np.append(users, np.repeat(np.arange(N_USERS, N_USERS + N_RARE_USERS), 2))
     items = np.append(items, rng.choice(N_ITEMS, 2 * N_RARE_USERS))
     order = rng.permutation(len(users))

@@ -19,7 +19,6 @@ class Publisher:
     requests: int = 0
 
     def __enter__(self) -> Publisher:
-        """Start serving."""
         self.released = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"publisher": self}))
         self._server.daemon_threads = True
@@ -28,7 +27,6 @@ class Publisher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop serving."""
         self.released.set()
         self._server.shutdown()
         self._server.server_close()

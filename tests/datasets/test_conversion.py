@@ -293,9 +293,8 @@ def test_an_atomic_file_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     old, _ = converted(source)
     with pytest.raises(UsageError, match=r"set\.inter' exists: add --overwrite"):
         converted(source)
-    raw(tmp_path, TABLE + "u,,1\n")
     with pytest.raises(UsageError, match="no row"):
-        converted(source, overwrite=True)
+        converted(raw(tmp_path, TABLE + "u,,1\n"), overwrite=True)
     assert (tmp_path / "set" / "set.inter").read_text() == old
 
 

@@ -21,7 +21,6 @@ EXPECTED = [UserHistory("b", ['i"3', "i1", "i4"], [1.0, 3.0, 3.0]), UserHistory(
         ("h.tsv", "who\titem_id\n1\tx\n1\ty\n", "who", [UserHistory("1", ["x", "y"], None)]),
         ("h.csv", "user_id,item_id\n\na,x\n\na,y\n\n", "user_id", [UserHistory("a", ["x", "y"], None)]),
     ],
-    ids=["csv", "types", "no-times", "empty-lines"],
 )
 def test_rows_are_grouped_by_user_and_ordered_by_time(
     tmp_path: Path, name: str, text: str, user: str, expected: list[UserHistory]
