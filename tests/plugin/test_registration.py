@@ -1,11 +1,8 @@
 """RecBole's own functions with these models: by class and by name, in this process and in fresh ones."""
 
 import importlib.util
-import logging
 import multiprocessing
 import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +18,18 @@ from recbole.utils import get_model
 import recbole_lisa
 from recbole_lisa.config.registry import MODELS, model_class
 from recbole_lisa.errors import UsageError
-from recbole_lisa.plugin import registration
 from recbole_lisa.plugin.dataset import AllPositionsDataset
 from recbole_lisa.quick_start import run
 from recbole_lisa.saved import load_data_and_model
 from tests.helpers import assert_close, write_interactions
 from tests.plugin import recbole_pipeline as pipeline
 from tests.plugin.recbole_pipeline import SMALL, scores, small, trained
-from tests.tiny import write_tiny_dataset
 
 TIMES = {"load_col": {"inter": ["user_id", "item_id", "timestamp"]}}  # RecBole's default lacks the time
 
 
 class Mine(model_class("Transformer")):  # type: ignore[misc]
     """A model of the user."""
-
-
-@pytest.fixture(autouse=True)
-def recbole_as_it_was(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Undo registrations, and what RecBole does to the root logger; the folder holds the data set `tiny`."""
-    monkeypatch.setattr(sys, "argv", ["script"])  # RecBole's Config reads the arguments of the process
-    warnings.simplefilter("ignore", FutureWarning)
-    write_tiny_dataset(isolated_run_dir)
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    registration.unregister()
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -289,20 +270,3 @@ def tokens_of(loader: Any) -> list[tuple[str, list[str], str]]:
         for row, length in zip(rows["item_id_list"], rows["item_length"], strict=True)
     ]
     return sorted(zip(users.tolist(), lists, items.tolist(), strict=True))
-
-
-def test_files_that_are_split_already_work_in_recbole() -> None:
-    """Each row brings its own history."""
-    Path("presplit").mkdir()
-    for part, target in {"train": 4, "valid": 5, "test": 6}.items():
-        rows = [f"u{user}\t{' '.join(f'i{user + k}' for k in range(1, target))}\ti{user + target}" for user in range(9)]
-        head = "user_id:token\titem_id_list:token_seq\titem_id:token"
-        Path("presplit", f"presplit.{part}.inter").write_text("\n".join([head, *rows, ""]), encoding="utf-8")
-    recbole_lisa.register()
-    columns = {"inter": ["user_id", "item_id_list", "item_id"]}
-    files = {"benchmark_filename": ["train", "valid", "test"], "alias_of_item_id": ["item_id_list"]}
-    trainer, (train, _, test) = trained(config := small("LISASoft", "presplit", load_col=columns, **files))
-    assert len(train.dataset) == len(test.dataset) == 9
-    assert trainer.evaluate(test).keys() == {"hit@5", "ndcg@5"}
-    with pytest.raises(UsageError, match=r"leave benchmark_filename out, or call recbole_lisa.register\(\) without"):
-        AllPositionsDataset(config)
