@@ -37,8 +37,8 @@ def report_errors(command: Callable[[], int], *, going_on: str = "") -> int:
         return _print_error(error, _FAILED)
     except OSError as error:
         path = error.filename or ("standard output" if _stdout_fails() else None)
-        if path is None:
-            raise
+        if path is None:  # of a connection, for instance
+            return _print_error(f"{type(error).__name__}: {error}", _FAILED)
         return _print_error(f"'{path}': {error.strerror or error}", _FAILED)
     except (KeyboardInterrupt, Termination) as stop:
         print(f"interrupted{going_on}", file=sys.stderr)
