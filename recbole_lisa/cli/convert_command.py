@@ -61,13 +61,8 @@ def main(arguments: Sequence[str]) -> int:
         "--time_unit", choices=[AUTO_UNIT, *TIME_UNITS], help="of times that are numbers (default: auto)"
     )
     options = vars(parser.parse_args(arguments))
-    own = ("user", "item", "time", "rating", "no_header", "separator", "time_unit")
-    layout = layout_of(
-        options["format"],
-        {name: options[name] for name in own if options[name]},
-        encoding=options["encoding"],
-        keeps_repeated=options["repeated"] == "keep",
-    )
-    report = convert(options["input"], options["output"], layout, overwrite=options["overwrite"], show_progress=True)
+    source, output, overwrite = (options.pop(name) for name in ("input", "output", "overwrite"))
+    layout = layout_of(options.pop("format"), {name: value for name, value in options.items() if value})
+    report = convert(source, output, layout, overwrite=overwrite, show_progress=True)
     print("\n".join(report.lines()))
     return 0

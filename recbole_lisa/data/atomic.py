@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pandas as pd
 from pandas.api.types import union_categoricals
 
+from recbole_lisa.datasets.cells import MISSING
 from recbole_lisa.datasets.layouts import Layout
-from recbole_lisa.datasets.reader import NOT_A_NUMBER, read_pieces
+from recbole_lisa.datasets.reader import read_pieces
 from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
 
@@ -106,7 +107,7 @@ def _odd_number(path: Path, layout: Layout, numbers: list[str]) -> str | None:
     with open_raw(path) as raw:
         for piece in read_pieces(raw, layout):
             for name in numbers:
-                cells = piece[name].where(~piece[name].isin(NOT_A_NUMBER))
+                cells = piece[name].where(~piece[name].isin(MISSING))
                 odd = np.flatnonzero(cells.notna() & pd.to_numeric(cells, errors="coerce").isna())
                 if len(odd):
                     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -11,26 +12,27 @@ import pandas as pd
 
 from recbole_lisa.datasets.layouts import AUTO_UNIT, TIME_UNITS
 
-# Least sizes of milli-, micro- and nanoseconds: years beyond 5000 in the coarser unit, 1973 in the finer one.
-_LEAST = (1e11, 1e14, 1e17)
-# What pandas, and so RecBole's own loader, reads as a missing cell.
-_MISSING_WORDS = frozenset(
-    ["#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"]
+MISSING = frozenset(
+    ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"]
     + ["N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
 )
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
+"""Texts that pandas, and so RecBole's own loader, reads as a missing cell. Of ids only the empty text is missing."""
+
+# Least sizes of milli-, micro- and nanoseconds: years beyond 5000 in the coarser unit, 1973 in the finer one.
+_LEAST = (1e11, 1e14, 1e17)
+# What a line of text in UTF-8 cannot hold: control characters and halves of surrogate pairs.
+_CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class Ids:
     r"""The distinct ids of one column, numbered from 0 in order of appearance.
 
-    Any text is an id and stays as it is, blanks and quotes included. Only what a line of the atomic file cannot
-    hold is replaced: control characters (tabs and line breaks among them) and halves of surrogate pairs become an
-    escape such as `\t`.
+    Any text is an id and stays as it is, blanks and quotes included. Only control characters (tabs and line breaks
+    among them) and halves of surrogate pairs are replaced by an escape such as `\t`.
 
     Args:
-        counts: The number of ids that were `escaped`, are words that RecBole reads as `missing`, or are the `padding`
-            word is added here.
+        counts: The numbers of `escaped` ids, of ids that RecBole reads as `missing` and of ids that are spelled like
+            the `padding` are added here.
 
     Attributes:
         cells: The ids as the cells of the atomic file, by number.
@@ -54,21 +56,16 @@ class Ids:
         return list(map(self.cells.__getitem__, codes.tolist()))
 
     def _number(self, text: str) -> int:
-        number = self._numbers.get(text)
-        if number is None:
-            cell = text if text.isprintable() else _escaped(text)
-            number = self._numbers.setdefault(cell, len(self.cells))
-            if number == len(self.cells):
+        if text not in self._numbers:
+            cell = _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+            if cell not in self._numbers:
+                self._numbers[cell] = len(self.cells)
                 self.cells.append(cell)
-                self._counts["missing"] += cell in _MISSING_WORDS
+                self._counts["missing"] += cell in MISSING
                 self._counts["padding"] += cell == "[PAD]"
             self._counts["escaped"] += cell != text
-            self._numbers[text] = number
-        return number
-
-
-def _escaped(text: str) -> str:
-    return text.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode("utf-8")
+            self._numbers[text] = self._numbers[cell]
+        return self._numbers[text]
 
 
 def read_times(column: pd.Series[Any], unit: str, counts: Counter[str]) -> npt.NDArray[np.float64]:
@@ -86,17 +83,15 @@ def read_times(column: pd.Series[Any], unit: str, counts: Counter[str]) -> npt.N
     Returns:
         (rows,) seconds, NaN where the cell is empty or unreadable.
     """
-    seconds = _numbers(column)
-    numbers = np.flatnonzero(np.isfinite(seconds))
-    units = list(TIME_UNITS)
-    if unit == AUTO_UNIT:
-        kinds = np.digitize(np.abs(seconds[numbers]), _LEAST)
-    else:
-        kinds = np.full(len(numbers), units.index(unit))
-    seconds[numbers] /= np.array(list(TIME_UNITS.values()))[kinds]
-    sizes = dict(zip(units, np.bincount(kinds, minlength=len(units)).tolist(), strict=True))
-    counts.update({name: size for name, size in sizes.items() if size and name != "s"})
-    texts = np.flatnonzero(np.isnan(seconds))
+    seconds = read_numbers(column)
+    is_number = np.isfinite(seconds)
+    kinds = np.digitize(np.abs(seconds), _LEAST)
+    if unit != AUTO_UNIT:
+        kinds[:] = list(TIME_UNITS).index(unit)
+    seconds /= np.array(list(TIME_UNITS.values()))[kinds]
+    sizes = np.bincount(kinds[is_number], minlength=len(TIME_UNITS)).tolist()
+    counts.update(dict(zip(("ms", "us", "ns"), sizes[1:], strict=True)))
+    texts = np.flatnonzero(~is_number)
     if len(texts):
         dates = pd.to_datetime(column.iloc[texts], format="ISO8601", utc=True, errors="coerce")
         seconds[texts] = (dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
@@ -104,15 +99,8 @@ def read_times(column: pd.Series[Any], unit: str, counts: Counter[str]) -> npt.N
     return seconds
 
 
-def read_ratings(column: pd.Series[Any], counts: Counter[str]) -> npt.NDArray[np.float64]:
-    """Read ratings as numbers, NaN where a cell holds none; texts are counted as `odd rating`."""
-    ratings = _numbers(column)
-    counts["odd rating"] += int((np.isnan(ratings) & column.notna().to_numpy()).sum())
-    return ratings
-
-
-def _numbers(column: pd.Series[Any]) -> npt.NDArray[np.float64]:
-    """The finite numbers of a column, NaN for all other cells; a new array."""
+def read_numbers(column: pd.Series[Any]) -> npt.NDArray[np.float64]:
+    """The finite numbers of a column (rows,) of texts, NaN for all other cells; a new array."""
     values: npt.NDArray[np.float64] = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, copy=True)
     values[~np.isfinite(values)] = np.nan
     return values

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from tqdm import tqdm
 
-from recbole_lisa.datasets.cells import Ids, number_cells, read_ratings, read_times
+from recbole_lisa.datasets.cells import Ids, number_cells, read_numbers, read_times
 from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.reader import PARQUET_SUFFIXES, read_pieces
 from recbole_lisa.datasets.source import open_raw
@@ -79,9 +79,8 @@ def convert(
             atomic_writer(target) as stream,
             open_raw(source, layout.members) as raw,
         ):
-            conversion = Conversion(source.name, target, layout, stream)
-            if raw.name != source.name:
-                conversion.name = f"{source.name} ({raw.name})"
+            title = source.name if raw.name == source.name else f"{source.name} ({raw.name})"
+            conversion = Conversion(title, target, layout, stream)
             if not raw.name.lower().endswith(PARQUET_SUFFIXES):
                 encoding, start = raw.start(layout.encoding)
                 conversion.notes.update(bom=int(encoding != layout.encoding), crlf=int("\r\n" in start))
@@ -90,7 +89,9 @@ def convert(
                 for piece in read_pieces(raw, layout):
                     conversion.add(piece)
                     bar.update(raw.position() - bar.n)
-            conversion.check()
+            if not conversion.rows[1]:
+                reasons = "; ".join(conversion.lines()[1:-1]) or "it holds no rows"
+                raise UsageError(f"no row of {conversion.name} can be used: {reasons}")
             return conversion
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
@@ -125,7 +126,9 @@ class Conversion:
         times = read_times(piece["time"], self._unit, self.notes)
         columns: list[npt.NDArray[Any]] = [users, items, times]
         if "rating" in piece:
-            columns.append(read_ratings(piece["rating"], self.notes))
+            ratings = read_numbers(piece["rating"])
+            self.notes["odd rating"] += int((np.isnan(ratings) & piece["rating"].notna()).sum())
+            columns.append(ratings)
         no_time = piece["time"].isna().to_numpy()
         lacks = {"no user": users < 0, "no item": items < 0, "no time": no_time, "odd time": np.isnan(times)}
         usable = np.ones(len(users), dtype=bool)
@@ -143,12 +146,6 @@ class Conversion:
             self._stream.write("".join(["\n".join(map("\t".join, zip(*cells, strict=True))), "\n"]).encode())
         self.users, self.items = ((len(ids.cells), len(ids.written)) for ids in (self._users, self._items))
 
-    def check(self) -> None:
-        """Refuse a conversion that wrote no row."""
-        if not self.rows[1]:
-            reasons = "; ".join(self.lines()[1:-1]) or "it holds no rows"
-            raise UsageError(f"no row of {self.name} can be used: {reasons}")
-
     def lines(self) -> list[str]:
         """The counts as text, a line for each that is not 0."""
         (read, written), (users, kept_users), (items, kept_items) = self.rows, self.users, self.items
@@ -161,11 +158,7 @@ class Conversion:
 
 
 class RepeatedRows:
-    """Recognises repeated rows by a 64-bit hash of each.
-
-    Attributes:
-        count: Rows that repeated an earlier one.
-    """
+    """Recognises repeated rows by a 64-bit hash of each; `count` is the number of rows that repeat an earlier one."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -179,8 +172,8 @@ class RepeatedRows:
         """
         hashes = pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(columns))), index=False).to_numpy()
         distinct, first = np.unique(hashes, return_index=True)
-        at = np.asarray(np.searchsorted(self._known, distinct))
-        new = np.append(self._known, ~distinct[-1:])[at] != distinct  # appended: another hash, for places at the end
+        at = np.searchsorted(self._known, distinct)
+        new = at == np.searchsorted(self._known, distinct, side="right")
         self._known = np.insert(self._known, at[new], distinct[new])
         self.count += len(hashes) - int(new.sum())
         return np.sort(first[new])

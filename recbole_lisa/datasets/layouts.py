@@ -42,25 +42,23 @@ class Layout:
     keeps_repeated: bool = False
 
 
-def _columns(user: str | int, item: str | int, time: str | int, rating: str | int) -> Columns:
-    return {"user": user, "item": item, "time": time, "rating": rating}
-
-
-_TEXTS = ("*.csv", "*.tsv", "*.json", "*.jsonl", "*.ndjson")
-_ANY_TABLE = (*_TEXTS, *(f"{pattern}.gz" for pattern in _TEXTS), "*.parquet", "*.pq")
-_AMAZON = ("*.csv", "*.json", "*.jsonl", "*.csv.gz", "*.json.gz", "*.jsonl.gz")
-_ANY_COLUMNS = {"user": "user_id", "item": "item_id", "time": "timestamp"}
+_TABLES = ("*.csv", "*.tsv", "*.json", "*.jsonl", "*.ndjson", "*.parquet", "*.pq")
+_ANY_COLUMNS: Columns = {"user": "user_id", "item": "item_id", "time": "timestamp"}
+_MOVIELENS: Columns = {"user": 0, "item": 1, "rating": 2, "time": 3}
 
 LAYOUTS = {
-    "ml-100k": Layout(("u.data",), _columns(0, 1, 3, 2), separator="\t", header=False, quoted=False),
-    "ml-1m": Layout(("ratings.dat",), _columns(0, 1, 3, 2), separator="::", header=False, quoted=False),
-    "ml-25m": Layout(("ratings.csv",), _columns("userId", "movieId", "timestamp", "rating")),
+    "ml-100k": Layout(("u.data",), _MOVIELENS, separator="\t", header=False, quoted=False),
+    "ml-1m": Layout(("ratings.dat",), _MOVIELENS, separator="::", header=False, quoted=False),
+    "ml-25m": Layout(("ratings.csv",), {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}),
     # The ratings-only files have no header; the item comes first.
     "amazon-2018": Layout(
-        _AMAZON, _columns(1, 0, 3, 2), _columns("reviewerID", "asin", "unixReviewTime", "overall"), header=False
+        _TABLES,
+        {"user": 1, "item": 0, "rating": 2, "time": 3},
+        {"user": "reviewerID", "item": "asin", "rating": "overall", "time": "unixReviewTime"},
+        header=False,
     ),
     # Variants of one product share its parent_asin, which the publisher's own benchmarks count as the item.
-    "amazon-2023": Layout(_AMAZON, _columns("user_id", "parent_asin", "timestamp", "rating"), time_unit="ms"),
+    "amazon-2023": Layout(_TABLES, {**_ANY_COLUMNS, "item": "parent_asin", "rating": "rating"}, time_unit="ms"),
 }
 """Layouts of public data sets, by the format name of `recbole-lisa convert`."""
 FORMATS = (*LAYOUTS, "csv")
@@ -73,38 +71,36 @@ def parse_conversion(text: str) -> Layout:
         UsageError: The format or an option is wrong.
     """
     name, *options = shlex.split(text)
-    values = dict(option.removeprefix("--").partition("=")[::2] for option in options)
-    encoding, repeated = values.pop("encoding", "utf-8"), values.pop("repeated", "drop")
-    return layout_of(name, values, encoding=encoding, keeps_repeated=repeated == "keep")
+    return layout_of(name, dict(option.removeprefix("--").partition("=")[::2] for option in options))
 
 
-def layout_of(name: str, options: dict[str, str], *, encoding: str = "utf-8", keeps_repeated: bool = False) -> Layout:
+def layout_of(name: str, options: dict[str, str]) -> Layout:
     """Find or build the layout of a format.
 
     Args:
         name: One of `FORMATS`.
-        options: For csv only: `user`, `item`, `time`, `rating`, `separator`, `time_unit`, and `no_header` (any value).
-        encoding: See `Layout`.
-        keeps_repeated: See `Layout`.
+        options: `encoding` and `repeated` (drop or keep). For csv also `user`, `item`, `time`, `rating`, `separator`,
+            `time_unit`, and `no_header` (any value).
 
     Raises:
         UsageError: The format is unknown, or an option is wrong or does not belong to the format.
     """
     if name not in FORMATS:
         raise UsageError(f"unknown format '{name}': known are {', '.join(FORMATS)}.{did_you_mean(name, FORMATS)}")
-    if name != "csv" and options:
-        raise UsageError(f"--{next(iter(options))} is an option of the format csv: {name} has its columns fixed")
+    of_csv = [key for key in options if key not in ("encoding", "repeated")]
+    if name != "csv" and of_csv:
+        raise UsageError(f"--{of_csv[0]} is an option of the format csv: {name} has its columns fixed")
     layout = _any_table(options) if name == "csv" else LAYOUTS[name]
-    return replace(layout, encoding=encoding, keeps_repeated=keeps_repeated)
+    keeps_repeated = options.get("repeated") == "keep"
+    return replace(layout, encoding=options.get("encoding", "utf-8"), keeps_repeated=keeps_repeated)
 
 
 def _any_table(options: dict[str, str]) -> Layout:
     separator = options["separator"].replace("\\t", "\t") if "separator" in options else None
-    is_character = separator is not None and len(separator) == 1 and separator.isascii() and separator not in '"\r\n'
-    if separator not in (None, "::") and not is_character:
+    is_character = separator is None or (len(separator) == 1 and separator.isascii() and separator not in '"\r\n')
+    if not is_character and separator != "::":
         raise UsageError(f"--separator is '{separator}', it must be one ASCII character other than a quote, or ::")
-    roles = (*_ANY_COLUMNS, "rating")
-    columns: Columns = {**_ANY_COLUMNS, **{role: options[role] for role in roles if role in options}}
+    columns = {**_ANY_COLUMNS, **{role: options[role] for role in (*_ANY_COLUMNS, "rating") if role in options}}
     for role, column in columns.items():
         other = next(other for other, name in columns.items() if name == column)
         if other != role:
@@ -114,4 +110,4 @@ def _any_table(options: dict[str, str]) -> Layout:
                 raise UsageError(f"--{role} is '{column}', with --no_header it must be the number of a column, from 0")
             columns[role] = int(column)
     time_unit = options.get("time_unit", AUTO_UNIT)
-    return Layout(_ANY_TABLE, columns, separator=separator, header="no_header" not in options, time_unit=time_unit)
+    return Layout(_TABLES, columns, separator=separator, header="no_header" not in options, time_unit=time_unit)

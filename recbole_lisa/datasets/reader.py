@@ -11,21 +11,18 @@ import json
 import re
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from recbole_lisa.datasets.cells import MISSING
 from recbole_lisa.datasets.layouts import Columns, Layout
 from recbole_lisa.datasets.source import NO_TEXT, RawFile
 from recbole_lisa.errors import UsageError, did_you_mean
 
 PIECE_ROWS = 2**18
-NOT_A_NUMBER = ["", "#N/A", "<NA>", "N/A", "n/a", "NA", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"]
-"""Texts that stand for a missing number. Of ids only the empty text is missing: NA and null are names like others."""
-
 _LINE_SUFFIXES = (".jsonl", ".json", ".ndjson")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 _SEPARATORS = (",", "\t", ";", "|", "::")
@@ -62,14 +59,13 @@ def read_pieces(
         head = re.split("[\r\n]", start.lstrip("\r\n"), maxsplit=1)[0]
         separator = layout.separator or _find_separator(head, layout.table)
         with _CheckedText(raw, encoding, separator) as text:
-            yield from _read_delimited(raw.name, text, head, replace(layout, separator=separator), optional, numbers)
+            yield from _read_delimited(text, head, layout, optional, numbers)
     except UnicodeError as error:
         raise UsageError(f"{raw.name} is not text in the encoding {encoding} ({error}): name its encoding") from error
-    except pd.errors.ParserWarning as error:
-        reason = "its first line has fewer cells than the lines below it"
-        raise UsageError(f"{raw.name} is no table separated by {separator!r}: {reason}") from error
-    except pd.errors.ParserError as error:
+    except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
+        if isinstance(error, pd.errors.ParserWarning):
+            reason = "its first line has fewer cells than the lines below it"
         raise UsageError(f"{raw.name} is no table separated by {separator!r}: {reason}") from error
 
 
@@ -84,26 +80,23 @@ def _find_separator(head: str, columns: Columns) -> str:
 
 
 def _read_delimited(
-    name: str, text: io.TextIOBase, head: str, layout: Layout, optional: Collection[str], numbers: Collection[str]
+    text: _CheckedText, head: str, layout: Layout, optional: Collection[str], numbers: Collection[str]
 ) -> Iterator[pd.DataFrame]:
     if not head:
-        raise UsageError(f"{name} is empty: it needs a header and a line for each interaction")
-    separator = layout.separator or ","
-    delimiter = separator if len(separator.encode()) == 1 else _UNIT_SEPARATOR
+        raise UsageError(f"{text.title} is empty: it needs a header and a line for each interaction")
     quoting = csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE
-    cells = next(csv.reader([head.replace(separator, delimiter)], delimiter=delimiter, quoting=quoting))  # type: ignore[arg-type]  # an int, not a literal
+    line = head.replace(text.separator, text.delimiter)
+    cells = next(csv.reader([line], delimiter=text.delimiter, quoting=quoting))  # type: ignore[arg-type]  # an int, not a literal
     places = range(len(cells))
-    chosen = _positions(name, cells if layout.header else places, layout.table, optional)
+    chosen = _positions(text.title, cells if layout.header else places, layout.table, optional)
     floats = {chosen[role] for role in numbers}
     options: dict[str, Any] = {
-        **{"sep": delimiter, "quoting": quoting, "header": 0 if layout.header else None, "names": list(places)},
+        **{"sep": text.delimiter, "quoting": quoting, "header": 0 if layout.header else None, "names": list(places)},
         **{"dtype": {place: "float64" if place in floats else "str" for place in places}, "index_col": False},
-        **{"na_values": {place: NOT_A_NUMBER if place in floats else [""] for place in places}},
-        **{"keep_default_na": False, "low_memory": False, "chunksize": PIECE_ROWS},
+        **{"na_values": {place: MISSING if place in floats else [""] for place in places}},
+        # The default parser may be one unit in the last place off, which can reorder two times.
+        **{"float_precision": "round_trip", "keep_default_na": False, "low_memory": False, "chunksize": PIECE_ROWS},
     }
-    if tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1):
-        # Before 3.1 the default parser may be one unit off, which can reorder two times.
-        options["float_precision"] = "round_trip"
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # a first row longer than the header
         # All columns are read: if it skipped some, pandas would accept a line with too many cells.
@@ -112,29 +105,26 @@ def _read_delimited(
                 yield pd.DataFrame({role: piece[place] for role, place in chosen.items()})
 
 
-class _CheckedText(io.TextIOBase):
+class _CheckedText(io.TextIOWrapper):
     """Decoded text for pandas, which would end a cell at a NUL and read a long separator as a pattern."""
 
     def __init__(self, raw: RawFile, encoding: str, separator: str) -> None:
-        self._text = io.TextIOWrapper(raw.stream, encoding, newline="")
-        self._name, self._separator, self._line = raw.name, separator, 1
-
-    def close(self) -> None:
-        """Close the file."""
-        self._text.close()
-        super().close()
+        super().__init__(raw.stream, encoding, newline="")
+        self.title, self.separator = raw.name, separator
+        self.delimiter = separator if len(separator.encode()) == 1 else _UNIT_SEPARATOR
+        self._line = 1
 
     def read(self, size: int | None = -1, /) -> str:
         """At least `size` characters, with separators of one character."""
-        chunk = self._text.read(size)
-        if len(self._separator.encode()) > 1:
-            chunk += self._text.readline()  # so that no separator is cut
+        chunk = super().read(size)
+        if self.delimiter != self.separator:
+            chunk += self.readline()  # so that no separator is cut
             if _UNIT_SEPARATOR in chunk:
-                raise UsageError(f"{self._name} has a cell with {_UNIT_SEPARATOR!r}: use a separator of one character")
-            chunk = chunk.replace(self._separator, _UNIT_SEPARATOR)
+                raise UsageError(f"{self.title} has a cell with {_UNIT_SEPARATOR!r}: use a separator of one character")
+            chunk = chunk.replace(self.separator, _UNIT_SEPARATOR)
         if "\0" in chunk:
             line = self._line + chunk.partition("\0")[0].count("\n")
-            raise UsageError(f"{self._name} has a NUL character in line {line}: {NO_TEXT}")
+            raise UsageError(f"{self.title} has a NUL character in line {line}: {NO_TEXT}")
         self._line += chunk.count("\n")
         return chunk
 
@@ -148,8 +138,10 @@ def _positions(name: str, labels: Sequence[Any], columns: Columns, optional: Col
     for role, column in columns.items():
         if column not in known and role not in optional:
             names = list(map(str, labels))
-            listed, hint = ", ".join(names[:20]) or "none", did_you_mean(str(column), names)
-            raise UsageError(f"{name} has no column '{column}' for the {role}; it has {listed}.{hint} Use --{role}")
+            hint = did_you_mean(str(column), names)
+            raise UsageError(
+                f"{name} has no column '{column}' for the {role}; it has {', '.join(names[:20])}.{hint} Use --{role}"
+            )
     return {role: known[column] for role, column in columns.items() if column in known}
 
 

@@ -74,7 +74,7 @@ def open_raw(path: Path, members: tuple[str, ...] = ()) -> Iterator[RawFile]:
 
     Args:
         path: A file, a `.gz` or `.zip` of it, or a folder that holds it.
-        members: Patterns of the file's name inside a `.zip` or a folder; exactly one file must match.
+        members: Patterns of the file's name, without `.gz`, inside a `.zip` or a folder; exactly one file must match.
 
     Yields:
         The open file.
@@ -114,11 +114,12 @@ def _open(path: Path, members: tuple[str, ...], stack: contextlib.ExitStack) -> 
 
 
 def _only_match(place: Path, names: list[str], members: tuple[str, ...]) -> str:
-    matches = [name for name in names if any(fnmatch(Path(name).name.lower(), member) for member in members)]
-    matches = [name for name in matches if not name.startswith("__MACOSX")]
+    plain = {name: Path(name).name.lower().removesuffix(".gz") for name in names if not name.startswith("__MACOSX")}
+    matches = [name for name, file in plain.items() if any(fnmatch(file, member) for member in members)]
     if not matches:
         raise UsageError(f"'{place}' holds no {' or '.join(members)}, only {', '.join(names[:10]) or 'nothing'}")
     if len(matches) > 1:
-        listed = ", ".join(matches[:10])
-        raise UsageError(f"'{place}' holds {len(matches)} files of a matching name ({listed}): name one")
+        raise UsageError(
+            f"'{place}' holds {len(matches)} files of a matching name ({', '.join(matches[:10])}): name one"
+        )
     return matches[0]
