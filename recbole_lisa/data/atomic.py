@@ -7,6 +7,7 @@ megabytes, not the ten gigabytes of one Python string per cell. Cells are not qu
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,28 +86,28 @@ def read_columns(
         UsageError: A cell cannot be read, or a line has more cells than the header.
     """
     labels = {name: f"{name}:{kind}" for name, kind in fields.items()}
-    layout = Layout((), {**labels}, separator=separator, quoted=False, encoding=encoding)
-    numbers = [name for name, kind in fields.items() if kind == "float"]
+    numbers = tuple(name for name, kind in fields.items() if kind == "float")
+    layout = Layout((), {**labels}, separator=separator, quoted=False, encoding=encoding, numbers=numbers)
     categories = [name for name, kind in fields.items() if kind == "token" and tokens == "category"]
     try:
         with open_raw(path) as raw:
-            frame = _joined([_compact(piece, categories) for piece in read_pieces(raw, layout, numbers=numbers)])
+            frame = _joined([_compact(piece, categories) for piece in read_pieces(raw, layout)])
         for name, kind in fields.items():
             if kind.endswith("_seq"):
                 frame[name] = pd.Series(_split_cells(frame[name], kind, seq_separator), dtype=object)
     except UsageError:
         raise
     except ValueError as error:
-        raise UsageError(_odd_number(path, layout, numbers) or f"{path} cannot be read: {error}") from error
+        raise UsageError(_odd_number(path, layout) or f"{path} cannot be read: {error}") from error
     return frame
 
 
-def _odd_number(path: Path, layout: Layout, numbers: list[str]) -> str | None:
+def _odd_number(path: Path, layout: Layout) -> str | None:
     """The message for the first cell that should be a number and is not; the file is read again."""
     line = 2  # after the header
     with open_raw(path) as raw:
-        for piece in read_pieces(raw, layout):
-            for name in numbers:
+        for piece in read_pieces(raw, replace(layout, numbers=())):
+            for name in layout.numbers:
                 cells = piece[name].where(~piece[name].isin(MISSING))
                 odd = np.flatnonzero(cells.notna() & pd.to_numeric(cells, errors="coerce").isna())
                 if len(odd):

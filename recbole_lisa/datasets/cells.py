@@ -30,13 +30,8 @@ class Ids:
     Any text is an id and stays as it is, blanks and quotes included. Only control characters (tabs and line breaks
     among them) and halves of surrogate pairs are replaced by an escape such as `\t`.
 
-    Args:
-        counts: The numbers of `escaped` ids, of ids that RecBole reads as `missing` and of ids that are spelled like
-            the `padding` are added here.
-
-    Attributes:
-        cells: The ids as the cells of the atomic file, by number.
-        written: Numbers of the ids that went into the atomic file.
+    `cells` has the ids as cells of the atomic file, by number, and `written` the numbers that went into it. Escaped
+    ids, ids that RecBole reads as missing and ids that are spelled like the padding are added to `counts`.
     """
 
     def __init__(self, counts: Counter[str]) -> None:
@@ -69,19 +64,11 @@ class Ids:
 
 
 def read_times(column: pd.Series[Any], unit: str, counts: Counter[str]) -> npt.NDArray[np.float64]:
-    """Read times as seconds since 1970.
+    """Read times as seconds since 1970: (rows,) texts -> (rows,) seconds, NaN where a cell is empty or unreadable.
 
     A number is in `unit`; with `auto` its size decides: from 1e11 on it is milliseconds, from 1e14 on microseconds,
     from 1e17 on nanoseconds, and seconds below. Any other text must be an ISO 8601 date, with or without a time of
-    day; without a zone it is UTC.
-
-    Args:
-        column: (rows,) texts.
-        unit: A key of `TIME_UNITS`, or `auto`.
-        counts: The number of cells in each finer unit, and of `iso` dates, is added here.
-
-    Returns:
-        (rows,) seconds, NaN where the cell is empty or unreadable.
+    day; without a zone it is UTC. The number of cells in each finer unit, and of `iso` dates, is added to `counts`.
     """
     seconds = read_numbers(column)
     is_number = np.isfinite(seconds)

@@ -60,12 +60,8 @@ def convert(
         overwrite: Replace an existing file.
         show_progress: Draw a bar on a terminal.
 
-    Returns:
-        The counts.
-
     Raises:
-        UsageError: The raw file is missing, damaged or not of this layout, no row of it can be used, or the
-            result cannot be written.
+        UsageError: No row of the raw file can be read or used, or the result cannot be written.
     """
     name = output.resolve().name
     if not name:
@@ -79,8 +75,8 @@ def convert(
             atomic_writer(target) as stream,
             open_raw(source, layout.members) as raw,
         ):
-            title = source.name if raw.name == source.name else f"{source.name} ({raw.name})"
-            conversion = Conversion(title, target, layout, stream)
+            member = "" if raw.name == source.name else f" ({raw.name})"
+            conversion = Conversion(source.name + member, target, layout, stream)
             if not raw.name.lower().endswith(PARQUET_SUFFIXES):
                 encoding, start = raw.start(layout.encoding)
                 conversion.notes.update(bom=int(encoding != layout.encoding), crlf=int("\r\n" in start))
@@ -101,10 +97,7 @@ class Conversion:
     """Writes pieces of a raw file to an atomic file, and counts.
 
     Attributes:
-        name: Name of the raw file.
-        rows: Rows read and rows written.
-        users: Distinct users read and written.
-        items: Distinct items read and written.
+        rows, users, items: Numbers of rows, of distinct users and of distinct items: read, and written.
         left_out: Rows left out, by reason.
         notes: What else occurred, by kind.
     """
@@ -141,8 +134,8 @@ class Conversion:
             self.left_out["repeated"] = self._repeats.count
         self.rows = (self.rows[0] + len(users), self.rows[1] + len(kept))
         if len(kept):
-            users, items, times, *ratings = (column[kept] for column in columns)
-            cells = [self._users.write(users), self._items.write(items), *map(number_cells, [*ratings, times])]
+            users, items, times, *rating = (column[kept] for column in columns)
+            cells = [self._users.write(users), self._items.write(items), *map(number_cells, [*rating, times])]
             self._stream.write("".join(["\n".join(map("\t".join, zip(*cells, strict=True))), "\n"]).encode())
         self.users, self.items = ((len(ids.cells), len(ids.written)) for ids in (self._users, self._items))
 
@@ -165,14 +158,10 @@ class RepeatedRows:
         self._known = np.empty(0, dtype=np.uint64)  # ascending
 
     def new_rows(self, columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-        """Positions of the rows that have not occurred before, ascending; from now on they have.
-
-        Args:
-            columns: (rows,) numbers each; NaN equals NaN.
-        """
+        """Positions of the rows that are new, ascending, from columns of (rows,) numbers; NaN equals NaN."""
         hashes = pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(columns))), index=False).to_numpy()
         distinct, first = np.unique(hashes, return_index=True)
-        at = np.searchsorted(self._known, distinct)
+        at = np.asarray(np.searchsorted(self._known, distinct))
         new = at == np.searchsorted(self._known, distinct, side="right")
         self._known = np.insert(self._known, at[new], distinct[new])
         self.count += len(hashes) - int(new.sum())

@@ -17,6 +17,7 @@ from recbole_lisa.files import new_folder
 _ANSWER_SECONDS = 10.0
 _READ_SECONDS = 30.0
 _RETRIES = 3
+_HEADERS = {"User-Agent": f"recbole-lisa/{__version__}"}
 
 
 class DownloadError(UsageError):
@@ -33,19 +34,19 @@ def download(url: str, target: Path, checksum: str | None, *, show_progress: boo
         show_progress: Draw a bar on a terminal.
 
     Raises:
-        DownloadError: The server does not answer or refuses, the transfer keeps breaking off, or the checksum differs.
+        DownloadError: There is no answer, a refusal, a broken transfer or another checksum.
         UsageError: The checksum is invalid, or the folder cannot be written.
     """
     if checksum is not None and not re.fullmatch(r"(md5:[0-9a-fA-F]{32}|sha256:[0-9a-fA-F]{64})", checksum):
         raise UsageError(f"archive_checksum is '{checksum}', it must be md5:<hex> or sha256:<hex>")
-    headers, registry, urls = {"User-Agent": f"recbole-lisa/{__version__}"}, {target.name: checksum}, {target.name: url}
+    registry, urls = {target.name: checksum}, {target.name: url}
     store = pooch.create(target.parent, "", registry=registry, urls=urls, retry_if_failed=_RETRIES)
     pooch.get_logger().setLevel("WARNING")
     bar = show_progress and sys.stderr.isatty()
-    downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=2**18, timeout=_READ_SECONDS, headers=headers)
+    downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=2**18, timeout=_READ_SECONDS, headers=_HEADERS)
     try:
         with new_folder(target.parent):
-            _check_answer(url, headers)
+            _check_answer(url)
             store.fetch(target.name, downloader=downloader)
     except UsageError:
         raise
@@ -55,13 +56,13 @@ def download(url: str, target: Path, checksum: str | None, *, show_progress: boo
         raise UsageError(f"cannot write '{target}': {error.strerror or error}") from error
 
 
-def _check_answer(url: str, headers: dict[str, str]) -> None:
+def _check_answer(url: str) -> None:
     """Ask the server for the file. In a thread, because a name lookup behind a firewall can take minutes."""
     errors: list[requests.RequestException] = []
 
     def ask() -> None:
         try:
-            with requests.get(url, stream=True, timeout=_READ_SECONDS, headers=headers) as response:
+            with requests.get(url, stream=True, timeout=_READ_SECONDS, headers=_HEADERS) as response:
                 response.raise_for_status()
         except requests.RequestException as error:
             errors.append(error)
@@ -76,21 +77,10 @@ def _check_answer(url: str, headers: dict[str, str]) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What the server or the system said."""
-    if isinstance(error, requests.HTTPError) and error.response is not None:
-        return f"the server answers {error.response.status_code} ({error.response.reason})"
+    """What the system said, without the names of the classes in between; else what the server or requests said."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
         cause = cause.__cause__ or cause.__context__
     return str(error)
-
-
-def differing_checksum(path: Path, checksum: str | None) -> str | None:
-    """How the checksum of a file differs from the given one; None when it does not."""
-    if checksum is None:
-        return None
-    algorithm, _, digits = checksum.partition(":")
-    actual = pooch.file_hash(str(path), alg=algorithm)
-    return None if actual == digits.lower() else f"its {algorithm} is {actual}, its publisher's {digits}"

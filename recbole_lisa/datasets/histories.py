@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from recbole_lisa.datasets.layouts import Layout
+from recbole_lisa.datasets.cells import read_numbers
+from recbole_lisa.datasets.layouts import Columns, Layout
 from recbole_lisa.datasets.reader import read_pieces
 from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
 
-_SEPARATORS = {".csv": ",", ".tsv": "\t", ".inter": "\t"}
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".inter": "\t", ".parquet": None}
 
 
 class UserHistory(NamedTuple):
@@ -38,34 +38,29 @@ def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[
         Users in the order of their first row, items ordered by time (equal times as in the file).
 
     Raises:
-        UsageError: The file or a column is missing, the file cannot be read, a user or an item is empty, or a time is
-            no finite number.
+        UsageError: The file cannot be read, a user or an item is empty, or a time is no finite number.
     """
-    if path.suffix not in (*_SEPARATORS, ".parquet"):
+    if path.suffix not in _SEPARATORS:
         raise UsageError(f"'{path}' must end in .csv, .tsv, .inter or .parquet")
-    columns: dict[str, str | int] = {"user": user, "item": item, "time": time}
-    layout = Layout((), columns, separator=_SEPARATORS.get(path.suffix), quoted=path.suffix != ".inter")
+    columns: Columns = {"user": user, "item": item, "time": time}
+    quoted = path.suffix != ".inter"
+    layout = Layout((), columns, separator=_SEPARATORS[path.suffix], quoted=quoted, optional=("time",))
     with open_raw(path) as raw:
-        pieces = list(read_pieces(raw, layout, optional=("time",)))
-    frame = pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame()
+        frame = pd.concat([pd.DataFrame(), *read_pieces(raw, layout)], ignore_index=True)
     if frame.empty:
         raise UsageError(f"'{path}' holds no interactions, only a header")
-    for role, column in (("user", user), ("item", item)):
-        empty = np.flatnonzero(frame[role].isna())
-        if len(empty):
-            raise UsageError(f"'{path}', row {empty[0] + 1}: there is no {column}")
-    times = _seconds(frame["time"], path) if "time" in frame else None
+    for role in ("user", "item"):
+        if frame[role].isna().any():
+            raise UsageError(f"'{path}', row {frame[role].isna().argmax() + 1}: there is no {columns[role]}")
     codes, users = pd.factorize(frame["user"])
-    order = np.argsort(codes, kind="stable") if times is None else np.lexsort((times, codes))
+    order, times = np.argsort(codes, kind="stable"), None
+    if "time" in frame:
+        times = read_numbers(frame["time"])
+        if np.isnan(times).any():
+            row = int(np.isnan(times).argmax())
+            raise UsageError(f"'{path}', row {row + 1}: the time {frame['time'][row]!r} is no number of seconds")
+        order = np.lexsort((times, codes))
     bounds = np.cumsum(np.bincount(codes))[:-1]
     items = [part.tolist() for part in np.split(frame["item"].to_numpy(dtype=object)[order], bounds)]
     seconds = [None] * len(users) if times is None else [part.tolist() for part in np.split(times[order], bounds)]
     return list(map(UserHistory, users, items, seconds))
-
-
-def _seconds(column: pd.Series[Any], path: Path) -> npt.NDArray[np.float64]:
-    seconds: npt.NDArray[np.float64] = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
-    odd = np.flatnonzero(~np.isfinite(seconds))
-    if len(odd):
-        raise UsageError(f"'{path}', row {odd[0] + 1}: the time {column[odd[0]]!r} is no number of seconds")
-    return seconds

@@ -29,6 +29,8 @@ class Layout:
         time_unit: A key of `TIME_UNITS`, or `auto`.
         encoding: Text encoding; a byte-order mark overrides it.
         keeps_repeated: Whether all rows that are equal in every column stay.
+        optional: Roles that may have no column.
+        numbers: Roles that are parsed as float64, in delimited text.
     """
 
     members: tuple[str, ...]
@@ -40,6 +42,8 @@ class Layout:
     time_unit: str = "s"
     encoding: str = "utf-8"
     keeps_repeated: bool = False
+    optional: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
 
 
 _TABLES = ("*.csv", "*.tsv", "*.json", "*.jsonl", "*.ndjson", "*.parquet", "*.pq")
@@ -65,11 +69,7 @@ FORMATS = (*LAYOUTS, "csv")
 
 
 def parse_conversion(text: str) -> Layout:
-    """Read the key `conversion`: a format and options of `recbole-lisa convert`, such as `csv --user=customer`.
-
-    Raises:
-        UsageError: The format or an option is wrong.
-    """
+    """Read the key `conversion`: a format and options of `recbole-lisa convert`, such as `csv --user=customer`."""
     name, *options = shlex.split(text)
     return layout_of(name, dict(option.removeprefix("--").partition("=")[::2] for option in options))
 
@@ -81,9 +81,6 @@ def layout_of(name: str, options: dict[str, str]) -> Layout:
         name: One of `FORMATS`.
         options: `encoding` and `repeated` (drop or keep). For csv also `user`, `item`, `time`, `rating`, `separator`,
             `time_unit`, and `no_header` (any value).
-
-    Raises:
-        UsageError: The format is unknown, or an option is wrong or does not belong to the format.
     """
     if name not in FORMATS:
         raise UsageError(f"unknown format '{name}': known are {', '.join(FORMATS)}.{did_you_mean(name, FORMATS)}")
@@ -91,8 +88,8 @@ def layout_of(name: str, options: dict[str, str]) -> Layout:
     if name != "csv" and of_csv:
         raise UsageError(f"--{of_csv[0]} is an option of the format csv: {name} has its columns fixed")
     layout = _any_table(options) if name == "csv" else LAYOUTS[name]
-    keeps_repeated = options.get("repeated") == "keep"
-    return replace(layout, encoding=options.get("encoding", "utf-8"), keeps_repeated=keeps_repeated)
+    encoding, keeps_repeated = options.get("encoding", "utf-8"), options.get("repeated") == "keep"
+    return replace(layout, encoding=encoding, keeps_repeated=keeps_repeated)
 
 
 def _any_table(options: dict[str, str]) -> Layout:

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pooch
+
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.datasets.conversion import convert
-from recbole_lisa.datasets.download import DownloadError, differing_checksum, download
+from recbole_lisa.datasets.download import DownloadError, download
 from recbole_lisa.datasets.layouts import parse_conversion
 from recbole_lisa.errors import UsageError, did_you_mean
 
@@ -25,13 +27,10 @@ def known_datasets() -> list[str]:
 
 
 def ensure_data(config: Mapping[str, Any]) -> list[str]:
-    """Make sure that the interactions of a run are on disk: fetch and convert a missing public data set.
+    """Fetch and convert a missing public data set of a run, if it may be downloaded; else see `check_data`.
 
     Returns:
         What was done, line by line; empty where the file exists.
-
-    Raises:
-        UsageError: The file is missing and cannot or must not be downloaded; or see `obtain`.
     """
     folder, dataset = Path(config["data_path"]), config["dataset"]
     is_missing = not (folder / f"{dataset}.inter").is_file()
@@ -42,11 +41,7 @@ def ensure_data(config: Mapping[str, Any]) -> list[str]:
 
 
 def check_data(config: Mapping[str, Any]) -> None:
-    """Refuse a missing file of interactions.
-
-    Raises:
-        UsageError: The file is missing; the message says where it belongs and how to make it.
-    """
+    """Refuse a missing file of interactions by a `UsageError` that says where it belongs and how to make it."""
     folder, dataset, known = Path(config["data_path"]), config["dataset"], known_datasets()
     path = folder / f"{dataset}.inter"
     if path.is_file():
@@ -84,26 +79,22 @@ def obtain(
 
     Returns:
         What was done, line by line.
-
-    Raises:
-        UsageError: The file cannot be downloaded, differs from its checksum or cannot be converted; the message
-            says what to do by hand.
     """
     archive, url, checksum = folder.parent / settings["archive"], settings["archive_url"], settings["archive_checksum"]
     if archive.exists():
-        lines = [f"found {archive}"]
-        difference = differing_checksum(archive, checksum)
-        if difference:
-            raise UsageError(f"{archive} is not what its publisher gives, {difference}: delete it to download it again")
+        done = f"found {archive}"
+        algorithm, _, digits = (checksum or "").partition(":")
+        if checksum and (actual := pooch.file_hash(str(archive), alg=algorithm)) != digits.lower():
+            reason = f"its {algorithm} is {actual}, its publisher's {digits}"
+            raise UsageError(f"{archive} is not what its publisher gives, {reason}: delete it to download it again")
+    elif url is None:
+        raise UsageError(f"'{folder.name}' has no address to download from: {_by_hand(folder, settings)}")
     else:
-        if url is None:
-            raise UsageError(f"'{folder.name}' has no address to download from: {_by_hand(folder, settings)}")
         try:
             download(url, archive, checksum, show_progress=show_progress)
         except DownloadError as error:
             raise DownloadError(f"{error}. Or {_by_hand(folder, settings)}") from error
         checked = "its checksum is right" if checksum else "its publisher names no checksum"
-        lines = [f"downloaded {url} to {archive}, {checked}"]
+        done = f"downloaded {url} to {archive}, {checked}"
     layout = parse_conversion(settings["conversion"])
-    report = convert(archive, folder, layout, overwrite=overwrite, show_progress=show_progress)
-    return [*lines, *report.lines()]
+    return [done, *convert(archive, folder, layout, overwrite=overwrite, show_progress=show_progress).lines()]

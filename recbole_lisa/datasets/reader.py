@@ -10,7 +10,8 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from recbole_lisa.datasets.cells import MISSING
-from recbole_lisa.datasets.layouts import Columns, Layout
+from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.source import NO_TEXT, RawFile
 from recbole_lisa.errors import UsageError, did_you_mean
 
@@ -29,37 +30,33 @@ _SEPARATORS = (",", "\t", ";", "|", "::")
 _UNIT_SEPARATOR = "\x1f"
 
 
-def read_pieces(
-    raw: RawFile, layout: Layout, *, optional: Collection[str] = (), numbers: Collection[str] = ()
-) -> Iterator[pd.DataFrame]:
+def read_pieces(raw: RawFile, layout: Layout) -> Iterator[pd.DataFrame]:
     """Read columns of a table, at most `PIECE_ROWS` rows at a time; the name of the file says its kind.
 
     Args:
         raw: The file, at its start.
         layout: Where the columns are; a name matches without RecBole's type, too (`user_id:token`).
-        optional: Roles that may have no column.
-        numbers: Roles that are parsed as float64, in delimited text.
 
     Yields:
         One column a role, in file order: text, NaN or None where the cell is empty.
 
     Raises:
         UsageError: A column is missing, a line is longer than the first, or the file is not of its kind.
-        ValueError: A cell of `numbers` is not a number.
+        ValueError: A cell of `layout.numbers` is not a number.
     """
     suffix = Path(raw.name).suffix.lower()
     if suffix in PARQUET_SUFFIXES:
-        yield from _read_parquet(raw, layout.table, optional)
+        yield from _read_parquet(raw, layout)
         return
     encoding, start = raw.start(layout.encoding)
     try:
         if suffix in _LINE_SUFFIXES:
-            yield from _read_json_lines(raw, layout.lines or layout.table, encoding)
+            yield from _read_json_lines(raw, layout, encoding)
             return
         head = re.split("[\r\n]", start.lstrip("\r\n"), maxsplit=1)[0]
-        separator = layout.separator or _find_separator(head, layout.table)
+        separator = layout.separator or _find_separator(head, set(layout.table.values()))
         with _CheckedText(raw, encoding, separator) as text:
-            yield from _read_delimited(text, head, layout, optional, numbers)
+            yield from _read_delimited(text, head, layout)
     except UnicodeError as error:
         raise UsageError(f"{raw.name} is not text in the encoding {encoding} ({error}): name its encoding") from error
     except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
@@ -69,27 +66,21 @@ def read_pieces(
         raise UsageError(f"{raw.name} is no table separated by {separator!r}: {reason}") from error
 
 
-def _find_separator(head: str, columns: Columns) -> str:
+def _find_separator(head: str, columns: set[str | int]) -> str:
     """The separator that finds all named columns in the first line, else the most frequent one."""
-
-    def rank(separator: str) -> tuple[bool, int]:
-        names = [name.strip().strip('"') for name in head.split(separator)]
-        return all(column in names for column in columns.values()), len(names)
-
-    return max(_SEPARATORS, key=rank)
+    names = {separator: [name.strip().strip('"') for name in head.split(separator)] for separator in _SEPARATORS}
+    return max(names, key=lambda separator: (columns <= set(names[separator]), len(names[separator])))
 
 
-def _read_delimited(
-    text: _CheckedText, head: str, layout: Layout, optional: Collection[str], numbers: Collection[str]
-) -> Iterator[pd.DataFrame]:
+def _read_delimited(text: _CheckedText, head: str, layout: Layout) -> Iterator[pd.DataFrame]:
     if not head:
         raise UsageError(f"{text.title} is empty: it needs a header and a line for each interaction")
     quoting = csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE
     line = head.replace(text.separator, text.delimiter)
     cells = next(csv.reader([line], delimiter=text.delimiter, quoting=quoting))  # type: ignore[arg-type]  # an int, not a literal
     places = range(len(cells))
-    chosen = _positions(text.title, cells if layout.header else places, layout.table, optional)
-    floats = {chosen[role] for role in numbers}
+    chosen = _positions(text.title, cells if layout.header else places, layout)
+    floats = {chosen[role] for role in layout.numbers}
     options: dict[str, Any] = {
         **{"sep": text.delimiter, "quoting": quoting, "header": 0 if layout.header else None, "names": list(places)},
         **{"dtype": {place: "float64" if place in floats else "str" for place in places}, "index_col": False},
@@ -129,32 +120,33 @@ class _CheckedText(io.TextIOWrapper):
         return chunk
 
 
-def _positions(name: str, labels: Sequence[Any], columns: Columns, optional: Collection[str] = ()) -> dict[str, int]:
+def _positions(name: str, labels: Sequence[Any], layout: Layout) -> dict[str, int]:
     """Role -> position of its column; of two columns of one name the first counts."""
     known: dict[str | int, int] = {}
     for spelling in (lambda label: label, lambda label: str(label).strip(), lambda label: str(label).partition(":")[0]):
         for place, label in enumerate(labels):
             known.setdefault(spelling(label), place)
-    for role, column in columns.items():
-        if column not in known and role not in optional:
+    for role, column in layout.table.items():
+        if column not in known and role not in layout.optional:
             names = list(map(str, labels))
             hint = did_you_mean(str(column), names)
             raise UsageError(
                 f"{name} has no column '{column}' for the {role}; it has {', '.join(names[:20])}.{hint} Use --{role}"
             )
-    return {role: known[column] for role, column in columns.items() if column in known}
+    return {role: known[column] for role, column in layout.table.items() if column in known}
 
 
 # Numbers stay as they are written: an id such as 1.10 or of many digits is a text like any other.
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=lambda _: None)
 
 
-def _read_json_lines(raw: RawFile, keys: Columns, encoding: str) -> Iterator[pd.DataFrame]:
+def _read_json_lines(raw: RawFile, layout: Layout, encoding: str) -> Iterator[pd.DataFrame]:
+    layout = replace(layout, table=layout.lines or layout.table)
     lines = enumerate(io.TextIOWrapper(raw.stream, encoding, newline="\n"), start=1)
     while rows := [_parsed(line, number, raw.name) for number, line in islice(lines, PIECE_ROWS) if line.strip()]:
-        _positions(raw.name, list({key: None for row in rows for key in row}), keys)
-        columns = {role: [_json_text(raw.name, key, row.get(key)) for row in rows] for role, key in keys.items()}
-        yield pd.DataFrame(columns, dtype=object)
+        _positions(raw.name, list({key: None for row in rows for key in row}), layout)
+        texts = {role: [_json_text(raw.name, key, row.get(key)) for row in rows] for role, key in layout.table.items()}
+        yield pd.DataFrame(texts, dtype=object)
 
 
 def _parsed(line: str, number: int, name: str) -> dict[str | int, Any]:
@@ -162,10 +154,9 @@ def _parsed(line: str, number: int, name: str) -> dict[str | int, Any]:
         row = _DECODER.decode(line)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"line {number} of {name} is no JSON: {error}") from error
-    if not isinstance(row, dict):
-        content = line.strip()[:40]
-        raise UsageError(f"line {number} of {name} is no JSON object, it is {content!r}: write one object a line")
-    return row
+    if isinstance(row, dict):
+        return row
+    raise UsageError(f"line {number} of {name} is no JSON object, it is {line.strip()[:40]!r}: write one object a line")
 
 
 def _json_text(name: str, key: str | int, value: Any) -> str | None:
@@ -174,14 +165,12 @@ def _json_text(name: str, key: str | int, value: Any) -> str | None:
     return str(value).lower() if isinstance(value, bool) else value or None
 
 
-def _read_parquet(raw: RawFile, columns: Columns, optional: Collection[str]) -> Iterator[pd.DataFrame]:
-    if raw.path is None:
-        raise UsageError(f"{raw.name} is a parquet file inside an archive: unpack it first")
+def _read_parquet(raw: RawFile, layout: Layout) -> Iterator[pd.DataFrame]:
     try:
         import pyarrow
         from pyarrow import compute, parquet
     except ImportError as error:
-        raise UsageError(f"'{raw.path}' needs pyarrow: pip install 'recbole-lisa[parquet]', or use csv") from error
+        raise UsageError(f"'{raw.name}' needs pyarrow: pip install 'recbole-lisa[parquet]', or use csv") from error
 
     def text(column: Any) -> Any:
         if pyarrow.types.is_dictionary(column.type):
@@ -192,11 +181,13 @@ def _read_parquet(raw: RawFile, columns: Columns, optional: Collection[str]) -> 
         return compute.if_else(compute.equal(cells, ""), None, cells).to_numpy(zero_copy_only=False)
 
     try:
-        with parquet.ParquetFile(raw.path) as file:
+        with parquet.ParquetFile(raw.stream) as file:
             names = file.schema_arrow.names
-            chosen = {role: names[at] for role, at in _positions(raw.name, names, columns, optional).items()}
-            for batch in file.iter_batches(PIECE_ROWS, columns=list(dict.fromkeys(chosen.values()))):
-                places = {role: batch.schema.names.index(name) for role, name in chosen.items()}
-                yield pd.DataFrame({role: text(batch.column(at)) for role, at in places.items()}, dtype=object)
+            chosen = {role: names[at] for role, at in _positions(raw.name, names, layout).items()}
+            for batch in file.iter_batches(PIECE_ROWS, columns=list(set(chosen.values()))):
+                first = {name: batch.schema.names.index(name) for name in chosen.values()}
+                yield pd.DataFrame(
+                    {role: text(batch.column(first[name])) for role, name in chosen.items()}, dtype=object
+                )
     except (pyarrow.ArrowException, OSError) as error:
-        raise UsageError(f"cannot read '{raw.path}': {error}") from error
+        raise UsageError(f"cannot read '{raw.name}': {error}") from error

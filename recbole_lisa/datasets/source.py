@@ -16,13 +16,11 @@ from typing import Any, NamedTuple
 from recbole_lisa.errors import UsageError
 
 _BUFFER_BYTES = 2**20
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before utf-16, whose mark begins alike
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
+_MARKS = {
+    "utf-8-sig": (codecs.BOM_UTF8,),
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),  # before utf-16, whose mark begins alike
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
 _PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"PAR1", b"BZh9", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf")
 NO_TEXT = (
     "a packed file must be named .gz, .zip or .parquet, or be unpacked first; an encoding such as utf-16 must be named"
@@ -38,31 +36,25 @@ class RawFile(NamedTuple):
         stream: Its unpacked bytes.
         size: Bytes to read, in the unit of `position`.
         position: Gives the bytes read so far; of a .gz, compressed ones.
-        path: Where it is; None inside an archive.
     """
 
     name: str
     stream: io.BufferedReader
     size: int
     position: Callable[[], int]
-    path: Path | None
 
     def start(self, encoding: str) -> tuple[str, str]:
-        """Decode the start of a text file that has not been read yet.
+        """Decode up to 1 MiB of a text file that has not been read yet; a byte-order mark overrides the encoding.
 
         Returns:
-            The encoding to use (a byte-order mark overrides the given one), and up to 1 MiB of text.
-
-        Raises:
-            UsageError: The encoding is unknown, or the file is not text.
+            The encoding to use, and the text. A `UsageError` refuses an unknown encoding and a file that is not text.
         """
         content = self.stream.peek(1)
-        encoding = next((marked for mark, marked in _MARKS if content.startswith(mark)), encoding)
+        encoding = next((name for name, marks in _MARKS.items() if content.startswith(marks)), encoding)
         try:
             text = content.decode(encoding, "ignore")
         except (LookupError, ValueError) as error:
-            advice = "it must be a text encoding such as utf-8 or latin-1"
-            raise UsageError(f"encoding is '{encoding}', {advice}") from error
+            raise UsageError(f"encoding is '{encoding}', it must be a text encoding such as utf-8") from error
         if content.startswith(_PACKED) or "\0" in text.partition("\n")[0]:
             raise UsageError(f"{self.name} is not text: {NO_TEXT}")
         return encoding, text
@@ -70,14 +62,11 @@ class RawFile(NamedTuple):
 
 @contextlib.contextmanager
 def open_raw(path: Path, members: tuple[str, ...] = ()) -> Iterator[RawFile]:
-    """Open a raw file.
+    """Open a file, a `.gz` or `.zip` of it, or the one file of a `.zip` or a folder that matches `members`.
 
     Args:
-        path: A file, a `.gz` or `.zip` of it, or a folder that holds it.
-        members: Patterns of the file's name, without `.gz`, inside a `.zip` or a folder; exactly one file must match.
-
-    Yields:
-        The open file.
+        path: The file or the folder.
+        members: Patterns of the file's name, without `.gz`.
 
     Raises:
         UsageError: The file is missing, ambiguous or unreadable; or what is read from it turns out to be damaged.
@@ -99,27 +88,23 @@ def _open(path: Path, members: tuple[str, ...], stack: contextlib.ExitStack) -> 
     if path.is_dir():
         names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
         path = path / _only_match(path, names, members)
-    place: Path | None = path
     if path.suffix.lower() == ".zip":
         archive = stack.enter_context(zipfile.ZipFile(path))
         member = archive.getinfo(_only_match(path, archive.namelist(), members))
         stream: Any = stack.enter_context(archive.open(member))
-        name, size, place = Path(member.filename), member.file_size, None
+        name, size = Path(member.filename), member.file_size
     else:
         stream, name, size = stack.enter_context(path.open("rb")), path, path.stat().st_size
     position = stream.tell
     if name.suffix.lower() == ".gz":
-        stream, name, place = stack.enter_context(gzip.GzipFile(fileobj=stream)), name.with_suffix(""), None
-    return RawFile(name.name, stack.enter_context(io.BufferedReader(stream, _BUFFER_BYTES)), size, position, place)
+        stream, name = stack.enter_context(gzip.GzipFile(fileobj=stream)), name.with_suffix("")
+    return RawFile(name.name, stack.enter_context(io.BufferedReader(stream, _BUFFER_BYTES)), size, position)
 
 
 def _only_match(place: Path, names: list[str], members: tuple[str, ...]) -> str:
     plain = {name: Path(name).name.lower().removesuffix(".gz") for name in names if not name.startswith("__MACOSX")}
     matches = [name for name, file in plain.items() if any(fnmatch(file, member) for member in members)]
-    if not matches:
-        raise UsageError(f"'{place}' holds no {' or '.join(members)}, only {', '.join(names[:10]) or 'nothing'}")
-    if len(matches) > 1:
-        raise UsageError(
-            f"'{place}' holds {len(matches)} files of a matching name ({', '.join(matches[:10])}): name one"
-        )
+    if len(matches) != 1:
+        holds = ", ".join((matches or names)[:10]) or "nothing"
+        raise UsageError(f"'{place}' must hold one file {' or '.join(members)}, it holds {holds}: name one")
     return matches[0]

@@ -278,8 +278,8 @@ def test_damaged_and_wrong_archives_are_errors(tmp_path: Path) -> None:
         ("half.zip", "ml-25m", whole[:200], "cannot unpack '.*half.zip': File is not a zip file"),
         ("half.csv.gz", "csv", gzip.compress(np.random.default_rng(0).bytes(3000))[:2000], "half.csv is damaged"),
         ("not.gz", "csv", b"user", "not is damaged"),
-        ("whole.zip", "ml-1m", whole, "holds no ratings.dat, only ratings.csv"),
-        ("two.zip", "csv", {"a.csv": "", "b.csv": ""}, r"holds 2 files of a matching name \(a.csv, b.csv\)"),
+        ("whole.zip", "ml-1m", whole, "must hold one file ratings.dat, it holds ratings.csv"),
+        ("two.zip", "csv", {"a.csv": "", "b.csv": ""}, "must hold one file .*, it holds a.csv, b.csv: name one"),
     ):
         with pytest.raises(UsageError, match=message):
             converted(raw(tmp_path, content, name), conversion_text)
