@@ -1,18 +1,25 @@
 """The command `recbole-lisa export`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from recbole_lisa.cli.arguments import UsageParser
+from recbole_lisa.datasets.layouts import Layout
+from recbole_lisa.datasets.reader import read_pieces
+from recbole_lisa.datasets.source import open_raw
+from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output
 from recbole_lisa.saved import bundle_of_checkpoint
 from recbole_lisa.serving.export import write_export
+from recbole_lisa.serving.tables import SEPARATORS
 
 _EPILOG = """\
 The folder holds manifest.json and three .npz files without pickle: codes at log2(W) bits with their codebooks (for
-LISABase and LISAMini; other models keep their item table), the weights of the encoder, and the raw item ids. Each is
-under a checksum. Loading it needs torch and numpy, neither RecBole nor the data:
+LISABase and LISAMini; other models keep their item table), the weights of the encoder, and the raw item ids. With
+--titles it holds titles.json, too, for recommend and for the page of serve. Each file is under a checksum. Loading
+needs torch and numpy, neither RecBole nor the data:
 
   from recbole_lisa.serving import Recommender
   Recommender.load("DIR").recommend([["item a", "item b"]], k=10)
@@ -29,13 +36,38 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the export")
     parser.add_argument("--data_path", metavar="DIR", help="folder of the data set, if it moved; it has the item ids")
+    parser.add_argument(
+        "--titles", type=Path, metavar="FILE", help="titles to show: .csv or .tsv with item_id and title"
+    )
     parser.add_argument("--overwrite", action="store_true", help="write into a folder that has files in it")
     options = parser.parse_args(arguments)
     check_output(options.output, overwrite=options.overwrite, folder=True)
+    titles = {} if options.titles is None else read_titles(options.titles)
     bundle, _ = bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
+    if titles:
+        unknown = set(bundle.ids.unknown(list(titles)))
+        bundle = replace(bundle, titles={item: title for item, title in titles.items() if item not in unknown})
+        print(
+            f"titles: {len(bundle.titles):,} of {len(bundle.ids):,} items, {len(unknown):,} of unknown items left out"
+        )
     manifest = write_export(bundle, options.output, overwrite=options.overwrite)
     print("\n".join(report(manifest, options.output)))
     return 0
+
+
+def read_titles(path: Path) -> dict[str, str]:
+    """Read titles by item from a table with the columns item_id and title; the last title of an item counts."""
+    if path.suffix not in SEPARATORS:
+        raise UsageError(f"'{path}' must end in .csv or .tsv")
+    layout = Layout((), {"item": "item_id", "title": "title"}, separator=SEPARATORS[path.suffix], quoted=True)
+    titles: dict[str, str] = {}
+    with open_raw(path) as raw:
+        for piece in read_pieces(raw, layout):
+            named = piece.dropna()
+            titles.update(zip(named["item"], named["title"], strict=True))
+    if not titles:
+        raise UsageError(f"'{path}' has no row with both item_id and title")
+    return titles
 
 
 def report(manifest: dict[str, Any], folder: Path) -> list[str]:

@@ -22,7 +22,7 @@ _EPILOG = """\
 Input: one interaction a row, with the columns user_id, item_id and, to order them, timestamp (seconds); without a
 timestamp the order of the rows counts. Users may be new ones. Without --input, every user of the checkpoint's data set
 gets a list, from all of the history.
-Output: the columns user_id, rank, item_id, score.
+Output: the columns user_id, rank, item_id, score, and title where the export has titles.
 """
 
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
                     yield user.user, answer.items, answer.scores
                 bar.update(len(batch))
 
-    total = write_recommendations(options.output, rows())
+    total = write_recommendations(options.output, rows(), recommender.bundle.titles)
     print(f"{options.output}: {total:,} rows for {len(users) - empty:,} users; {empty:,} users without any")
     return 0
 

@@ -1,6 +1,6 @@
 """A trained model without RecBole and without its data: the content of an export, in memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ class Bundle:
         items: V items; item 0 is the first real one, padding has none.
         ids: Raw id of each item.
         time_unit: Seconds in which the model measures the gaps between interactions.
+        titles: Title of an item by its raw id, for people; empty where there are none.
     """
 
     model: str
@@ -37,6 +38,7 @@ class Bundle:
     items: ItemStore
     ids: IdMap
     time_unit: float
+    titles: dict[str, str] = field(default_factory=dict)
 
     @property
     def hidden_size(self) -> int:

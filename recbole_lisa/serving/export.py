@@ -4,6 +4,7 @@ manifest.json   what the model is, its settings, sizes, and length and SHA-256 o
 items.npz       codes at log2(W) bits and their codewords, or the item vectors of a model without codes
 encoder.npz     the weights of the encoder
 item_ids.npz    the raw ids
+titles.json     titles by raw id, where there are any; they do not count for the fingerprint of the model
 
 A checksum is no signature. So every setting and size of an export is checked against the bytes of its files before
 memory is allocated for it.
@@ -14,6 +15,7 @@ import json
 import math
 import os
 import zipfile
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,7 +23,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, PositiveInt, TypeAdapter, ValidationError
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError
@@ -33,6 +35,7 @@ from recbole_lisa.serving.ids import IdMap
 
 FORMAT, VERSION = "recbole-lisa export", 1
 MANIFEST, ITEMS, ENCODER, ITEM_IDS = "manifest.json", "items.npz", "encoder.npz", "item_ids.npz"
+TITLES = "titles.json"
 _SETS = ("history", "target")
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -90,8 +93,7 @@ def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: b
     check_output(target, overwrite=overwrite, folder=True)
     files = {}
     try:
-        for name, arrays in _contents(bundle).items():
-            data = _npz(arrays)
+        for name, data in _data(bundle):
             files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             with atomic_writer(target / name) as stream:
                 stream.write(data)
@@ -143,13 +145,14 @@ def read_export(folder: str | os.PathLike[str]) -> tuple[Bundle, dict[str, Any]]
         UsageError: A file is missing or damaged, or see `read_manifest`.
     """
     manifest = read_manifest(folder)
-    parts = {name: _read_part(Path(folder), name, manifest["files"].get(name)) for name in (ITEMS, ENCODER, ITEM_IDS)}
+    parts = {name: _read_part(Path(folder), name, manifest) for name in (ITEMS, ENCODER, ITEM_IDS)}
     try:
         ids = IdMap.from_arrays(parts[ITEM_IDS])
         weights = {name: torch.from_numpy(array) for name, array in parts[ENCODER].items()}
         items = _items(parts[ITEMS], manifest["items"], len(ids), manifest["encoder"]["hidden_size"])
         named = {name: manifest[name] for name in ("model", "dataset", "encoder", "time_unit")}
-        bundle = Bundle(weights=weights, items=items, ids=ids, **named)
+        titles = _titles(_read_file(Path(folder), TITLES, manifest)) if TITLES in manifest["files"] else {}
+        bundle = Bundle(weights=weights, items=items, ids=ids, titles=titles, **named)
         check_weights(bundle)
     except KeyError as error:
         raise _damaged(folder, f"there is no {error}") from error
@@ -176,6 +179,20 @@ def _contents(bundle: Bundle) -> dict[str, Arrays]:
     return {ITEMS: _item_arrays(bundle.items), ENCODER: weights, ITEM_IDS: bundle.ids.arrays()}
 
 
+def _data(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
+    for name, arrays in _contents(bundle).items():
+        yield name, _npz(arrays)
+    if bundle.titles:
+        yield TITLES, json.dumps(bundle.titles).encode()
+
+
+def _titles(data: bytes) -> dict[str, str]:
+    try:
+        return TypeAdapter(dict[str, str]).validate_json(data)
+    except ValidationError as error:
+        raise ValueError(f"{TITLES} must hold one text for each id") from error
+
+
 def _manifest(bundle: Bundle, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
     dense, stored = bundle.table_bytes()
     kind = "vectors" if isinstance(bundle.items, DenseItems) else "codes"
@@ -196,7 +213,7 @@ def _manifest(bundle: Bundle, files: dict[str, dict[str, Any]]) -> dict[str, Any
             "compression_ratio": dense / stored,
         },
         "files": files,
-        "fingerprint": _fingerprint([file["sha256"] for file in files.values()]),
+        "fingerprint": _fingerprint([file["sha256"] for name, file in files.items() if name != TITLES]),
     }
     return manifest | {"checksum": _checksum(manifest)}
 
@@ -216,13 +233,19 @@ def _npz(arrays: Arrays) -> bytes:
     return stream.getvalue()
 
 
-def _read_part(folder: Path, name: str, recorded: dict[str, Any] | None) -> Arrays:
+def _read_file(folder: Path, name: str, manifest: dict[str, Any]) -> bytes:
+    recorded = manifest["files"].get(name)
     try:
         data = (folder / name).read_bytes()
     except OSError as error:
         raise UsageError(f"the export '{folder}' is incomplete: {name}: {error.strerror}; write it again") from error
     if recorded is None or len(data) != recorded["bytes"] or hashlib.sha256(data).hexdigest() != recorded["sha256"]:
         raise _damaged(folder, f"{name} does not have its checksum")
+    return data
+
+
+def _read_part(folder: Path, name: str, manifest: dict[str, Any]) -> Arrays:
+    data = _read_file(folder, name, manifest)
     try:
         with zipfile.ZipFile(BytesIO(data)) as archive:
             return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in archive.infolist()}

@@ -1,13 +1,12 @@
 """Tables of recommendations: csv, tsv and parquet."""
 
 import csv
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer, check_output
@@ -15,6 +14,8 @@ from recbole_lisa.files import atomic_writer, check_output
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 COLUMNS = {"user_id": "string", "rank": "int32", "item_id": "string", "score": "float64"}
 _BATCH_ROWS = 2**16
+Row = tuple[Any, ...]
+UserItems = tuple[str, Sequence[str], Sequence[float]]
 
 
 def check_table(path: Path, *, overwrite: bool) -> None:
@@ -44,23 +45,23 @@ def read_ids(path: Path) -> list[str]:
         raise UsageError(f"'{path}' is not utf-8: {error}") from error
 
 
-def write_recommendations(
-    path: str | os.PathLike[str], rows: Iterable[tuple[str, Sequence[str], Sequence[float]]]
-) -> int:
+def write_recommendations(path: Path, rows: Iterable[UserItems], titles: Mapping[str, str] | None = None) -> int:
     """Write the items of each user, best first, one a row; the file is complete or not there.
 
     Args:
         path: .csv, .tsv or .parquet.
         rows: (user, items, scores).
+        titles: Titles by item, for a column `title`; without any there is no such column.
 
     Returns:
         The number of rows written.
     """
-    target, total = Path(path), 0
-    with atomic_writer(target) as stream, _writer(stream, target.suffix) as write:
-        batch: list[tuple[str, int, str, float]] = []
+    total, columns = 0, COLUMNS | ({"title": "string"} if titles else {})
+    with atomic_writer(path) as stream, _writer(stream, path.suffix, columns) as write:
+        batch: list[Row] = []
         for user, items, scores in rows:
-            batch += [(user, rank, *one) for rank, one in enumerate(zip(items, scores, strict=True), start=1)]
+            parts = (items, scores, [titles.get(item, "") for item in items]) if titles else (items, scores)
+            batch += [(user, rank, *one) for rank, one in enumerate(zip(*parts, strict=True), start=1)]
             total += len(items)
             if len(batch) >= _BATCH_ROWS:
                 write(batch)
@@ -70,19 +71,19 @@ def write_recommendations(
 
 
 @contextmanager
-def _writer(stream: BinaryIO, suffix: str) -> Iterator[Callable[[list[tuple[str, int, str, float]]], object]]:
+def _writer(stream: BinaryIO, suffix: str, columns: dict[str, str]) -> Iterator[Callable[[list[Row]], object]]:
     """Write the header, and give a function that writes rows."""
     if suffix == ".parquet":
         import pyarrow
         from pyarrow.parquet import ParquetWriter
 
-        schema = pyarrow.schema({name: getattr(pyarrow, kind)() for name, kind in COLUMNS.items()})
+        schema = pyarrow.schema({name: getattr(pyarrow, kind)() for name, kind in columns.items()})
         with ParquetWriter(stream, schema) as parquet:
-            empty = [()] * len(COLUMNS)
+            empty = [()] * len(columns)
             yield lambda rows: parquet.write_table(pyarrow.table([*zip(*rows, strict=True)] or empty, schema=schema))
         return
     text = TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, delimiter=SEPARATORS[suffix], lineterminator="\n")
-    writer.writerow(COLUMNS)
-    yield lambda rows: writer.writerows((*row[:3], f"{row[3]:.9g}") for row in rows)
+    writer.writerow(columns)
+    yield lambda rows: writer.writerows((*row[:3], f"{row[3]:.9g}", *row[4:]) for row in rows)
     text.detach()

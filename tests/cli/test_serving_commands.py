@@ -108,6 +108,24 @@ def test_the_user_of_an_unknown_item_and_unknown_candidates_are_named(
     assert [row["item_id"] for row in rows_of(tmp_path / "top.csv")] == ["i5"]
 
 
+def test_titles_are_kept_and_become_a_column(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.csv").write_text("user_id,item_id\na,i3\n")
+    (tmp_path / "titles.tsv").write_text("title\titem_id\nUp, again\ti5\n\ti6\nelsewhere\tgone\n")
+    command = ["export", f"--checkpoint={checkpoint}", f"--output={tmp_path / 'export'}"]
+    for name, message in (("in.csv", "title"), ("in.txt", "in.txt' must end in .csv or .tsv")):
+        assert main([*command, f"--titles={tmp_path / name}"]) == 2
+        assert message in capsys.readouterr().err
+    assert main([*command, f"--titles={tmp_path / 'titles.tsv'}"]) == 0
+    assert f"titles: 1 of {N_ITEMS} items, 1 of unknown items left out" in capsys.readouterr().out
+    files = [f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'top.csv'}"]
+    assert main(["recommend", f"--export={tmp_path / 'export'}", *files, "--k=1000"]) == 0
+    assert {row["item_id"]: row["title"] for row in rows_of(tmp_path / "top.csv") if row["title"]} == {
+        "i5": "Up, again"
+    }
+
+
 def test_an_export_that_cannot_be_written_is_named_before_the_checkpoint_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

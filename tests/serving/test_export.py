@@ -4,6 +4,7 @@ import resource
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from recbole_lisa.serving.export import (
     ITEM_IDS,
     ITEMS,
     MANIFEST,
+    TITLES,
     fingerprint_of,
     read_export,
     read_manifest,
@@ -239,6 +241,17 @@ sys.exit(main(["recommend", "--export", {str(tmp_path / "export")!r}, "--input",
     assert done.returncode == 0, done.stderr
     rows = [line.split(",")[:2] for line in (tmp_path / "top.csv").read_text().splitlines()]
     assert rows == [["user_id", "rank"], ["anna", "1"], ["anna", "2"]]
+
+
+def test_titles_come_back_and_leave_the_fingerprint(manifest: dict[str, Any], tmp_path: Path) -> None:
+    bundle = replace(read_export(tmp_path)[0], titles={"item 1": "Up", "item 2": 'é "\n'})
+    titled = write_export(bundle, tmp_path / "titled")
+    assert titled["fingerprint"] == manifest["fingerprint"] == fingerprint_of(bundle)
+    assert read_export(tmp_path / "titled")[0].titles == bundle.titles
+    (tmp_path / "titled" / TITLES).write_text('{"item 1": 3}')
+    assert "titles.json does not have its checksum" in reason_of_damage(tmp_path / "titled")
+    forge(tmp_path / "titled", titled)
+    assert "titles.json must hold one text for each id" in reason_of_damage(tmp_path / "titled")
 
 
 def test_zero_dimensional_weights_keep_their_shape(tmp_path: Path) -> None:

@@ -46,10 +46,8 @@ SessionId = Annotated[str, Path(pattern=SESSION_ID)]
 def build_app(service: "Service", hosts: frozenset[str] | None = None) -> FastAPI:
     """Build the ASGI application, which closes the store of sessions at its end.
 
-    Args:
-        service: The functions that answer.
-        hosts: Names that a request may have in its Host header; None allows all. A page of another site can lead a
-            browser here under a name of its own, and this check refuses it.
+    `hosts` are the names that a request may have in its Host header; None allows all. A page of another site can lead
+    a browser here under a name of its own, and this check refuses it.
     """
 
     @asynccontextmanager
@@ -121,12 +119,13 @@ class Service:
         self, query: Annotated[str, Query(max_length=100)] = "", limit: Annotated[int, Query(ge=1, le=100)] = 20
     ) -> Response:
         """Item ids that contain a text."""
-        return json_answer({"items": await self.model.run(lambda: self.recommender.ids.search(query, limit))})
+        items = await self.model.run(lambda: self.recommender.ids.search(query, limit))
+        return json_answer({"items": items} | self._titles(items))
 
     async def recommend(self, body: Recommend) -> Response:
         """Lists for histories."""
         body.check(self.limits)
-        lists = [one._asdict() for one in await self.model.recommend(body)]
+        lists = [one._asdict() | self._titles(one.items) for one in await self.model.recommend(body)]
         return json_answer({"recommendations": lists} | self._unknown(body))
 
     async def start(self, body: Start) -> Response:
@@ -166,7 +165,7 @@ class Service:
         """A list for a session."""
         body.check(self.limits)
         best = await self._ask(session, lambda state: state.recommend(**body.options)._asdict())
-        return json_answer(best | self._unknown(body))
+        return json_answer(best | self._titles(best["items"]) | self._unknown(body))
 
     async def describe(self, session: SessionId) -> Response:
         """The length of a session, and the codeword histogram (B, W) of each layer of LISA."""
@@ -214,6 +213,11 @@ class Service:
         if data is None:
             raise RefusalError(404, "no_session", f"there is no session '{session}', or it has expired: start it again")
         return data
+
+    def _titles(self, items: list[str]) -> Answer:
+        """The titles of items, null for an item without one, where the export has titles."""
+        titles = self.recommender.bundle.titles
+        return {"titles": [titles.get(item) for item in items]} if titles else {}
 
     def _unknown(self, body: Body) -> Answer:
         """Under on_unknown=warn the unknown items of a request, in the shape of its lists."""

@@ -18,10 +18,7 @@ _OF_FRAMEWORK = {
 
 
 class RefusalError(HTTPException):
-    """A request that is refused; status 503 lets the caller try again, and `code` never changes.
-
-    `close` ends the connection, because the rest of the body was not read.
-    """
+    """A request that is refused, with a code that never changes; `close` ends a connection with an unread body."""
 
     def __init__(self, status: int, code: str, message: str, *, close: bool = False) -> None:
         again = {"retry-after": "1"} if status == 503 else {}

@@ -10,10 +10,9 @@ from recbole_lisa.serving.http.refusals import RefusalError
 
 
 class MemoryStore:
-    """Sessions in this process. Without room, the session that was unused for longest is removed.
+    """At most `most` sessions in this process. Without room, the session that was unused for longest is removed.
 
     Args:
-        most: Number of sessions that have room.
         seconds: Time to live after a session was last read or written.
         on_drop: Called with "expired" or "evicted" for every removed session.
         clock: Seconds that never go back.

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,6 +160,15 @@ def test_items_are_searched_by_a_part_of_their_id(service: Running) -> None:
     assert len(service.get("/items").json["items"]) == 20
     for query in ("limit=0", "limit=101", "limit=x", "limit=%C2%B2", "limit=" + "9" * 999, "query=" + "x" * 101):
         assert service.get(f"/items?{query}").error == (422, "invalid")
+
+
+def test_titles_are_part_of_every_list() -> None:
+    titles = {"item 2": "Up", "item 20": "</script>"}
+    with running(Recommender(replace(seeded_recommender().bundle, titles=titles))) as service:
+        service.post("/sessions", {"id": "s", "history": raw([1])})
+        [best] = service.post("/recommend", {"histories": [raw([1])], "k": 30}).json["recommendations"]
+        lists = (best, service.get("/items").json, service.post("/sessions/s/recommend", {}).json)
+        assert all(one["titles"] == [titles.get(item) for item in one["items"]] for one in lists)
 
 
 def update_at_once(session: str, services: list[Running], n: int) -> None:

@@ -43,10 +43,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 class Page:
     """The page as a visitor sees it."""
 
-    def __init__(self, browser: Any, service: Running) -> None:
+    def __init__(self, browser: Any, service: Running, titles: dict[str, str]) -> None:
         self.browser = browser
         browser.get(f"http://127.0.0.1:{service.port}/")
-        self.wait_for("#found li", IDS[:20])
+        self.wait_for("#found li", [titles.get(item, item) for item in IDS[:20]])
 
     def texts(self, selector: str) -> list[str]:
         script = "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)"
@@ -74,11 +74,11 @@ class Page:
 
 
 @contextlib.contextmanager
-def opened(browser: Any, name: str = "LISABase") -> Iterator[tuple[Page, Recommender, Running]]:
+def opened(browser: Any, name: str = "LISABase", **more: Any) -> Iterator[tuple[Page, Recommender, Running]]:
     """The page over a model whose first ids are code, once it shows items."""
-    recommender = Recommender(replace(seeded_recommender(name).bundle, ids=IdMap.from_ids(IDS)))
+    recommender = Recommender(replace(seeded_recommender(name).bundle, ids=IdMap.from_ids(IDS), **more))
     with running(recommender) as service:
-        yield Page(browser, service), recommender, service
+        yield Page(browser, service, recommender.bundle.titles), recommender, service
 
 
 def test_items_are_found_picked_and_lead_to_recommendations_and_a_picture(browser: Any) -> None:
@@ -129,6 +129,15 @@ def test_ids_are_text_whatever_they_hold_and_no_other_script_runs(browser: Any) 
         browser.execute_script(add, HACK)
         assert browser.title == "recbole-lisa"
         assert any("Content Security Policy" in one for one in page.complaints())
+
+
+def test_titles_stand_for_the_ids(browser: Any) -> None:
+    titles = {item: f"<b>{item}</b>" for item in IDS[2:]}
+    with opened(browser, titles=titles) as (page, recommender, _):
+        page.click("#found button", titles["thing 3"])
+        best = recommender.start(["thing 3"]).recommend(10).items
+        page.wait_for("#recommended button", [titles.get(item, item) for item in best])
+        assert page.texts("#history li") == [titles["thing 3"]] and page.texts("b") == []
 
 
 def test_a_session_that_has_gone_is_begun_anew_with_its_history(browser: Any) -> None:
