@@ -12,9 +12,7 @@ PAPER_MODE = {"mode": {"valid": "uni10", "test": "uni10"}}
 
 
 def held_out_loader(config: Any) -> EvalLoader:
-    loader = create_loaders(config, create_dataset(config))[2]
-    assert loader is not None
-    return loader
+    return create_loaders(config, create_dataset(config))[2]
 
 
 def paper(make_config: MakeConfig, **settings: Any) -> EvalLoader:
@@ -32,7 +30,6 @@ def histories(loader: EvalLoader) -> dict[int, list[int]]:
 def test_every_held_out_item_comes_once_with_the_items_before_it(make_config: MakeConfig) -> None:
     config = make_config(many_users(), eval_batch_size=7)
     _, valid, test = create_loaders(config, create_dataset(config))
-    assert valid is not None and test is not None
     assert all(batch.candidates is batch.positive_column is None for batch in test)  # full ranking
     for loader, from_end in ((valid, 2), (test, 1)):
         whole, seen = histories(loader), []
@@ -54,7 +51,6 @@ def test_candidates_are_the_target_and_items_never_interacted_with(make_config: 
     loader = paper(make_config)
     whole = histories(loader)
     for batch in loader:
-        assert batch.candidates is not None and batch.positive_column is not None
         assert batch.candidates.shape == (len(batch.interaction["user_id"]), 11)
         target = batch.candidates.gather(1, batch.positive_column[:, None])[:, 0]
         assert torch.equal(target, batch.interaction["item_id"])
