@@ -1,5 +1,6 @@
 """Dropout with a cheap mask on the CPU; elsewhere it is torch's."""
 
+import math
 from typing import Any
 
 import torch
@@ -7,22 +8,32 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.dropout_bits import Mask, draw_mask
+from recbole_lisa.ops.numba_threads import arrays, numba_serves, writable
+
+
+def _drop(x: Tensor, mask: Mask) -> Tensor:
+    from recbole_lisa.ops.encoder_kernels import Drop, drop
+
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    rows = {"x": x.reshape(-1, x.shape[-1]), "out": out.view(-1, x.shape[-1])}
+    drop(len(rows["x"]), Drop(**arrays(x=rows["x"]), **writable(out=rows["out"]), floor=-math.inf, **mask._asdict()))
+    return out
 
 
 class _Drop(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Mask) -> Tensor:
         ctx.mask = mask
-        return mask.drop(x, torch.empty_like(x))
+        return _drop(x, mask)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.mask.drop(grad, torch.empty_like(grad)), None
+        return _drop(grad, ctx.mask), None
 
 
 class Dropout(nn.Module):
-    """Zero each element with probability p and scale the others by 1 / (1 - p); p is rounded to 1 / 65,536 on CPU.
+    """Zero each element with probability p and scale the others by 1 / (1 - p); Numba rounds p to 1 / 65,536.
 
     Args:
         p: probability in [0, 1).
@@ -46,7 +57,7 @@ class Dropout(nn.Module):
         """Drop elements of x (...) in training mode."""
         if not self.active:
             return x
-        if x.device.type != "cpu" or torch.compiler.is_compiling():  # compiled code draws in the same pass
+        if not (x.dim() and x.numel() and numba_serves(x)) or torch.compiler.is_compiling():
             return nn.functional.dropout(x, self.p)
         dropped: Tensor = _Drop.apply(x, draw_mask(self.p))  # type: ignore[no-untyped-call]  # torch's Function
         return dropped

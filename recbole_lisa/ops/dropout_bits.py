@@ -1,53 +1,40 @@
-"""Dropout on the CPU from 16 random bits an element: p is rounded to 1 / 65,536.
+"""Dropout masks for the CPU from 16 random bits an element: p is rounded to 1 / 65,536.
 
-torch's own dropout draws one number an element there, which takes longer than LISA's whole attention. Here NumPy's
-SFC64 draws 64 bits for four elements. Its seed comes from torch's default generator; a mask keeps the seed alone, and
-the backward pass draws the same bits again.
+torch's own dropout draws one number an element there, which takes longer than LISA's whole attention. The Numba kernels
+hash a seed and the element's number instead, so the backward pass makes the same mask again and nothing is kept.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 LEVELS = 2**16
 """Values of 16 bits."""
 
 
 class Mask(NamedTuple):
-    """A dropout mask: the seed of its bits, and how many of the LEVELS values drop an element (0 = no dropout)."""
+    """A dropout mask. The operands of a kernel with a mask have the same fields.
 
-    seed: int
+    seed (2,) uint32; threshold: how many of the LEVELS values drop an element, 0 = no dropout; scale: the factor of the
+    kept elements, 1 / (1 - p); first_row: the number of the kernel's first row in the mask.
+    """
+
+    seed: np.ndarray[Any, np.dtype[np.uint32]]
     threshold: int
+    scale: float
+    first_row: int = 0
 
-    @property
-    def scale(self) -> float:
-        """The factor of the kept elements, 1 / (1 - p)."""
-        return LEVELS / (LEVELS - self.threshold)
-
-    def ones(self, out: Tensor, block: int = 0) -> Tensor:
-        """Write 1 where an element is kept, else 0, to out (...); the same for the same shape and block."""
-        draws = np.random.SFC64([self.seed, block]).random_raw(-(-out.numel() // 4))
-        bits = torch.from_numpy(draws.view(np.int16)[: out.numel()]).view(out.shape)
-        # Written as a float at once: a bool mask costs four times as much to write and to multiply by.
-        return torch.ge(bits, self.threshold - LEVELS // 2, out=out)
-
-    def drop(self, x: Tensor, out: Tensor, block: int = 0) -> Tensor:
-        """Write dropout(x) to out (...); applied to the gradient, this is the backward pass."""
-        return self.ones(out, block).mul_(x).mul_(self.scale) if self.threshold else out.copy_(x)
-
-    def add(self, x: Tensor, branch: Tensor, out: Tensor, block: int = 0) -> Tensor:
-        """Write x + dropout(branch) to out, all (...)."""
-        if not self.threshold:
-            return torch.add(x, branch, out=out)
-        return torch.addcmul(x, self.ones(torch.empty_like(branch), block), branch, value=self.scale, out=out)
+    def at(self, row: int) -> dict[str, Any]:
+        """The same mask from a row on, by field, for the named tuple of a kernel."""
+        return self._replace(first_row=row)._asdict()
 
 
 def draw_mask(p: float) -> Mask:
-    """A mask that drops elements with probability p.
+    """A mask that drops elements with probability p; its seed comes from torch's default generator.
 
-    For p = 0 torch's generator stays where it is: evaluating a model must not change how it trains on.
+    For p = 0 that generator stays where it is: evaluating a model must not change how it trains on.
     """
     threshold = min(round(p * LEVELS), LEVELS - 1)
-    return Mask(int(torch.empty((), dtype=torch.int64).random_()) if threshold else 0, threshold)
+    seed = torch.empty(2, dtype=torch.int64).random_(0, 2**32) if threshold else torch.zeros(2, dtype=torch.int64)
+    return Mask(seed.numpy().astype(np.uint32), threshold, LEVELS / (LEVELS - threshold))

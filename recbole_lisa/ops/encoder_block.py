@@ -1,4 +1,4 @@
-"""The encoder block after the attention as one autograd function, on the CPU.
+"""The encoder block after the attention as one autograd function with Numba kernels, on the CPU.
 
     h = LayerNorm_1(x + dropout(a)),    out = LayerNorm_2(h + dropout(W2 dropout(relu(W1 h + b1)) + b2))
 
@@ -13,9 +13,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.dropout_bits import draw_mask
+from recbole_lisa.ops.numba_threads import arrays, cut_rows, numba_serves, writable
 
-BLOCK_ELEMENTS = 2**19
-"""Entries of a block's (rows, D) tensors: 2 MB in float32. Smaller blocks cost calls, larger ones leave the cache."""
+BLOCK_ELEMENTS = 2**18
+"""Entries of a block's (rows, D) tensors: 1 MB in float32. Smaller blocks cost calls, larger ones leave the cache."""
+PART_ROWS = 128
+"""Rows that are summed in one go; the sums are added in order, so they are the same for any number of threads."""
 
 
 class BlockWeights(NamedTuple):
@@ -32,14 +35,13 @@ class BlockWeights(NamedTuple):
 
 
 def encoder_block_serves(*operands: Tensor) -> bool:
-    """Whether encoder_block replaces the modules: gradients are recorded, on the CPU, in one floating-point type.
+    """Whether encoder_block replaces the modules: gradients are recorded, on the CPU, in one type, with Numba.
 
     Without gradients nothing is kept for a backward pass, and the modules are as fast. Autocast and torch.compile go
     through the modules.
     """
-    kinds = {(x.device.type, x.dtype) for x in operands}
     plain = torch.is_grad_enabled() and not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
-    return plain and kinds in ({("cpu", torch.float32)}, {("cpu", torch.float64)})
+    return plain and numba_serves(*operands)
 
 
 def encoder_block(stream: Tensor, attended: Tensor, weights: BlockWeights, *, dropout: float, eps: float) -> Tensor:
@@ -56,18 +58,25 @@ def encoder_block(stream: Tensor, attended: Tensor, weights: BlockWeights, *, dr
         (..., D); differentiable once in stream, attended and weights.
 
     Raises:
-        ValueError: the shapes of stream and attended differ.
+        ValueError: shapes, types or devices do not fit, or Numba is not installed.
     """
-    if stream.shape != attended.shape:
-        raise ValueError(f"attended must be {tuple(stream.shape)} as stream is, got {tuple(attended.shape)}")
-    rows = [x.reshape(-1, x.shape[-1]) for x in (stream, attended)]
+    _check(stream, attended, weights)
+    rows = [x.reshape(-1, x.shape[-1]).contiguous() for x in (stream, attended)]
     out: Tensor = _EncoderBlock.apply(*rows, dropout, eps, *weights)  # type: ignore[no-untyped-call]  # torch's Function carries no types
     return out.view(stream.shape)
 
 
-def _blocks(x: Tensor) -> list[slice]:
-    size = max(BLOCK_ELEMENTS // max(x.shape[1], 1), 1)
-    return [slice(first, min(first + size, len(x))) for first in range(0, len(x), size)]
+def _check(stream: Tensor, attended: Tensor, weights: BlockWeights) -> None:
+    if stream.shape != attended.shape:
+        raise ValueError(f"attended must be {tuple(stream.shape)} as stream is, got {tuple(attended.shape)}")
+    width, inner = stream.shape[-1], len(weights.b1)
+    shapes = [(inner, width), (inner,), (width, inner), *[(width,)] * 5]
+    for name, x, shape in zip(BlockWeights._fields, weights, shapes, strict=True):
+        if x.shape != shape:
+            raise ValueError(f"{name} must be {shape}, got {tuple(x.shape)}")
+    if not numba_serves(stream, attended, *weights):
+        types = sorted({f"{x.dtype} on {x.device}" for x in (stream, attended, *weights)})
+        raise ValueError(f"operands must all be float32 or all float64, on the CPU, with Numba; got {', '.join(types)}")
 
 
 class _EncoderBlock(torch.autograd.Function):
@@ -76,56 +85,64 @@ class _EncoderBlock(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stream: Tensor, attended: Tensor, dropout: float, eps: float, *weights: Tensor) -> Tensor:
         """Block by block; what backward needs is written where it is kept."""
-        w, shape = BlockWeights(*weights), stream.shape[1:]
-        out, first, second = (torch.empty_like(stream, memory_format=torch.contiguous_format) for _ in range(3))
-        inner, moments = stream.new_empty(len(stream), len(w.w1)), stream.new_empty(4, len(stream), 1)
+        from recbole_lisa.ops.encoder_kernels import AddAndNorm, Drop, add_and_norm, drop
+
+        w = BlockWeights(*weights)
+        out, first, second = (torch.empty_like(stream) for _ in range(3))
+        inner, moments = stream.new_empty(len(stream), len(w.w1)), stream.new_empty(2, len(stream), 2)
         masks = [draw_mask(dropout) for _ in range(3)]
-        for rows in _blocks(stream):
-            masks[0].add(stream[rows], attended[rows], first[rows], rows.start)
-            h, moments[0, rows], moments[1, rows] = torch.native_layer_norm(first[rows], shape, w.gain1, w.shift1, eps)
-            masks[1].drop(torch.addmm(w.b1, h, w.w1.t()).relu_(), inner[rows], rows.start)  # (rows, F)
+
+        def add(number: int, rows: slice, x: Tensor, branch: Tensor, total: Tensor, result: Tensor) -> None:
+            read = arrays(x=x, branch=branch, gain=w[4 + 2 * number], shift=w[5 + 2 * number])
+            written = writable(total=total[rows], moments=moments[number, rows], out=result)
+            add_and_norm(len(x), AddAndNorm(**read, **written, eps=eps, **masks[2 * number].at(rows.start)))
+
+        for rows in cut_rows(len(stream), stream.shape[1], BLOCK_ELEMENTS):
+            h = torch.empty_like(stream[rows])
+            add(0, rows, stream[rows], attended[rows], first, h)
+            u = torch.addmm(w.b1, h, w.w1.t())  # (rows, F)
+            drop(len(u), Drop(**arrays(x=u), **writable(out=inner[rows]), floor=0.0, **masks[1].at(rows.start)))
             fed = torch.addmm(w.b2, inner[rows], w.w2.t())  # (rows, D)
-            masks[2].add(h, fed, second[rows], rows.start)
-            written = {"out0": out[rows], "out1": moments[2, rows], "out2": moments[3, rows]}
-            torch.ops.aten.native_layer_norm.out(second[rows], shape, w.gain2, w.shift2, eps, **written)
+            add(1, rows, h, fed, second, out[rows])
         ctx.save_for_backward(first, inner, second, moments, *weights)
-        ctx.masks, ctx.eps = masks, eps
+        ctx.masks = masks
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by stream, attended and the weights."""
+        from recbole_lisa.ops.encoder_kernels import UndoAddAndNorm, undo_add_and_norm
+
         first, inner, second, moments, *weights = ctx.saved_tensors
         masks, w = ctx.masks, BlockWeights(*weights)
         sums = BlockWeights(*(torch.zeros_like(x) for x in w))
         d_stream, d_attended = torch.empty_like(first), torch.empty_like(first)
-        shape = first.shape[1:]
 
-        def undo_norm(number: int, d_out: Tensor, x: Tensor, rows: slice) -> Tensor:
-            gain, shift, *targets = (*w[4:6], *sums[4:6]) if number == 1 else (*w[6:], *sums[6:])
-            mean, slope = moments[2 * number - 2, rows], moments[2 * number - 1, rows]
-            d_x, *by = torch.ops.aten.native_layer_norm_backward(
-                d_out, x[rows], shape, mean, slope, gain, shift, [True, True, True]
-            )
-            for target, part in zip(targets, by, strict=True):
-                target.add_(part)
-            return d_x  # type: ignore[no-any-return]  # torch.ops has no types
+        def undo(number: int, rows: slice, grad: Tensor, total: Tensor, d_x: Tensor, d_branch: Tensor) -> None:
+            gain, d_gain, d_shift = w[4 + 2 * number], *sums[4 + 2 * number : 6 + 2 * number]
+            d_norm = gain.new_zeros(-(-len(grad) // PART_ROWS), 2, len(gain))
+            read = arrays(grad=grad, gain=gain, total=total[rows], moments=moments[number, rows])
+            written = writable(d_x=d_x, d_branch=d_branch, d_norm=d_norm)
+            op = UndoAddAndNorm(**read, **written, part_rows=PART_ROWS, **masks[2 * number].at(rows.start))
+            undo_add_and_norm(len(d_norm), op)
+            for target, by in zip((d_gain, d_shift), d_norm.sum(dim=0), strict=True):
+                target.add_(by)
 
         with torch.autocast("cpu", enabled=False):
-            for rows in _blocks(first):
-                d_second = undo_norm(2, grad[rows].contiguous(), second, rows)
-                d_fed = masks[2].drop(d_second, torch.empty_like(d_second), rows.start)
+            scaled_w2 = w.w2 * masks[1].scale
+            for rows in cut_rows(len(first), first.shape[1], BLOCK_ELEMENTS):
+                d_h, d_fed = torch.empty_like(first[rows]), torch.empty_like(first[rows])
+                undo(1, rows, grad[rows], second, d_h, d_fed)
                 sums.w2.addmm_(d_fed.t(), inner[rows])
                 sums.b2.add_(d_fed.sum(dim=0))
                 # inner is above 0 where relu and the mask kept the element.
-                d_inner = torch.ops.aten.threshold_backward(
-                    (d_fed @ w.w2).mul_(masks[1].scale), inner[rows], 0
-                )  # (rows, F)
-                h = torch.native_layer_norm(first[rows], shape, w.gain1, w.shift1, ctx.eps)[0]
+                d_inner = d_fed @ scaled_w2  # (rows, F)
+                torch.ops.aten.threshold_backward.grad_input(d_inner, inner[rows], 0, grad_input=d_inner)
+                mean, slope = moments[0, rows].split(1, dim=1)
+                h = first[rows].sub(mean).mul_(slope)
+                torch.addcmul(w.shift1, h, w.gain1, out=h)
                 sums.w1.addmm_(d_inner.t(), h)
                 sums.b1.add_(d_inner.sum(dim=0))
-                d_first = undo_norm(1, d_second.addmm_(d_inner, w.w1), first, rows)
-                d_stream[rows] = d_first
-                masks[0].drop(d_first, d_attended[rows], rows.start)
+                undo(0, rows, d_h.addmm_(d_inner, w.w1), first, d_stream[rows], d_attended[rows])
         return d_stream, d_attended, None, None, *sums

@@ -2,8 +2,11 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from recbole_lisa.ops.dropout_bits import Mask
 
 
 def causal_softmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -69,3 +72,15 @@ def quantize_eager(
         assignments.append(assignment)
     assignment = torch.stack(assignments, dim=1)  # (U, B, W)
     return torch.stack(codes, dim=1), assignment, torch.einsum("ubw,bwd->ud", assignment, codebooks)
+
+
+def dropout_mask(mask: Mask, n_rows: int, width: int) -> Tensor:
+    """What encoder_kernels.fill_mask keeps, (n_rows, width) bool: the two halves of a hash of 32 bits serve a pair."""
+    half = -(-width // 2)
+    row, column = np.arange(n_rows, dtype=np.uint64)[:, None], np.arange(half, dtype=np.uint64)
+    x = (row * np.uint64(half) + column).astype(np.uint32) ^ mask.seed[0]
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
+    x = (x ^ (x >> np.uint32(16))) + mask.seed[1]
+    halves = np.concatenate([x & np.uint32(0xFFFF), x >> np.uint32(16)], axis=1)
+    return torch.from_numpy(halves[:, :width] >= mask.threshold)

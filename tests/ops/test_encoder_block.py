@@ -5,8 +5,10 @@ from torch import Tensor
 from recbole_lisa.ops import encoder_block as module
 from recbole_lisa.ops.dropout_bits import draw_mask
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block, encoder_block_serves
+from recbole_lisa.ops.naive import dropout_mask
 from tests.helpers import assert_close
 
+pytest.importorskip("numba")
 M, D, F, EPS = 23, 7, 10, 1e-6
 
 
@@ -20,11 +22,10 @@ def operands(dtype: torch.dtype) -> tuple[Tensor, Tensor, BlockWeights]:
 
 def plain_block(stream: Tensor, attended: Tensor, w: BlockWeights, p: float) -> Tensor:
     """The formula, with the masks that the next call of encoder_block draws."""
-    masks = []
-    for mask, width in [(draw_mask(p), width) for width in (D, F, D)]:
-        blocks = [stream.new_empty(min(5, M - first), width) for first in range(0, M, 5)]
-        masks.append(torch.cat([mask.ones(x, 5 * i) for i, x in enumerate(blocks)]) * mask.scale)
-    on_attended, on_inner, on_output = masks
+    masks = [(draw_mask(p), width) for width in (D, F, D)]
+    on_attended, on_inner, on_output = (
+        dropout_mask(mask, M, width).to(stream.dtype) * mask.scale for mask, width in masks
+    )
     h = torch.layer_norm(stream + on_attended * attended, [D], w.gain1, w.shift1, EPS)
     inner = on_inner * torch.relu(h @ w.w1.t() + w.b1)
     return torch.layer_norm(h + on_output * (inner @ w.w2.t() + w.b2), [D], w.gain2, w.shift2, EPS)
@@ -32,11 +33,14 @@ def plain_block(stream: Tensor, attended: Tensor, w: BlockWeights, p: float) -> 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("p", [0.0, 0.3])
 def test_block_equals_the_formula_in_outputs_and_all_gradients(
-    p: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    p: float, threads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", 5 * D)
+    monkeypatch.setattr(module, "PART_ROWS", 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     stream, attended, weights = operands(dtype)
     leaves = [stream, attended, *weights]
     results = []
@@ -60,6 +64,20 @@ def test_without_dropout_the_generator_stays_where_it_is() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PART_ROWS", 4)
+    stream, attended, weights = operands(torch.float32)
+    results = []
+    for threads in (1, 3, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        torch.manual_seed(7)
+        out = encoder_block(stream, attended, weights, dropout=0.2, eps=EPS)
+        results.append([out, *torch.autograd.grad(out.sin().sum(), [stream, attended, *weights])])
+    for one, three, again in zip(*results, strict=True):
+        assert torch.equal(one, three)
+        assert torch.equal(one, again)
+
+
 @pytest.mark.parametrize("place", ["stream", "attended"])
 def test_a_nan_is_not_hidden(place: str) -> None:
     stream, attended, weights = operands(torch.float64)
@@ -69,10 +87,20 @@ def test_a_nan_is_not_hidden(place: str) -> None:
     assert torch.equal(out.isnan().all(dim=1), torch.arange(M) == 3)
 
 
-def test_shapes_that_differ_are_named() -> None:
-    stream, attended, weights = operands(torch.float64)
-    with pytest.raises(ValueError, match=r"attended must be \(23, 7\) as stream is, got \(22, 7\)"):
-        encoder_block(stream, attended[1:], weights, dropout=0.0, eps=EPS)
+@pytest.mark.parametrize(
+    ("name", "bad", "message"),
+    [
+        ("attended", torch.zeros(22, 7), r"attended must be \(23, 7\) as stream is, got \(22, 7\)"),
+        ("w2", torch.zeros(6, 10), r"w2 must be \(7, 10\), got \(6, 10\)"),
+        ("shift2", torch.zeros(1), r"shift2 must be \(7,\), got \(1,\)"),
+        ("gain1", torch.zeros(7, dtype=torch.float64), "operands must all be float32 or all float64"),
+    ],
+)
+def test_operands_that_do_not_fit_are_named(name: str, bad: Tensor, message: str) -> None:
+    stream, attended, weights = operands(torch.float32)
+    weights, attended = (weights, bad) if name == "attended" else (weights._replace(**{name: bad}), attended)
+    with pytest.raises(ValueError, match=message):
+        encoder_block(stream, attended, weights, dropout=0.0, eps=EPS)
 
 
 def test_block_serves_training_on_the_cpu_in_one_type_only() -> None:

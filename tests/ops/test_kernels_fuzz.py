@@ -12,6 +12,7 @@ import random
 import torch
 from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, lisa_attention_non_padding
 from recbole_lisa.ops.codeword_scores import scores_of_one
+from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
 from recbole_lisa.ops.pair_scores import pair_scores
 
 SENTINEL = 1e30
@@ -44,12 +45,17 @@ def integers(high, *shape):
 
 def call():
     n, length, b, w, u, d = (random.randint(1, 6) for _ in range(6))
-    kind = random.randrange(6)
+    kind = random.randrange(7)
     if kind == 0:
         return scores_of_one(integers(w, u, b), floats(b, w)), []
     if kind == 1:
         hidden, table = floats(n, d).requires_grad_(), floats(u, d).requires_grad_()
         return pair_scores(hidden, table, integers(u, n, length)), [hidden, table]
+    if kind == 6:
+        shapes = [(n, d), (n, d), (b, d), (b,), (d, b), (d,), (d,), (d,), (d,), (d,)]
+        stream, attended, *weights = leaves = [floats(*shape).requires_grad_() for shape in shapes]
+        dropout = random.choice([0.0, 0.5])
+        return encoder_block(stream, attended, BlockWeights(*weights), dropout=dropout, eps=1e-3), leaves
     table, values = floats(b, w, w).requires_grad_(), floats(b, w, d).requires_grad_()
     valid = guarded(torch.rand(size(n), size(length)) < 0.8) if kind in (3, 4) or random.random() < 0.5 else None
     decay = random.choice([0.0, 0.3, torch.tensor(0.2), torch.rand(size(n), size(length))])
