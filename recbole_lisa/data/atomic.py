@@ -77,10 +77,7 @@ def read_columns(
         separator: Between columns.
         encoding: Of the text.
         seq_separator: Inside a cell of a sequence column.
-        tokens: How token columns are stored.
-
-    Returns:
-        One column per field: tokens of this kind, floats as float64, sequences as arrays.
+        tokens: How token columns are stored; floats are float64, and sequences are arrays.
 
     Raises:
         UsageError: A cell cannot be read, or a line has more cells than the header.

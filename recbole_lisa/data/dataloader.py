@@ -104,7 +104,10 @@ class TrainLoader(_Loader):
         self.epoch = 0
         self.skipped_users = int((lengths < 2).sum())
         self._group_width = max(1, longest // _LENGTH_GROUPS)
-        self._negatives = _training_negatives(config, dataset)
+        sampling, self._negatives = config["train_neg_sample_args"], None
+        if sampling["distribution"] != "none":
+            weights = item_weights(dataset.item_counts, sampling["distribution"], sampling["alpha"])
+            self._negatives = TrainingNegatives(weights, sampling["sample_num"])
         getLogger().info(
             f"training: {len(windows)} windows of at most {longest} items ({supervision}), "
             f"{self.skipped_users} users skipped (fewer than 2 training items)"
@@ -158,14 +161,6 @@ class TrainLoader(_Loader):
         if self._negatives is not None:
             columns[negative_name] = torch.from_numpy(self._negatives.draw(targets, rng))
         return Interaction(columns)
-
-
-def _training_negatives(config: Config, dataset: WindowDataset) -> TrainingNegatives | None:
-    settings = config["train_neg_sample_args"]
-    if settings["distribution"] == "none":
-        return None
-    weights = item_weights(dataset.item_counts, settings["distribution"], settings["alpha"])
-    return TrainingNegatives(weights, settings["sample_num"])
 
 
 @dataclass(frozen=True)

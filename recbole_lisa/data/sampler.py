@@ -118,7 +118,13 @@ def _draw_unseen(
 ) -> npt.NDArray[np.int32]:
     """(n, K) negatives of one chunk of targets."""
     blocked = _seen_items(histories, owners, weights)
-    _check_enough(blocked, weights, sample_num)
+    free = len(weights) - int(blocked.sum(axis=1).max(initial=0))
+    if free < sample_num:
+        fewer = f", or to at most {free} negatives" if free else ""
+        raise UsageError(
+            f"eval_args.mode needs {sample_num} evaluation negatives per user, but a user has only {free} items of "
+            f"{np.count_nonzero(weights)} that can be drawn and are not in its history: set mode to full{fewer}"
+        )
     negatives = np.zeros((len(owners), sample_num), dtype=np.int32)
     cumulative = np.cumsum(weights)
     for _ in range(_ROUNDS):
@@ -142,17 +148,6 @@ def _seen_items(histories: Histories, owners: Owners, weights: Index) -> npt.NDA
     within = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     blocked[row, histories.items[histories.offsets[owners][row] + within]] = True
     return blocked
-
-
-def _check_enough(blocked: npt.NDArray[np.bool_], weights: Index, sample_num: int) -> None:
-    """Stop when some user has fewer than K items left to draw."""
-    free = blocked.shape[1] - int(blocked.sum(axis=1).max(initial=0))
-    if free < sample_num:
-        fewer = f", or to at most {free} negatives" if free else ""
-        raise UsageError(
-            f"eval_args.mode needs {sample_num} evaluation negatives per user, but a user has only {free} items of "
-            f"{np.count_nonzero(weights)} that can be drawn and are not in its history: set mode to full{fewer}"
-        )
 
 
 def _complete(

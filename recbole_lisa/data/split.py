@@ -61,15 +61,12 @@ _WITHOUT = {
 
 
 def check_held_out(eval_args: Mapping[str, Any], eval_step: int, lengths: Index) -> None:
-    """Refuse an evaluation without items: its metrics would be missing after hours of training.
+    """Refuse an evaluation without items by a `UsageError`: its metrics would be missing after hours of training.
 
     Args:
         eval_args: Accepted by `config.validation.checked_eval_args`.
         eval_step: Epochs from one validation to the next; 0 or less (in RecBole's pipeline) means no validation.
         lengths: (users,) items per history.
-
-    Raises:
-        UsageError: No history is long enough for a part of the split that is evaluated.
     """
     split = eval_args["split"]
     evaluated = held_out_parts(split)

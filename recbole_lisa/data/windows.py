@@ -84,14 +84,7 @@ def prefixes(starts: Index, lengths: Index, max_length: int) -> Windows:
 
 
 def preceding(starts: Index, history: npt.NDArray[np.int32], targets: Index, max_length: int) -> Windows:
-    """The windows that end just before the given target rows.
-
-    Args:
-        starts: (users,) flat row of each history's first item.
-        history: (targets,) history of each target.
-        targets: (targets,) flat row of each target; never the first row of its history.
-        max_length: Most inputs per window.
-    """
+    """The windows that end just before the rows `targets` (targets,), which are never the first of their `history`."""
     available = targets - starts[history]
     return Windows(history=history, end=targets, length=np.minimum(available, max_length).astype(np.int32))
 
