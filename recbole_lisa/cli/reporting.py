@@ -61,7 +61,7 @@ def _print_error(error: object, status: int) -> int:
 def _stdout_fails() -> bool:
     """Whether stdout cannot be written; then it goes nowhere, so that the end of the process does not try again."""
     try:
-        print(flush=True)
+        print(end="", flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
