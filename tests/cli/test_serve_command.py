@@ -11,8 +11,6 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -23,7 +21,7 @@ from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.export import write_export
 from tests.model.build import build_model
 from tests.serving.build import raw, small_bundle
-from tests.serving.http.build import JSON, PATIENCE, find_redis, redis_server, wait_until
+from tests.serving.http.build import PATIENCE, Running, find_redis, redis_server, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +32,8 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def serving(export: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command in a process of its own: the process, and the host and port that it prints."""
+def serving(export: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], Running]]:
+    """The command in a process of its own, and the service at the port that it prints."""
     pytest.importorskip("uvicorn")
     command = [sys.executable, "-m", "recbole_lisa", "serve", f"--export={export}", "--port=0", *more]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -44,27 +42,18 @@ def serving(export: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], s
         assert process.stdout is not None
         line = process.stdout.readline()
         assert "LISABase of small, 29 items: http://127.0.0.1:" in line, line
-        yield process, urlsplit(line.split()[-1]).netloc
+        yield process, Running(int(line.rstrip("/\n").rpartition(":")[2]), None)
     finally:
         process.kill()
         process.communicate()
 
 
-def call(address: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    with contextlib.closing(http.client.HTTPConnection(address, timeout=PATIENCE)) as connection:
-        connection.request(method, path, None if body is None else json.dumps(body), JSON)
-        response = connection.getresponse()
-        data = response.read()
-        return response.status, data if path.endswith("bytes") else json.loads(data)
-
-
 def test_sigterm_lets_a_request_that_has_begun_end(export: Path) -> None:
-    with serving(export) as (process, address):
-        host, port = address.split(":")
+    with serving(export) as (process, service):
         body = json.dumps({"histories": [raw([1, 2])], "k": 3}).encode()
-        head = f"POST /recommend HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n"
+        head = "POST /recommend HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
-        with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE) as connection:
             connection.sendall(head.encode())
             assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")  # the request has begun
             process.send_signal(signal.SIGTERM)
@@ -76,7 +65,7 @@ def test_sigterm_lets_a_request_that_has_begun_end(export: Path) -> None:
         assert process.wait(PATIENCE) == 0
         assert process.stderr is not None and process.stderr.read() == ""
         with pytest.raises(ConnectionRefusedError):
-            call(address, "GET", "/health")
+            service.get("/health")
 
 
 @pytest.mark.slow
@@ -86,8 +75,8 @@ def test_what_was_acknowledged_is_in_redis_after_kill_9(export: Path, tmp_path: 
     acknowledged: dict[str, list[str]] = {name: [] for name in names}
     with redis_server(program, tmp_path) as (url, redis):
         for killed_redis in (False, True):
-            with ThreadPoolExecutor(len(names)) as clients, serving(export, f"--redis={url}") as (process, address):
-                work = [clients.submit(update_until_it_dies, address, name, acknowledged[name]) for name in names]
+            with ThreadPoolExecutor(len(names)) as clients, serving(export, f"--redis={url}") as (process, service):
+                work = [clients.submit(update_until_it_dies, service, name, acknowledged[name]) for name in names]
                 enough = 40 if killed_redis else 10
                 wait_for_each(acknowledged, enough, work)
                 process.kill()  # in the middle of updates
@@ -100,9 +89,9 @@ def test_what_was_acknowledged_is_in_redis_after_kill_9(export: Path, tmp_path: 
                 if killed_redis:
                     (tmp_path / "redis.sock").unlink()
                     stack.enter_context(redis_server(program, tmp_path))
-                _, address = stack.enter_context(serving(export, f"--redis={url}"))
+                _, service = stack.enter_context(serving(export, f"--redis={url}"))
                 for name in names:
-                    _, data = call(address, "GET", f"/sessions/{name}/bytes")
+                    data = service.get(f"/sessions/{name}/bytes").body
                     session = recommender.start()
                     for item in acknowledged[name]:
                         session.update(item)
@@ -121,15 +110,15 @@ def next_item(n: int) -> str:
     return raw([1 + n * 7 % 29])[0]
 
 
-def update_until_it_dies(address: str, name: str, acknowledged: list[str]) -> None:
+def update_until_it_dies(service: Running, name: str, acknowledged: list[str]) -> None:
     """Add one item after the other and write down what was acknowledged."""
     with contextlib.suppress(ConnectionError, http.client.HTTPException):
         if not acknowledged:
-            assert call(address, "POST", "/sessions", {"id": name})[0] == 201
+            assert service.post("/sessions", {"id": name}).status == 201
         while True:
             item = next_item(len(acknowledged))
-            status, answer = call(address, "POST", f"/sessions/{name}/items", {"items": [item]})
-            assert (status, answer["length"]) == (200, len(acknowledged) + 1), answer
+            answer = service.post(f"/sessions/{name}/items", {"items": [item]})
+            assert (answer.status, answer.json["length"]) == (200, len(acknowledged) + 1), answer.body
             acknowledged.append(item)
 
 

@@ -32,7 +32,6 @@ def message_of(model: type[Body], body: Any) -> str:
         (Recommend, {}, "'histories': field required"),
         (Recommend, {"histories": None}, "'histories': field required"),
         (Recommend, {"histories": "ab"}, "'histories': input should be a valid list, got \"ab\""),
-        (Recommend, {"histories": ["ab"]}, "'histories[0]': input should be a valid list, got \"ab\""),
         (Recommend, {"histories": [["a"], {"a": 1}]}, "'histories[1]': input should be a valid list, got dict"),
         *(
             (Recommend, {"histories": [["a", id_]]}, f"'histories[0][1]': input should be a valid string, got {text}")
@@ -43,7 +42,6 @@ def message_of(model: type[Body], body: Any) -> str:
         (Recommend, {"histories": [["x" * 1001]]}, "'histories[0][0]': string should have at most 1000 characters"),
         (Recommend, {"histories": [["a"]], "k": 0}, "'k': input should be greater than or equal to 1, got 0"),
         (Recommend, {"histories": [["a"]], "k": 21}, "'k' must be a whole number from 1 to 20, got 21"),
-        (Recommend, {"histories": [["a"]], "k": 3.0}, "'k': input should be a valid integer, got 3.0"),
         (Recommend, {"histories": [["a"]], "k": True}, "'k': input should be a valid integer, got true"),
         (Recommend, {"histories": [["a"]], "k": "5" * 60}, "'k': input should be a valid integer, got \"5555"),
         (Recommend, {"histories": [], "filter_seen": 1}, "'filter_seen': input should be a valid boolean, got 1"),
@@ -56,7 +54,6 @@ def message_of(model: type[Body], body: Any) -> str:
         (Recommend, {"histories": [["a"]], "times": [[1e300]]}, "'times[0][0]': input should be less than or equal"),
         (Recommend, {"histories": [["a"]], "times": [[1e999]]}, "'times[0][0]': input should be a finite number"),
         (Recommend, {"histories": [], "candidates": "a"}, "'candidates': input should be a valid list, got \"a\""),
-        (Recommend, {"histories": [], "candidates": 1}, "'candidates': input should be a valid list, got 1"),
         (Recommend, {"histories": [], "candidates": [["a"], "b"]}, "'candidates[1]': input should be a valid list"),
         (Recommend, {"histories": [], "candidates": [[1] * 5]}, "'candidates[0]' holds 5 entries; at most 4"),
         (
@@ -71,7 +68,6 @@ def message_of(model: type[Body], body: Any) -> str:
         (Update, {}, "'items': field required"),
         (Update, {"items": [1, 2, 3]}, "'items' holds 3 entries; at most 2 are allowed"),
         (Update, {"items": [1], "expected_length": -1}, "'expected_length': input should be greater than or equal"),
-        (RecommendSession, {"k": 21}, "'k' must be a whole number from 1 to 20, got 21"),
         (RecommendSession, {"candidates": [[1]]}, "'candidates[0]': input should be a valid string, got list"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value))[:50],
