@@ -21,6 +21,7 @@ from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codeb
 from recbole_lisa.training.compilation import check_compiler, compile_encoder
 from recbole_lisa.training.evaluation import check_loader
 from recbole_lisa.training.logging import RunLog, log_settings, run_log
+from recbole_lisa.training.memory import check_memory, named_allocation_errors
 from recbole_lisa.training.result import collect_result, result_table, write_result
 from recbole_lisa.training.trainer import LISATrainer, fit_supervision
 
@@ -83,6 +84,7 @@ def run_configured(
     check_codebook_plot(config["codebook_plot"])
     check_resume(config["resume"])
     check_compiler(config)
+    check_memory(config)
     if started_by_torchrun(config):
         with process_group(config):
             return train_and_test(config, notes, prepare, observe)
@@ -99,13 +101,14 @@ def train_and_test(
 ) -> dict[str, Any]:
     """The run in this process, which may be one of several."""
     started = perf_counter()
-    with run_log(config) as log:
+    with run_log(config) as log, named_allocation_errors():
         log_settings(config, [*notes, *config.remarks, *fit_supervision(config)], log)
         init_seed(config["seed"], config["reproducibility"])
         train, valid, test = create_loaders(config, create_dataset(config))
         check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
         for loader in filter(None, (valid, test)):
             check_loader(loader, config)
+        check_memory(config, train.dataset.item_num)
         init_seed(config["seed"], config["reproducibility"])
         network = config.model_class(config, train.dataset).to(config["device"])
         if prepare is not None:

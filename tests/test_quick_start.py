@@ -142,6 +142,7 @@ def test_diverged_training_stops_with_the_place() -> None:
         ({"checkpoint_dir": ""}, "the path of the output is empty: name a folder"),
         ({"checkpoint_dir": "old.json"}, "'old.json' is a file: name a folder"),
         ({"checkpoint_dir": "/dev/null/saved"}, r"'/dev/null/saved' cannot be written \(Not a directory\)"),
+        ({"n_codewords": 70_000}, "LISASoft needs at least .* GiB of memory and .* free: lower n_codewords or n_codeb"),
         ({"resume": "gone.pth"}, "no checkpoint 'gone.pth'"),
         ({"resume": " "}, "resume is empty"),
         ({"resume": "old.json"}, "'old.json' is damaged or is no"),
