@@ -59,7 +59,8 @@ def migrate(
     init_seed(config["seed"], config["reproducibility"])
     network = config.model_class(config, train.dataset).to(config["device"])
     take_over(network, state["state_dict"])
-    trainer = LISATrainer(config, network, data_fingerprint=train.dataset.data_fingerprint)
+    trainer = LISATrainer(config, network)
+    Checkpoint(trainer).adopt_data(train)
     metrics = trainer.evaluate(test, load_best_model=False)
     save_checkpoint(Checkpoint(trainer).state_dict(_UNTRAINED), output)
     if "epochs" not in settings:

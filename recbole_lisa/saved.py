@@ -26,7 +26,7 @@ from recbole_lisa.serving.export import write_export
 from recbole_lisa.serving.ids import IdMap
 from recbole_lisa.serving.inputs import History
 from recbole_lisa.serving.recommender import Recommender
-from recbole_lisa.training.checkpoint import RUN_KEYS, check_data, load_checkpoint
+from recbole_lisa.training.checkpoint import RUN_KEYS, check_data, item_ids_of, load_checkpoint
 
 Loaded = tuple[Any, torch.nn.Module, Any, Any, Any, Any]
 """Configuration, model, data set, training, validation and test loader."""
@@ -128,18 +128,40 @@ def export(
     Args:
         checkpoint_path: A checkpoint of this package.
         folder: The folder of the export; it is made.
-        data_path: Folder of the data set, if it has moved since the run.
+        data_path: Folder of the data set, if it has moved since the run; see `load_bundle`.
         overwrite: Replace an export in the folder.
 
     Returns:
         The manifest of the export.
 
     Raises:
-        UsageError: The folder is not empty, or see `bundle_of_checkpoint`.
+        UsageError: The folder is not empty, or see `load_bundle`.
     """
     check_output(folder, overwrite=overwrite, folder=True)
-    bundle, _ = bundle_of_checkpoint(checkpoint_path, data_path=data_path)
-    return write_export(bundle, folder, overwrite=overwrite)
+    return write_export(load_bundle(checkpoint_path, data_path=data_path), folder, overwrite=overwrite)
+
+
+class _Items:
+    """What a model reads of a data set of V - 1 items; parameters and buffers come from the checkpoint."""
+
+    def __init__(self, n_items: int) -> None:
+        self.item_num, self.item_counts = n_items, torch.ones(n_items, dtype=torch.long).numpy()
+
+    def num(self, _: str) -> int:
+        return self.item_num
+
+
+def load_bundle(path: str | os.PathLike[str], *, data_path: str | None = None) -> Bundle:
+    """As `bundle_of_checkpoint`, by the item ids in the checkpoint; one without them (of 0.1.0) needs its data."""
+    state = {} if is_recbole_file(path) else load_checkpoint(path, needed=RUN_KEYS)
+    ids = item_ids_of(state)
+    if ids is None:
+        return bundle_of_checkpoint(path, data_path=data_path)[0]
+    config = LISAConfig.from_plain(state["config"], config_dict={"use_gpu": False})
+    model = _with_weights(config.model_class(config, _Items(len(ids) + 1)), state)
+    bundle = bundle_of(model, ids, config["dataset"])
+    check_scores(model, Recommender(bundle))
+    return bundle
 
 
 def bundle_of_checkpoint(path: str | os.PathLike[str], *, data_path: str | None = None) -> tuple[Bundle, Any]:

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -6,15 +7,19 @@ from torch import Tensor
 
 from benchmarks.standin import FIELDS, Catalogue, default_settings
 from recbole_lisa.attention import FullAttention
+from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.model.sequential_recommender.lisabase import LISABase
 from recbole_lisa.model.sequential_recommender.transformer import Transformer
-from recbole_lisa.saved import bundle_of, check_scores
+from recbole_lisa.quick_start import run
+from recbole_lisa.saved import bundle_of, bundle_of_checkpoint, check_scores
 from recbole_lisa.serving import Recommender
+from recbole_lisa.training.checkpoint import load_checkpoint, save_checkpoint
 from tests.helpers import assert_close
 from tests.model.build import build_model
 from tests.serving.build import IDS
+from tests.tiny import tiny_settings
 
 
 class TwoHeads(Transformer):
@@ -70,3 +75,23 @@ def test_the_bundle_does_not_follow_the_model() -> None:
         for parameter in model.parameters():
             parameter.mul_(3.0)
     assert recommender.recommend([["item 1"]], 3) == before
+
+
+def test_a_checkpoint_is_exported_without_its_data_and_its_users_need_them(
+    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {"epochs": 1, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8}
+    checkpoint = run("LISABase", "tiny", config_dict=tiny_settings(isolated_run_dir, **sizes))["checkpoint"]
+    expected = Recommender(bundle_of_checkpoint(checkpoint)[0]).recommend([["i1", "i2"]], 5)
+    state = load_checkpoint(checkpoint)
+    del state["item_ids"]
+    save_checkpoint(state, "old.pth")
+    Path("moved").mkdir()
+    Path("tiny").rename("moved/tiny")
+    assert main(["export", f"--checkpoint={checkpoint}", "--output=export"]) == 0
+    assert Recommender.load("export").recommend([["i1", "i2"]], 5) == expected
+    old = ["export", "--checkpoint=old.pth", "--output=old"]
+    for command in (["recommend", f"--checkpoint={checkpoint}", "--output=x.csv"], old):
+        assert main(command) == 2
+        assert f" {isolated_run_dir / 'tiny' / 'tiny.inter'} " in capsys.readouterr().err
+    assert main([*old, "--data_path=moved"]) == 0

@@ -11,7 +11,7 @@ from recbole_lisa.datasets.reader import read_pieces
 from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output
-from recbole_lisa.saved import bundle_of_checkpoint
+from recbole_lisa.saved import load_bundle
 from recbole_lisa.serving.export import write_export
 from recbole_lisa.serving.tables import SEPARATORS
 
@@ -30,12 +30,12 @@ def main(arguments: Sequence[str]) -> int:
     """Export a checkpoint and print sizes, with the arguments after `export`; return 0.
 
     Raises:
-        UsageError: See `bundle_of_checkpoint` and `write_export`.
+        UsageError: See `load_bundle` and `write_export`.
     """
     parser = UsageParser("recbole-lisa export", "Write the files that serve a trained model.", _EPILOG)
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the export")
-    parser.add_argument("--data_path", metavar="DIR", help="folder of the data set, if it moved; it has the item ids")
+    parser.add_argument("--data_path", metavar="DIR", help="folder of the data set, for a file of 0.1.0")
     parser.add_argument(
         "--titles", type=Path, metavar="FILE", help="titles to show: .csv or .tsv with item_id and title"
     )
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     check_output(options.output, overwrite=options.overwrite, folder=True)
     titles = {} if options.titles is None else read_titles(options.titles)
-    bundle, _ = bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
+    bundle = load_bundle(options.checkpoint, data_path=options.data_path)
     if titles:
         unknown = set(bundle.ids.unknown(list(titles)))
         bundle = replace(bundle, titles={item: title for item, title in titles.items() if item not in unknown})

@@ -95,8 +95,10 @@ def _sources(options: argparse.Namespace) -> tuple[Recommender, list[UserHistory
         return Recommender.load(options.export), []
     # Imported late: an export serves where RecBole is not installed.
     saved = import_module("recbole_lisa.saved")
+    if options.input is not None:
+        return Recommender(saved.load_bundle(options.checkpoint, data_path=options.data_path)), []
     bundle, dataset = saved.bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
-    return Recommender(bundle), [] if options.input is not None else _users_of(dataset)
+    return Recommender(bundle), _users_of(dataset)
 
 
 def _users_of(dataset: Any) -> list[UserHistory]:

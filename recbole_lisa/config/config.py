@@ -112,7 +112,7 @@ class LISAConfig(Config):
         if settings["train_neg_sample_args"]["distribution"] == "none":
             settings["train_neg_sample_args"] = None
         folder = Path(plain["data_path"])
-        if (folder / f"{plain['dataset']}.inter").is_file():
+        if folder.name == plain["dataset"]:  # the constructor adds the name
             settings["data_path"] = str(folder.parent)
         settings.update(config_dict or {})
         return cls(model or plain["model"], plain["dataset"], protocol=plain["protocol"], config_dict=settings)

@@ -35,6 +35,7 @@ _PROGRESS = ("cur_step", "best_valid_score", "best_valid_result", "best_epoch", 
 """Attributes of the trainer that change from epoch to epoch."""
 _WEIGHT_KEYS = ("model", "dataset", "data_fingerprint", "state_dict", "other_parameter")
 RUN_KEYS = (*_WEIGHT_KEYS, *_PROGRESS, "config", "epoch", "best_file", "optimizer", "scaler", "rng")
+_ID_ENCODING = ("utf-8", "surrogatepass")
 _FREE_SETTINGS = {
     *("epochs", "stopping_step", "test_step", "resume", "result_file", "codebook_plot", "checkpoint_dir", "overwrite"),
     *("show_progress", "state", "loss_decimal_place", "log_wandb", "wandb_project", "config_files", "data_path"),
@@ -73,6 +74,7 @@ class Checkpoint:
             "optimizer": run.optimizer.state_dict(),
             "scaler": run.step.scaler.state_dict(),
             "rng": capture_rng(),
+            **({} if run.item_ids is None else {"item_ids": run.item_ids}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -135,6 +137,9 @@ class Checkpoint:
         if _differ(self.run.data_fingerprint, fingerprint):
             raise UsageError(f"cannot go on with '{self.run.saved_model_file}': {_OTHER_DATA}")
         self.run.data_fingerprint = fingerprint or self.run.data_fingerprint
+        ids = map(str, train_data.dataset.field2id_token[train_data.dataset.iid_field][1:])
+        # One a line: a file of interactions has no id with a line break.
+        self.run.item_ids = torch.frombuffer(bytearray("\n".join(ids).encode(*_ID_ENCODING)), dtype=torch.uint8)
 
     def _load_model(self, state: Mapping[str, Any]) -> None:
         try:
@@ -179,6 +184,11 @@ def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (),
     if missing:
         raise UsageError(f"'{path}' is incomplete: it lacks {', '.join(missing)}; give a file that a run has written")
     return checkpoint
+
+
+def item_ids_of(state: Mapping[str, Any]) -> list[str] | None:
+    """The raw ids of items 1, 2, ... in a checkpoint; None in files of earlier versions."""
+    return bytes(state["item_ids"].numpy()).decode(*_ID_ENCODING).split("\n") if "item_ids" in state else None
 
 
 def last_file(best_file: str | os.PathLike[str]) -> Path:

@@ -79,6 +79,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         with curves_of_first_process(config):
             super().__init__(config, model)
         self.data_fingerprint = data_fingerprint
+        self.item_ids: torch.Tensor | None = None
         run_name = run_name or unique_run_name(config["model"], config["dataset"])
         self.saved_model_file = str(Path(self.checkpoint_dir) / f"{run_name}.pth")
         self.best_valid_score = -math.inf if self.valid_metric_bigger else math.inf

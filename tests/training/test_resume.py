@@ -202,7 +202,7 @@ def test_a_file_that_does_not_fit_is_refused_and_skipped_by_auto(
 def test_every_key_that_is_read_is_needed(tmp_path: Path) -> None:
     path = last_file(finished(tmp_path, epochs=1).saved_model_file)
     state = load_checkpoint(path)
-    for key in state.keys() - {"format", "versions", "protocol"}:
+    for key in state.keys() - {"format", "versions", "protocol", "item_ids"}:
         save_checkpoint({name: value for name, value in state.items() if name != key}, path)
         with pytest.raises(UsageError, match=f"is incomplete: it lacks {key};"):
             finished(tmp_path, epochs=1, resume=str(path))
