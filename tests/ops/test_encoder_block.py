@@ -33,25 +33,25 @@ def plain_block(stream: Tensor, attended: Tensor, w: BlockWeights, p: float) -> 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("p", [0.0, 0.3])
 def test_block_equals_the_formula_in_outputs_and_all_gradients(
-    p: float, threads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    p: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", 5 * D)
     monkeypatch.setattr(module, "PART_ROWS", 2)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     stream, attended, weights = operands(dtype)
     leaves = [stream, attended, *weights]
     results = []
-    for block in (encoder_block, plain_block):
+    for threads in (1, 3, None):
         torch.manual_seed(11)
-        if block is encoder_block:
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        if threads:
             out = encoder_block(stream, attended, weights, dropout=p, eps=EPS)
         else:
             out = plain_block(stream, attended, weights, p)
         results.append([out, *torch.autograd.grad(out.sin().sum(), leaves)])
-    for fast, plain in zip(*results, strict=True):
+    for fast, three_threads, plain in zip(*results, strict=True):
+        assert torch.equal(fast, three_threads)
         # Sums over 23 rows of normal numbers: float32 rounding is relative to their size, not to a sum near 0.
         size = plain.abs().max().clamp_min(1.0)
         assert_close(fast / size, plain / size)
@@ -62,20 +62,6 @@ def test_without_dropout_the_generator_stays_where_it_is() -> None:
     before = torch.get_rng_state()
     encoder_block(stream, attended, weights, dropout=0.0, eps=EPS)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PART_ROWS", 4)
-    stream, attended, weights = operands(torch.float32)
-    results = []
-    for threads in (1, 3, 3):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        torch.manual_seed(7)
-        out = encoder_block(stream, attended, weights, dropout=0.2, eps=EPS)
-        results.append([out, *torch.autograd.grad(out.sin().sum(), [stream, attended, *weights])])
-    for one, three, again in zip(*results, strict=True):
-        assert torch.equal(one, three)
-        assert torch.equal(one, again)
 
 
 @pytest.mark.parametrize("place", ["stream", "attended"])
@@ -103,13 +89,11 @@ def test_operands_that_do_not_fit_are_named(name: str, bad: Tensor, message: str
         encoder_block(stream, attended, weights, dropout=0.0, eps=EPS)
 
 
-def test_block_serves_training_on_the_cpu_in_one_type_only() -> None:
-    wide, narrow = torch.zeros(2, dtype=torch.float64), torch.zeros(2)
-    assert encoder_block_serves(wide, wide)
-    assert not encoder_block_serves(wide, narrow)
-    assert not encoder_block_serves(narrow.half())
-    assert not encoder_block_serves(narrow.to("meta"))
+def test_block_serves_training_without_autocast_only() -> None:
+    x = torch.zeros(2)
+    assert encoder_block_serves(x)
+    assert not encoder_block_serves(x, x.double())
     with torch.no_grad():
-        assert not encoder_block_serves(narrow)
+        assert not encoder_block_serves(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not encoder_block_serves(narrow)
+        assert not encoder_block_serves(x)

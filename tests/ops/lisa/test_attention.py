@@ -64,6 +64,17 @@ def make_decay(kind: str, n: int, length: int) -> float | Tensor:
     return float(kind)
 
 
+def assert_same(fast: Tensor, slow: Tensor, leaves: list[Tensor]) -> None:
+    """Compare outputs and all gradients."""
+    assert_close(fast, slow)
+    weight = torch.cos(torch.arange(fast.numel(), dtype=torch.float64)).view_as(fast)
+    grads = [
+        torch.autograd.grad(out, leaves, weight, retain_graph=True, materialize_grads=True) for out in (fast, slow)
+    ]
+    for a, b in zip(*grads, strict=True):
+        assert_close(a, b)
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
 @pytest.mark.parametrize("kind", ["hard", "soft", "straight_through"])
@@ -75,14 +86,11 @@ def test_outputs_and_all_gradients_equal_the_quadratic_reference(
     assignment, leaf = make_keys(kind, codes, w)
     decay = make_decay(decay_kind, n, length)
     leaves = [t for t in (leaf, table, values, decay) if isinstance(t, Tensor)]
-    results = []
-    for op in (lisa_attention, naive.lisa_attention):
-        out = op(codes, table, values, assignment=assignment, decay=decay, valid=valid)
-        weight = torch.cos(torch.arange(out.numel(), dtype=torch.float64)).view_as(out)
-        grads = torch.autograd.grad(out, leaves, weight, allow_unused=True, retain_graph=True)
-        results.append((out, *(torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True))))
-    for fast, slow in zip(*results, strict=True):
-        assert_close(fast, slow)
+    outs = [
+        op(codes, table, values, assignment=assignment, decay=decay, valid=valid)
+        for op in (lisa_attention, naive.lisa_attention)
+    ]
+    assert_same(*outs, leaves)
 
 
 @pytest.mark.oracle
@@ -93,14 +101,7 @@ def test_bidirectional_equals_the_quadratic_reference(kind: str) -> None:
     leaves = [t for t in (leaf, table, values) if t is not None]
     fast = lisa_attention(codes, table, values, assignment=assignment, valid=valid, causal=False)
     slow = naive.lisa_attention(codes, table, values, assignment=assignment, valid=valid, causal=False)
-    assert_close(fast, slow)
-    grads = zip(
-        torch.autograd.grad(fast.square().sum(), leaves, retain_graph=True),
-        torch.autograd.grad(slow.square().sum(), leaves),
-        strict=True,
-    )
-    for a, b in grads:
-        assert_close(a, b)
+    assert_same(fast, slow, leaves)
 
 
 @pytest.mark.parametrize("kind", ["soft", "straight_through"])
@@ -219,13 +220,7 @@ def test_items_form_equals_the_gathered_form_in_outputs_and_gradients() -> None:
     keys = torch.randn(u, b, w, dtype=torch.float64).softmax(-1).requires_grad_()
     indexed = lisa_attention_items(items, codes, table, values, assignment=keys, decay=0.1, valid=valid)
     gathered = lisa_attention(codes[items], table, values, assignment=keys[items], decay=0.1, valid=valid)
-    assert_close(indexed, gathered)
-    for a, b_ in zip(
-        torch.autograd.grad(indexed.sin().sum(), (keys, table, values)),
-        torch.autograd.grad(gathered.sin().sum(), (keys, table, values)),
-        strict=True,
-    ):
-        assert_close(a, b_)
+    assert_same(indexed, gathered, [keys, table, values])
 
 
 @pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
@@ -242,15 +237,8 @@ def test_last_position_equals_the_full_output_there(kind: str, decay_kind: str) 
     last = lisa_attention_last(items, codes, table, values, assignment=keys, decay=decay, valid=valid)
     final = (valid.sum(1) - 1).clamp_min(0)
     expected = full[torch.arange(n), final]
-    assert_close(last, expected)
     assert (last[-1] == 0).all()
-    leaves = [t for t in (keys, table, values) if t is not None]
-    for a, b_ in zip(
-        torch.autograd.grad(last.sin().sum(), leaves, retain_graph=True),
-        torch.autograd.grad(expected.sin().sum(), leaves),
-        strict=True,
-    ):
-        assert_close(a, b_)
+    assert_same(last, expected, [t for t in (keys, table, values) if t is not None])
 
 
 def test_bfloat16_operands_keep_float32_histograms() -> None:
@@ -352,10 +340,7 @@ def test_blocks_of_any_shape_equal_the_reference(
         op(codes, table, values, assignment=assignment, decay=decay, valid=valid)
         for op in (lisa_attention, reference_scan)
     ]
-    assert_close(*outs)
-    grads = [torch.autograd.grad(out.sin().sum(), leaves) for out in outs]
-    for fast, slow in zip(*grads, strict=True):
-        assert_close(fast, slow)
+    assert_same(*outs, leaves)
 
 
 @pytest.mark.parametrize("kind", ["hard", "soft"])
@@ -385,13 +370,11 @@ def test_non_padding_positions_equal_those_of_all(holes: bool, kind: str, decay_
     flat, decay = codes.flatten(0, 1), make_decay(decay_kind, n, length)
     keys, _ = make_keys(kind, flat, w)
     leaves = [x for x in (keys, table, values, decay) if isinstance(x, Tensor)]
-    results = []
-    for op in (lisa_attention_non_padding, lisa_attention_items):
-        out = op(items, flat, table, values, assignment=keys, decay=decay, valid=valid)
-        out = out if op is lisa_attention_non_padding else out[valid]
-        results.append([out, *torch.autograd.grad(out.sin().sum(), leaves)])
-    for kept, chosen in zip(*results, strict=True):
-        assert_close(kept, chosen)
+    kept, everywhere = (
+        op(items, flat, table, values, assignment=keys, decay=decay, valid=valid)
+        for op in (lisa_attention_non_padding, lisa_attention_items)
+    )
+    assert_same(kept, everywhere[valid], leaves)
 
 
 def test_threads_share_the_codebooks(monkeypatch: pytest.MonkeyPatch) -> None:
