@@ -61,10 +61,13 @@ def read_titles(path: Path) -> dict[str, str]:
         raise UsageError(f"'{path}' must end in .csv or .tsv")
     layout = Layout((), {"item": "item_id", "title": "title"}, separator=SEPARATORS[path.suffix], quoted=True)
     titles: dict[str, str] = {}
-    with open_raw(path) as raw:
-        for piece in read_pieces(raw, layout):
-            named = piece.dropna()
-            titles.update(zip(named["item"], named["title"], strict=True))
+    try:
+        with open_raw(path) as raw:
+            for piece in read_pieces(raw, layout):
+                named = piece.dropna()
+                titles.update(zip(named["item"], named["title"], strict=True))
+    except UsageError as error:
+        raise UsageError(str(error).partition(" Use --")[0]) from error  # export has no options for columns
     if not titles:
         raise UsageError(f"'{path}' has no row with both item_id and title")
     return titles

@@ -114,7 +114,12 @@ def test_titles_are_kept_and_become_a_column(
     (tmp_path / "in.csv").write_text("user_id,item_id\na,i3\n")
     (tmp_path / "titles.tsv").write_text("title\titem_id\nUp, again\ti5\n\ti6\nelsewhere\tgone\n")
     command = ["export", f"--checkpoint={checkpoint}", f"--output={tmp_path / 'export'}"]
-    for name, message in (("in.csv", "title"), ("in.txt", "in.txt' must end in .csv or .tsv")):
+    (tmp_path / "empty.csv").write_text("item_id,title\n")
+    for name, message in (
+        ("in.csv", "in.csv has no column 'title' for the title; it has user_id, item_id.\n"),
+        ("in.txt", "in.txt' must end in .csv or .tsv"),
+        ("empty.csv", "empty.csv' has no row with both item_id and title"),
+    ):
         assert main([*command, f"--titles={tmp_path / name}"]) == 2
         assert message in capsys.readouterr().err
     assert main([*command, f"--titles={tmp_path / 'titles.tsv'}"]) == 0
