@@ -196,9 +196,9 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     def _normalize(self) -> None:
         """Normalise as RecBole does, but leave times in seconds."""
         for field in self.config["normalize_field"] or ():
-            if field not in self.field2type:
+            if self.field2type.get(field) not in (FeatureType.FLOAT, FeatureType.FLOAT_SEQ):
                 hint = did_you_mean(str(field), self.field2type)
-                raise UsageError(f"normalize_field names {field!r}, which is not a loaded column.{hint}")
+                raise UsageError(f"normalize_field names {field!r}, which is no loaded column of numbers.{hint}")
         times = self.inter_feat.get(self.time_field)
         super()._normalize()
         if times is not None:
