@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME` times the models' own objects beside what they are compared with.
+"""`python -m benchmarks NAME` measures the package and what it is compared with.
 
 Each benchmark is a module with `add_options(parser)` and `run(options)`.
 """
@@ -14,10 +14,10 @@ from recbole_lisa.errors import UsageError, did_you_mean
 
 BENCHMARKS = {
     "attention": "Time and memory of every attention mechanism over lengths, forward or with backward.",
-    "step": "A training step of the LISA models beside the same mathematics written naively.",
-    "memory": "Peak memory of every mechanism at the largest batch that all of them fit.",
-    "serving": "Packed codes beside a dense item table; a step of a session beside cached keys and values.",
-    "service": "The HTTP service under mixed load: wrong answers, requests a second, times, memory.",
+    "step": "A training step of the LISA models, compared with a naive implementation.",
+    "memory": "Peak memory of every mechanism at the largest batch that fits for all of them.",
+    "serving": "Packed codes against a dense item table; a session step against cached keys and values.",
+    "service": "The HTTP service under mixed load: wrong answers, requests per second, times, memory.",
     "data": "Time and memory of preparing a data set at growing MAX_ITEM_LIST_LENGTH.",
     "gpu": "The GPU tests, benchmarks and a short training, within a budget of seconds.",
     "paper": "The paper's tables and figures, see python -m benchmarks paper --help.",
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0, or after one line on stderr 1 (a correctness check failed) or 2 (a wrong argument).
     """
     name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    return report_errors(lambda: _run(name, arguments), going_on=": run the same command again")
+    return report_errors(lambda: _run(name, arguments), resume_hint=": run the same command again")
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:

@@ -127,4 +127,4 @@ def _config(state: Mapping[str, Any], settings: Mapping[str, Any]) -> LISAConfig
     """The Transformer's configuration for a LISABase, with the user's settings over it."""
     foreign = model_defaults(model_class(SOURCE)).keys() - model_defaults(model_class(TARGET)).keys()
     plain = {key: value for key, value in state["config"].items() if key not in foreign and key not in _LOCAL}
-    return LISAConfig.from_plain(plain, model=TARGET, config_dict={**settings, "freeze_codebooks": True})
+    return LISAConfig.from_plain(plain, model=TARGET, command_line={**settings, "freeze_codebooks": True})

@@ -102,7 +102,7 @@ def train_and_test(
     """The run in this process, which may be one of several."""
     started = perf_counter()
     with run_log(config) as log, named_allocation_errors():
-        log_settings(config, [*notes, *config.remarks, *fit_supervision(config)], log)
+        log_settings(config, [*notes, *config.notes, *fit_supervision(config)], log)
         init_seed(config["seed"], config["reproducibility"])
         train, valid, test = create_loaders(config, create_dataset(config))
         check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)

@@ -105,7 +105,7 @@ def test_checkpoints_without_codebooks_to_migrate_and_mistakes_on_the_command_li
         (train(tmp_path, **two_layers), [], "has n_layers 2"),
         (transformer, ["--output=x.zip"], "--output is 'x.zip', it must end in .pth"),
         (transformer, [f"--output={transformer}"], "exists: add --overwrite to replace it"),
-        (transformer, ["--epoch=3"], "unknown key 'epoch' (config_dict). Did you mean 'epochs'?"),
+        (transformer, ["--epoch=3"], "unknown key 'epoch' (command line). Did you mean 'epochs'?"),
     ):
         output = [] if any("--output" in argument for argument in arguments) else [f"--output={tmp_path / 'x.pth'}"]
         assert main(["migrate", f"--checkpoint={checkpoint}", *output, *arguments]) == 2

@@ -1,4 +1,4 @@
-"""Reading of command lines: argparse, but a mistake is a `UsageError`, and settings are written --key=value."""
+"""Read command lines: argparse with a `UsageError` for a mistake, and settings as --key=value."""
 
 import argparse
 import contextlib
@@ -16,7 +16,7 @@ class UsageParser(argparse.ArgumentParser):
     Args:
         prog: The command.
         description: What it does.
-        epilog: More of it, printed as it is, line by line.
+        epilog: Text after the options, printed without new line breaks.
     """
 
     def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
@@ -40,7 +40,7 @@ class Once(argparse.Action):
 
 
 def positive(text: str) -> int:
-    """The type of an option: a whole number of at least 1."""
+    """Convert the text of an option to a whole number of at least 1."""
     with contextlib.suppress(ValueError):
         if 1 <= int(text) <= _MOST:
             return int(text)
@@ -57,7 +57,7 @@ def parse_settings(arguments: Sequence[str]) -> dict[str, str]:
         Key -> text of the value.
 
     Raises:
-        UsageError: An argument is no option, an option has no value, or a key has two different values.
+        UsageError: An argument is not an option, an option has no value, or a key has two different values.
     """
     settings: dict[str, str] = {}
     rest = list(arguments)

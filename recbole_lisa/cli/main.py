@@ -1,4 +1,4 @@
-"""The command line `recbole-lisa`: the first argument names the command, each in its own file."""
+"""The command line `recbole-lisa`: the first argument names the command. Each command has its own file."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_any_text()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "run"
-    return report_errors(lambda: _command(name)(arguments), going_on=COMMANDS.get(name, ""))
+    return report_errors(lambda: _command(name)(arguments), resume_hint=COMMANDS.get(name, ""))
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:

@@ -12,12 +12,12 @@ from recbole_lisa.files import Termination, tidy_termination
 _FAILED, _USAGE = 1, 2
 
 
-def report_errors(command: Callable[[], int], *, going_on: str = "") -> int:
+def report_errors(command: Callable[[], int], *, resume_hint: str = "") -> int:
     """Run a command; an expected error is one line on stderr and an exit status.
 
     Args:
         command: Returns its exit status.
-        going_on: How to continue after an interruption, added to its line.
+        resume_hint: How to continue after an interruption, added to its line.
 
     Returns:
         0; 2 after a mistake of the user; 1 when the training diverged, a process of a run ended early or a file
@@ -41,7 +41,7 @@ def report_errors(command: Callable[[], int], *, going_on: str = "") -> int:
             return _print_error(f"{type(error).__name__}: {error}", _FAILED)
         return _print_error(f"'{path}': {error.strerror or error}", _FAILED)
     except (KeyboardInterrupt, Termination) as stop:
-        print(f"interrupted{going_on}", file=sys.stderr)
+        print(f"interrupted{resume_hint}", file=sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(stop, Termination) else signal.SIGINT)
 
 

@@ -20,7 +20,7 @@ DEFAULT_EPOCHS = 30
 DEFAULT_SAMPLES = 10
 _GRACE_FRACTION = 6
 _EPILOG = """\
-Trial 0 is the default configuration. It runs to its end, outside ASHA. Trials are compared by valid_metric on the
+Trial 0 is the default configuration. ASHA never stops it. Trials are compared by valid_metric on the
 validation items; ASHA stops the worst ones early. Only the best trial is tested on the test items. Settings are
 written --key=value and hold for all trials; a key that is set is not searched. epochs is 30 unless it is set.
 
@@ -28,21 +28,22 @@ A space is a yaml file: n_codewords: [8, 16], learning_rate: {log_uniform: [3e-4
 log_integers. --space=NAME takes properties/tuning/NAME.yaml, by default the file of the model.
 
 After an interruption, even kill -9, repeat the command with --resume: Ray restores the search from its last snapshot
-and each trial from its checkpoint. Epochs that the snapshot lacks run again. TensorBoard: tensorboard --logdir tuned.
+and each trial from its checkpoint. Epochs after the snapshot are run again. TensorBoard: tensorboard --logdir tuned.
 
   recbole-lisa tune -m LISASoft -d ml-100k --num_samples=8
   recbole-lisa tune -m LISASoft -d ml-100k --num_samples=12 --resume      continue, or add trials
   recbole-lisa tune -m LISASoft -d ml-1m --gpus_per_trial=0.25 --address=auto --storage=/shared/tuned
 """
 _PATHS = ("data_path", "dataset_save_path")
-_NOT_OF_A_SEARCH = {
-    **dict.fromkeys(("gpu_id", "nproc"), "Ray chooses the GPU of a trial: use --gpus_per_trial"),
+_REFUSED_SETTINGS = {
+    "gpu_id": "Ray chooses the GPU of a trial: use --gpus_per_trial",
+    "nproc": "a trial is one process, trials run in parallel: use --cpus_per_trial and --gpus_per_trial",
     **dict.fromkeys(("checkpoint_dir", "result_file", "codebook_plot"), "a trial has its own folder: use --storage"),
 }
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Search hyperparameters, as the arguments after `tune` say; the exit status is 1 when a trial failed.
+    """Search hyperparameters; `arguments` are those after `tune`. The exit status is 1 when a trial failed.
 
     Raises:
         UsageError: An argument, a setting, the space, the data or a package is wrong; no trial has begun.
@@ -51,8 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     fixed, config = _fixed(options, settings)
     check_validation(config)
     path = space_file(options.space, config["model"])
-    written = {key: domain for key, domain in read_space(path).items() if key not in fixed}
-    space = check_space(config, written, f"space '{path}'")
+    domains = {key: domain for key, domain in read_space(path).items() if key not in fixed}
+    space = check_space(config, domains, f"space '{path}'")
     if not space:
         raise UsageError(f"every key of the space '{path}' is set on the command line: nothing is left to search")
     study = Study(
@@ -77,16 +78,25 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]
     add("-d", "--dataset", required=True, help="as in run")
     add("--protocol", help="as in run; it must have validation items (default: full_ranking)")
     add("--config_files", nargs="+", default=[], metavar="FILE", help="as in run")
-    add("--space", metavar="FILE", help="what is searched (default: properties/tuning/<model>.yaml)")
+    add("--space", metavar="FILE", help="the search space (default: properties/tuning/<model>.yaml)")
     add("--search", choices=("random", "grid", "optuna"), default="random", help="default: random")
-    add("--num_samples", type=positive, help=f"trials, with the default one (default: {DEFAULT_SAMPLES}; grid: all)")
-    add("--scheduler", choices=("asha", "none"), default="asha", help="what stops trials early (default: asha)")
-    add("--grace_period", type=positive, help="epochs that every trial has (default: a sixth of epochs)")
-    add("--reduction_factor", type=int, default=3, help="ASHA continues one of so many trials (default: 3)")
-    add("--cpus_per_trial", type=float, default=1.0, help="cores, and threads, of a trial (default: 1)")
+    add(
+        "--num_samples",
+        type=positive,
+        help=f"number of trials, trial 0 included (default: {DEFAULT_SAMPLES}; grid: all)",
+    )
+    add(
+        "--scheduler",
+        choices=("asha", "none"),
+        default="asha",
+        help="the scheduler that stops trials early (default: asha)",
+    )
+    add("--grace_period", type=positive, help="epochs before a trial may be stopped (default: a sixth of epochs)")
+    add("--reduction_factor", type=int, default=3, help="ASHA continues 1 of N trials (default: 3)", metavar="N")
+    add("--cpus_per_trial", type=float, default=1.0, help="CPU cores of a trial, and its threads (default: 1)")
     add("--gpus_per_trial", type=float, help="GPUs of a trial, or a fraction of one (default: 1 where there is one)")
     add("--address", help="auto or HOST:PORT of a Ray cluster (default: start Ray on this machine)")
-    add("--storage", default="tuned", help="folder of all searches; on a cluster one of all nodes (default: tuned)")
+    add("--storage", default="tuned", help="folder of all searches, shared by all nodes (default: tuned)")
     add("--name", help="folder of this search (default: <model>-<dataset>-<protocol>)")
     add("--resume", action="store_true", help="continue an interrupted search, or add trials to a finished one")
     options, rest = parser.parse_known_args(arguments)
@@ -94,20 +104,20 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]
 
 
 def _fixed(options: argparse.Namespace, settings: dict[str, str]) -> tuple[dict[str, Any], LISAConfig]:
-    """What all trials share, with absolute paths, and the default configuration."""
+    """The settings that all trials share, with absolute paths, and the default configuration."""
     names = {key: getattr(options, key) for key in ("model", "dataset", "protocol")}
     files = [str(Path(file).resolve()) for file in options.config_files]
-    config = LISAConfig(**names, config_files=files, command_line=settings)
+    config = LISAConfig(**names, config_files=files, command_line=settings, options=vars(options))
     fixed: dict[str, Any] = {**names, "config_files": files, **settings}
-    written = config.external_config_dict
-    for key in _NOT_OF_A_SEARCH.keys() & written.keys():
-        raise UsageError(f"'{key}' is no setting of a search: {_NOT_OF_A_SEARCH[key]}")
-    for key in _PATHS:  # trials start in folders of their own
-        if written.get(key):
-            fixed[key] = str(Path(written[key]).resolve())
-    if "data_path" not in written and config["dataset"] != BUNDLED_DATASET:
+    user_settings = config.external_config_dict
+    for key in _REFUSED_SETTINGS.keys() & user_settings.keys():
+        raise UsageError(f"'{key}' is not a setting of a search: {_REFUSED_SETTINGS[key]}")
+    for key in _PATHS:  # each trial has its own working folder
+        if user_settings.get(key):
+            fixed[key] = str(Path(user_settings[key]).resolve())
+    if "data_path" not in user_settings and config["dataset"] != BUNDLED_DATASET:
         fixed["data_path"] = str(Path(config["data_path"]).resolve().parent)
-    if "epochs" not in written:
+    if "epochs" not in user_settings:
         fixed["epochs"] = DEFAULT_EPOCHS
     return fixed, build_config(fixed)
 
@@ -151,7 +161,7 @@ def _folder(options: argparse.Namespace, config: LISAConfig) -> Path:
     if not options.storage.strip():
         raise UsageError("--storage is empty, it must name a folder, such as tuned")
     if not name.strip() or Path(name).name != name or name == os.pardir:
-        raise UsageError(f"--name is '{name}', it must be the name of one folder; --storage says where it lies")
+        raise UsageError(f"--name is '{name}', it must be the name of one folder; --storage names its parent folder")
     folder = (Path(options.storage) / name).resolve()
     try:
         probe_writing(folder / "search.json")

@@ -11,11 +11,11 @@ from recbole.utils import dataset_arguments, evaluation_arguments, general_argum
 
 from recbole_lisa.compat import restore_numpy_aliases
 from recbole_lisa.config.data_checks import check_reading
-from recbole_lisa.config.model_defaults import lineage, settings_files
+from recbole_lisa.config.model_defaults import lineage, models_with, settings_files
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import model_class
-from recbole_lisa.config.schema import Key, YamlLoader, check_value, declared_keys, plain, read_yaml
-from recbole_lisa.config.validation import check_settings, completed, device_of, remarks
+from recbole_lisa.config.schema import Key, YamlLoader, as_plain, check_value, declared_keys, read_yaml
+from recbole_lisa.config.validation import check_settings, completed, device_of, log_notes
 from recbole_lisa.errors import UsageError, did_you_mean
 
 # Dicts whose parts are merged: a user who sets one part keeps the others.
@@ -26,8 +26,8 @@ BUNDLED_DATASET = "ml-100k"
 _DERIVED = {
     *("model", "dataset", "protocol", "data_path", "MODEL_TYPE", "MODEL_INPUT_TYPE", "eval_type"),
     *("valid_neg_sample_args", "test_neg_sample_args", "device", "gpu_id", "local_rank", "single_spec"),
-    *("nproc", "enable_amp", "enable_scaler"),  # the machine's; `amp` says the others
-    # Of knowledge graphs; None, which is no value of theirs, where RecBole's file of a data set leaves them out.
+    *("nproc", "enable_amp", "enable_scaler"),  # nproc depends on the machine, the others on `amp`
+    # Of knowledge graphs. RecBole's files of data sets leave them out; then they are None, which it does not accept.
     *("entity_kg_num_interval", "relation_kg_num_interval"),
 }
 
@@ -39,7 +39,7 @@ class LISAConfig(Config):
     data set file's settings for the model, our data set, model and overall files, RecBole's files.
 
     Attributes:
-        remarks: Lines for the log: settings without effect, and settings that were chosen for the user.
+        notes: Lines for the log: settings without effect, and settings that the program chose.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class LISAConfig(Config):
         config_files: str | PathLike[str] | Iterable[str | PathLike[str]] = (),
         config_dict: Mapping[str, Any] | None = None,
         command_line: Mapping[str, Any] | None = None,
+        options: Iterable[str] = (),
     ) -> None:
         """Read, merge and check the settings; no data is read and no folder is made.
 
@@ -62,6 +63,7 @@ class LISAConfig(Config):
             config_files: yaml files of the user.
             config_dict: Settings by key.
             command_line: Settings by key; text is read as yaml, never evaluated.
+            options: Options of the command that are not settings; an error may suggest one.
 
         Raises:
             UsageError: A key, a name, a type or a value is wrong.
@@ -71,10 +73,11 @@ class LISAConfig(Config):
         self.model, self.dataset = self.model_class.__name__, str(dataset)
         sources = _sources(config_files, config_dict, command_line)
         if protocol is None:
-            named = [settings["protocol"] for _, settings in sources if settings.get("protocol") is not None]
-            protocol = str(named[-1]) if named else _DEFAULT_PROTOCOL
+            protocols = [settings["protocol"] for _, settings in sources if settings.get("protocol") is not None]
+            protocol = str(protocols[-1]) if protocols else _DEFAULT_PROTOCOL
         files = _packaged_files(self.model_class, self.dataset, protocol)
         self._keys = _known_keys(files, self.model)
+        self._suggestions = [*self._keys, "model", "dataset", "protocol", "config_files", *options]
         self.external_config_dict: dict[str, Any] = {}
         for origin, settings in sources:
             _update(self.external_config_dict, self.checked(settings, origin))
@@ -83,7 +86,7 @@ class LISAConfig(Config):
         self._load_internal_config_dict(self.model, self.model_class, self.dataset)
         self.internal_config_dict.update(_packaged_settings(files, lineage(self.model_class)))
         self.final_config_dict = {**self._merged(), "protocol": protocol}
-        self.remarks = remarks(self.final_config_dict, self.external_config_dict, self.internal_config_dict)
+        self.notes = log_notes(self.final_config_dict, self.external_config_dict, self.internal_config_dict)
         self._set_default_parameters()
         device = device_of(self.final_config_dict, self.external_config_dict)
         self.final_config_dict.update(device=device, single_spec=True, local_rank=0)
@@ -94,35 +97,44 @@ class LISAConfig(Config):
     @classmethod
     def from_plain(
         cls,
-        plain: Mapping[str, Any],
+        saved_settings: Mapping[str, Any],
         *,
         model: str | type[Any] | None = None,
         config_dict: Mapping[str, Any] | None = None,
+        command_line: Mapping[str, Any] | None = None,
     ) -> "LISAConfig":
-        """Build the configuration of a saved run again, see the constructor.
+        """Build the configuration of a saved run again; see the constructor.
 
         Args:
-            plain: What `plain` gave.
+            saved_settings: The result of `plain`.
             model: The class, where it is not in the registry.
             config_dict: Settings that replace saved ones.
+            command_line: As `config_dict`, and stronger.
         """
-        settings = {key: value for key, value in plain.items() if key not in _DERIVED}
-        if "amp" not in plain:
-            settings.update({key: plain[key] for key in ("enable_amp", "enable_scaler") if key in plain})
+        settings = {key: value for key, value in saved_settings.items() if key not in _DERIVED}
+        if settings.get("use_gpu"):  # the default, which the user need not have written
+            del settings["use_gpu"]
+        if "amp" not in saved_settings:
+            amp_keys = saved_settings.keys() & {"enable_amp", "enable_scaler"}
+            settings.update({key: saved_settings[key] for key in amp_keys})
         if settings["train_neg_sample_args"]["distribution"] == "none":
             settings["train_neg_sample_args"] = None
-        folder = Path(plain["data_path"])
-        if folder.name == plain["dataset"]:  # the constructor adds the name
+        folder = Path(saved_settings["data_path"])
+        if folder.name == saved_settings["dataset"]:  # the constructor adds the name
             settings["data_path"] = str(folder.parent)
         settings.update(config_dict or {})
-        return cls(model or plain["model"], plain["dataset"], protocol=plain["protocol"], config_dict=settings)
+        settings = {key: value for key, value in settings.items() if key not in (command_line or {})}
+        model, names = model or saved_settings["model"], {key: saved_settings[key] for key in ("dataset", "protocol")}
+        return cls(model, **names, config_dict=settings, command_line=command_line)
 
     def plain(self) -> dict[str, Any]:
         """Copy the settings as values that JSON and `torch.load(weights_only=True)` can hold."""
-        return {key: plain(value) for key, value in self.final_config_dict.items()}
+        return {key: as_plain(value) for key, value in self.final_config_dict.items()}
 
     def checked(self, settings: Mapping[str, Any], origin: str) -> dict[str, Any]:
-        """The values to use for single settings, or texts of a command line, that were written at `origin`.
+        """Check settings, or texts of a command line, and convert them to the types of their keys.
+
+        `origin` says in errors where the settings are from, such as `command line`.
 
         Raises:
             UsageError: A key is unknown, or a type or a value is wrong.
@@ -135,16 +147,18 @@ class LISAConfig(Config):
                     f"change it; remove the key or choose '{value}'"
                 )
             if name not in self._keys and name not in arguments:
-                hint = did_you_mean(str(name), [*self._keys, *arguments])
-                raise UsageError(f"unknown key {name!r} ({origin}).{hint}")
+                models = ", ".join(models_with(name))
+                if models:
+                    raise UsageError(f"unknown key {name!r} for {self.model} ({origin}): it is a setting of {models}")
+                raise UsageError(f"unknown key {name!r} ({origin}).{did_you_mean(str(name), self._suggestions)}")
         rest = {name: value for name, value in settings.items() if name not in arguments}
         return {name: check_value(self._keys[name], value, origin) for name, value in rest.items()}
 
     def _merged(self) -> dict[str, Any]:
         """All settings, complete and checked."""
-        external, settings = plain(self.external_config_dict), {**self.internal_config_dict}
+        external, settings = as_plain(self.external_config_dict), {**self.internal_config_dict}
         if external.get("loss_type", settings.get("loss_type")) == "CE":
-            # Ours and RecBole's defaults hold negatives; only the user's own contradict CE.
+            # The defaults have negatives. With CE they are dropped; negatives of the user are an error.
             settings["train_neg_sample_args"] = None
         _update(settings, external)
         settings.update(completed(settings, external))
@@ -157,14 +171,14 @@ class LISAConfig(Config):
     def _set_default_parameters(self) -> None:
         super()._set_default_parameters()
         if self.dataset == BUNDLED_DATASET and "data_path" in self.external_config_dict:
-            # RecBole always takes its bundled copy; a file in the folder that the user names comes first.
+            # RecBole always takes its bundled copy; here a file in the user's data_path comes first.
             folder = Path(self.external_config_dict["data_path"]) / self.dataset
             if (folder / f"{self.dataset}.inter").is_file():
                 self.final_config_dict["data_path"] = str(folder)
 
 
 def _sources(files: Any, config_dict: Any, command_line: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    """Where the user's settings were written and what they are, weakest first."""
+    """The user's settings with their origins, weakest first."""
     paths = [files] if isinstance(files, str | PathLike) else list(files)
     sources: list[tuple[str, Mapping[str, Any]]] = [(f"file {path}", read_yaml(Path(path))) for path in paths]
     for origin, settings in (("config_dict", config_dict), ("command line", command_line)):
@@ -187,7 +201,7 @@ def _packaged_files(model: type[Any], dataset: str, protocol: str) -> list[Path]
 
 
 def _packaged_settings(files: list[Path], lineage: list[str]) -> dict[str, Any]:
-    """Merge our files, the data set's settings for the model right after the data set's own."""
+    """Merge our files. A data set's `model_settings` come right after the other settings of its file."""
     settings: dict[str, Any] = {}
     for file in files:
         settings.update(read_yaml(file))
@@ -198,7 +212,7 @@ def _packaged_settings(files: list[Path], lineage: list[str]) -> dict[str, Any]:
 
 
 def _known_keys(files: list[Path], model: str) -> dict[str, Key]:
-    """Every key that RecBole or we read, with the types that the yaml comments declare; ours win."""
+    """Every key of RecBole and of this package, with its types; a declaration of this package replaces RecBole's."""
     specification = find_spec("recbole")
     assert specification is not None and specification.origin is not None  # the class above derives from it
     folder = Path(specification.origin).parent / "properties"

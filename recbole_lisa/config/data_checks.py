@@ -1,4 +1,4 @@
-"""Settings of how a data set is read and filtered: the notation of intervals, and checks that read no data."""
+"""Check the settings that say how a data set is read and filtered, and parse intervals. No data is read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse_intervals(key: str, text: str | None) -> list[Interval]:
     """Parse RecBole's notation of a key, such as `[5,inf)` or `[2,4];(9,20]`; None means no restriction.
 
     Raises:
-        UsageError: The text is not such a notation.
+        UsageError: The text is not in this notation.
     """
     intervals = []
     for part in str(text).split(";") if text is not None else []:
@@ -54,7 +54,7 @@ def parse_intervals(key: str, text: str | None) -> list[Interval]:
 
 
 def check_reading(settings: Mapping[str, Any]) -> None:
-    """Check how the files are read and filtered.
+    """Check the settings for reading and filtering files.
 
     Raises:
         UsageError: A setting is wrong, is not supported, or contradicts another.

@@ -1,9 +1,10 @@
-"""The settings of a model by its yaml files; RecBole's configuration does not read them."""
+"""The settings in the yaml files of a model, which RecBole's own configuration does not read."""
 
 from pathlib import Path
 from typing import Any
 
 from recbole_lisa.config.properties import properties_path
+from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 from recbole_lisa.config.schema import read_yaml
 
 LOSS_WITHOUT_NEGATIVES = "CE"
@@ -22,8 +23,8 @@ def settings_files(model: type[Any]) -> list[Path]:
         model: A model class; it may name a file as `settings_file`.
     """
     packaged = [properties_path() / "model" / f"{name}.yaml" for name in lineage(model)]
-    own = [Path(model.settings_file)] if hasattr(model, "settings_file") else []
-    return [*(file for file in packaged if file.is_file()), *own]
+    class_files = [Path(model.settings_file)] if hasattr(model, "settings_file") else []
+    return [*(file for file in packaged if file.is_file()), *class_files]
 
 
 def model_defaults(model: type[Any]) -> dict[str, Any]:
@@ -34,10 +35,16 @@ def model_defaults(model: type[Any]) -> dict[str, Any]:
     return settings
 
 
+def models_with(key: str) -> list[str]:
+    """Names of the models whose yaml file has a key."""
+    folder = properties_path() / "model"
+    return [name for name in (*MODELS, *OPTIONAL_MODELS) if key in read_yaml(folder / f"{name}.yaml")]
+
+
 def fill_defaults(config: Any, model: type[Any]) -> None:
     """Add the settings that a configuration of RecBole lacks.
 
-    Without sampled negatives and without a loss_type, the loss is the one that needs no negatives.
+    Without sampled negatives and without a loss_type, the loss is `LOSS_WITHOUT_NEGATIVES`.
 
     Args:
         config: A configuration, changed in place; keys that it has keep their values.

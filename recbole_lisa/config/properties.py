@@ -9,11 +9,11 @@ def properties_path() -> Path:
     It is inside the package in a wheel, and beside the package in a checkout.
 
     Raises:
-        FileNotFoundError: Neither place holds `overall.yaml`.
+        FileNotFoundError: Neither folder holds `overall.yaml`.
     """
     package = Path(__file__).resolve().parents[1]
-    places = (package / "_properties", package.parent / "properties")
-    for place in places:
-        if (place / "overall.yaml").is_file():
-            return place
-    raise FileNotFoundError(f"overall.yaml is neither in {places[0]} nor in {places[1]}: install recbole-lisa again")
+    folders = (package / "_properties", package.parent / "properties")
+    for folder in folders:
+        if (folder / "overall.yaml").is_file():
+            return folder
+    raise FileNotFoundError(f"overall.yaml is neither in {folders[0]} nor in {folders[1]}: install recbole-lisa again")

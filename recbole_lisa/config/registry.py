@@ -21,10 +21,10 @@ OPTIONAL_MODELS: dict[str, str] = {"GLATransformer": f"{_PACKAGE}.glatransformer
 
 
 def model_class(model: Any) -> type[Any]:
-    """The class of a model: of a key of `MODELS` or `OPTIONAL_MODELS`, or a model class of RecBole itself.
+    """The class of a model, by its name in `MODELS` or `OPTIONAL_MODELS`. A model class is returned as it is.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: The argument is neither.
     """
     if isinstance(model, type) and hasattr(model, "full_sort_predict"):
         return model

@@ -1,7 +1,7 @@
 """The settings that exist, read from the comments of the yaml files, and the check of a value against them.
 
-A line `key: value  # (type) meaning` declares a key. The meaning may end in what is allowed: `: a | b` names strings,
-`, >= 1`, `, > 0` or `, in [0, 1)` bounds a number and the numbers of a list.
+A line `key: value  # (type) meaning` declares a key. The end of the meaning may restrict the value: `: a | b` lists the
+allowed strings; `, >= 1`, `, > 0` or `, in [0, 1)` is the range of a number and of the numbers in a list.
 """
 
 import math
@@ -112,15 +112,16 @@ def declared_keys(path: Path) -> dict[str, Key]:
 
 
 def check_value(key: Key, value: Any, origin: str) -> Any:
-    """Turn what the user wrote into a value of the key's type.
+    """Convert a setting of the user to a type of its key, and check it.
 
-    Text is read as yaml unless the key takes text. An int serves as a float, a number as text where only text is taken.
-    A number of numpy, a path and a tuple are taken as number, text and list. `origin` is where it was written.
+    Text is read as yaml, unless the key takes text only. An int becomes a float, and a number becomes text, where only
+    that type is allowed. Numbers of numpy, paths and tuples become numbers, text and lists. `origin` is where the
+    setting is from, for errors.
 
     Raises:
         UsageError: The type is wrong or the value is not allowed.
     """
-    value = _convert(key, plain(value))
+    value = _convert(key, as_plain(value))
     if not _has_type(key, value):
         types = " or ".join(key.types) + (" or ~" if key.nullable else "")
         raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {types}")
@@ -130,28 +131,28 @@ def check_value(key: Key, value: Any, origin: str) -> Any:
             f"unknown {key.name} '{value}' ({origin}): known are {known}.{did_you_mean(value, key.choices)}"
         )
     for number in value if isinstance(value, list) else [value]:
-        if is_number(number) and not _fits(number, key.bound):
-            raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be finite and not above 1e30 or 2^63 - 1")
+        if is_number(number) and (limit := _limit(number, key.bound)):
+            raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {limit}")
         if is_number(number) and key.bound and not _within(number, key.bound):
             raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {key.bound}")
     return value
 
 
-def plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
     """Copy a value as None, bool, int, float, str, or lists and string-keyed dicts of these."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): as_plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple | set):
-        return [plain(part) for part in value]
+        return [as_plain(part) for part in value]
     return value.name if isinstance(value, Enum) else os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is an int or a float, and no bool."""
+    """Whether a value is an int or a float, but not a bool."""
     return type(value) in (int, float)
 
 
@@ -185,9 +186,15 @@ def _has_type(key: Key, value: Any) -> bool:
     return type(value) in [_PYTHON_TYPES[kind] for kind in key.types]
 
 
-def _fits(number: float, bound: str) -> bool:
-    largest = 2**63 - 1 if isinstance(number, int) else 1e30  # a step of Adam stays below the largest float32
-    return abs(number) <= largest or (math.isinf(number) and "inf" in bound)
+def _limit(number: float, bound: str) -> str:
+    """What a number must be that no computation can use; empty for other numbers."""
+    if isinstance(number, int):
+        return "" if abs(number) < 2**63 else "a whole number below 2^63"
+    if not math.isfinite(number):
+        return "" if math.isinf(number) and "inf" in bound else "a finite number"
+    return (
+        "" if abs(number) <= 1e30 else "a number from -1e30 to 1e30"
+    )  # so that a step of Adam stays below the largest float32
 
 
 def _within(number: float, bound: str) -> bool:

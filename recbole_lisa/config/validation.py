@@ -1,4 +1,4 @@
-"""Checks of the merged settings that need more than one key, or the machine. No data is read."""
+"""Checks of the merged settings that depend on several keys or on the machine. No data is read."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,12 +13,12 @@ from recbole_lisa.errors import UsageError, did_you_mean
 
 Settings = Mapping[str, Any]
 
-# What a metric may need and a ranking does not give; a sampled evaluation has no ids and no ranks of all items either.
+# Data that RecBole's metrics may need: no ranking has the first, a sampled evaluation has neither.
 _VALUES, _ALL_ITEMS = {"rec.score", "data.label"}, {"rec.items", "rec.meanrank"}
 _FILES = ("inter", "user", "item", "net", "kg", "link")
 _RECBOLES_METRICS = "recbole.evaluator.metrics"
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
-# Keys of RecBole that change nothing about sequences in time order.
+# Keys of RecBole without effect on these models.
 _WITHOUT_EFFECT = (
     *("worker", "repeatable", "valid_metric_bigger", "transform", "require_pow", "threshold", "preload_weight"),
     *("POSITION_FIELD", "additional_feat_suffix", "unused_col", "kg_reverse_r"),
@@ -90,15 +90,18 @@ def check_settings(settings: Settings) -> None:
         raise UsageError(f"state is {settings['state']!r}, it must be one of {', '.join(_LEVELS)}.{hint}")
     if settings["log_wandb"]:
         wandb = find_spec("wandb")
-        if wandb is None or wandb.origin is None:  # a run leaves a folder of this name, which is no package
+        if wandb is None or wandb.origin is None:  # a folder `wandb` that a run has left is not the package
             raise UsageError("log_wandb is True, but wandb is not installed: install it or leave log_wandb out")
 
 
-def remarks(settings: Settings, external: Settings, defaults: Settings) -> list[str]:
-    """Lines for the log: settings of the user without effect, and what was chosen for the user."""
+def log_notes(settings: Settings, external: Settings, defaults: Settings) -> list[str]:
+    """Lines for the log: settings of the user that have no effect, and settings that the program chose."""
     without_effect = [key for key in _WITHOUT_EFFECT if key in external and external[key] != defaults.get(key)]
     lines = [f"no effect: {', '.join(f'{key}={external[key]!r}' for key in without_effect)}"] if without_effect else []
-    if "," in str(settings["gpu_id"]):
+    gpu_settings = [f"{key}={external[key]!r}" for key in ("use_gpu", "gpu_id") if key in external]
+    if settings["use_gpu"] and settings["gpu_id"] and gpu_settings and not torch.cuda.is_available():
+        lines.append(f"no effect: {', '.join(gpu_settings)}; torch finds no GPU, the run uses the CPU")
+    elif "," in str(settings["gpu_id"]):
         lines.append(f"gpu_id is {settings['gpu_id']!r}: the first GPU is used; nproc takes several")
     if settings["valid_metric"] != external.get("valid_metric", defaults["valid_metric"]):
         lines.append(f"valid_metric is {settings['valid_metric']}: {defaults['valid_metric']} is not among the metrics")
@@ -106,10 +109,10 @@ def remarks(settings: Settings, external: Settings, defaults: Settings) -> list[
 
 
 def device_of(settings: Settings, external: Settings) -> torch.device:
-    """The device of a run: without `gpu_id` of the user the current GPU. Checks `nproc` as well.
+    """The device of a run: by default the current GPU, where there is one. Checks `nproc` as well.
 
     Raises:
-        UsageError: `gpu_id` is no GPU, there are fewer GPUs than processes, or a batch has fewer rows.
+        UsageError: `gpu_id` is not a GPU, there are fewer GPUs than processes, or a batch has fewer rows.
     """
     first, *others = (part.strip() for part in str(settings["gpu_id"]).strip("[]").split(","))
     if not all(part.isdecimal() for part in (first, *others) if part or others):
@@ -151,14 +154,14 @@ def checked_eval_args(eval_args: Any) -> dict[str, Any]:
     ratios = _checked_parts("eval_args split", split).get("RS", [1, 0, 0])
     if len(ratios) != 3 or not all(map(is_number, ratios)) or ratios[0] == 0:
         raise UsageError(f"eval_args split RS is {ratios!r}, it must be like [0.8, 0.1, 0.1], the first above 0")
-    for chosen in _checked_parts("eval_args mode", mode).values() if isinstance(mode, dict) else [mode]:
-        if not re.fullmatch(r"full|(uni|pop)[1-9]\d*", chosen):
-            raise UsageError(f"eval_args mode is {chosen!r}, it must be full, uniN or popN, such as uni100")
+    for phase_mode in _checked_parts("eval_args mode", mode).values() if isinstance(mode, dict) else [mode]:
+        if not re.fullmatch(r"full|(uni|pop)[1-9]\d*", phase_mode):
+            raise UsageError(f"eval_args mode is {phase_mode!r}, it must be full, uniN or popN, such as uni100")
     return checked
 
 
 def _reported(settings: Settings) -> list[str]:
-    """Names of the values that are reported; GAUC has no cutoff, and a metric of the user may have one."""
+    """Names of the reported values. GAUC has no cutoff; a metric that the user has added is named in both ways."""
     reported = []
     for metric in _listed(settings["metrics"]):
         kind = metrics_dict.get(str(metric).lower())
@@ -169,7 +172,7 @@ def _reported(settings: Settings) -> list[str]:
 
 
 def ranking_metrics() -> list[str]:
-    """Names of the metrics in RecBole's register, the user's among them, that a ranking gives."""
+    """Names of the metrics in RecBole's register that a ranking allows, with those that the user has added."""
     names = [name for name in metrics_dict if name in metric_types and not _VALUES & _needs(name)]
     return [metrics_dict[name].__name__ if metrics_dict[name].__name__.lower() == name else name for name in names]
 
@@ -183,7 +186,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _is_in(name: Any, names: Iterable[str]) -> bool:
-    # RecBole compares metric names without case.
+    # Case does not matter, as in RecBole.
     return str(name).lower() in {known.lower() for known in names}
 
 

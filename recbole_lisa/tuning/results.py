@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 def trial_row(result: Any, number: int, keys: Sequence[str], seed: int) -> Row:
-    """Trial `number` of Ray's `result` as plain values; `keys` are searched, `seed` is the seed of the search."""
+    """Row `number` of the results, from Ray's `result`; `keys` are those searched, `seed` is that of the search."""
     last, files = result.metrics or {}, []
     config = json.loads((Path(result.path) / "params.json").read_text(encoding="utf-8"))
     if result.checkpoint is not None:
@@ -68,9 +68,9 @@ def conclude(rows: Sequence[Row], fixed: Mapping[str, Any], folder: Path, valid_
 
 
 def check_best(best_file: str | None) -> tuple[dict[str, float] | None, str | None]:
-    """Test the best trial, the only one that is tested for the results: the metrics, or None and the reason."""
+    """Test the best trial. Returns its test metrics and None, or None and the reason why there are none."""
     if best_file is None or not Path(best_file).is_file():
-        return None, f"checkpoint '{best_file}' is not on this machine: let --storage be a folder of all nodes"
+        return None, f"checkpoint '{best_file}' is not on this machine: let --storage be a folder that all nodes share"
     try:
         config, model, _, _, _, test = load_data_and_model(best_file)
     except UsageError as error:
@@ -78,9 +78,9 @@ def check_best(best_file: str | None) -> tuple[dict[str, float] | None, str | No
     return (evaluate(model, test, config), None) if test else (None, "no history has a test item")
 
 
-def best_settings(fixed: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings that differ from the defaults: of the user's files and command line, and the searched ones."""
-    config = build_config({**fixed, **chosen})
+def best_settings(fixed: Mapping[str, Any], searched: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings that differ from the defaults: those of the user's files and command line, and the searched ones."""
+    config = build_config({**fixed, **searched})
     return {"protocol": config["protocol"], **config.external_config_dict}
 
 
@@ -123,8 +123,10 @@ def summary(document: Mapping[str, Any], valid_metric: str) -> str:
     ranked = results_table(document)[keys].sort_values([keys[3], "trial"], ascending=[False, True])
     lines = [ranked.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.4g}")]
     lines += [f"trial {row['trial']} failed: {row['problem']}" for row in document["trials"] if row["problem"]]
-    beside = "" if default is None else f", the default (trial 0) {default:.4f}"
-    lines.append(f"best: trial {best['trial']} with {valid_metric} {best['score']:.4f} on the validation items{beside}")
+    default_text = "" if default is None else f", the default (trial 0) {default:.4f}"
+    lines.append(
+        f"best: trial {best['trial']} with {valid_metric} {best['score']:.4f} on the validation items{default_text}"
+    )
     test = ", ".join(f"{name} {value:.4f}" for name, value in (best["test"] or {}).items())
     lines.append(f"its test metrics: {test}" if test else f"no test metrics: {best['test_note']}")
     return "\n".join([*lines, f"train it again: {best['command']}"])

@@ -1,4 +1,4 @@
-"""Ray itself: import it, start it or connect to it, and compare resources with its nodes."""
+"""Import Ray, start it or connect to it, and check that its nodes have the resources of a trial."""
 
 import contextlib
 import importlib
@@ -19,7 +19,7 @@ _PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
 def import_tune() -> Any:
-    """The module `ray.tune`; a UsageError without it, or without pyarrow, which Ray 2.6 misses only at the end."""
+    """Import `ray.tune`; a UsageError if it or pyarrow is missing. Ray 2.6 misses pyarrow only after the search."""
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # of Ray 2.6
     try:
         importlib.import_module("pyarrow")
@@ -33,41 +33,41 @@ def ray_session(address: str | None) -> Iterator[None]:
     """Connect to a Ray cluster, or start one with the cores and GPUs of this machine, until the block ends.
 
     Args:
-        address: `auto` for the cluster that runs here, HOST:PORT of another one, or None (also `local`) to start one.
+        address: `auto` for the cluster on this machine, HOST:PORT of another one, None or `local` to start one.
 
     Raises:
         UsageError: There is no cluster at the address.
         Termination: The process received SIGTERM.
     """
-    place: dict[str, Any] = {"address": address}
+    init_options: dict[str, Any] = {"address": address}
     if address in (None, "local"):
-        place = {"address": "local", "include_dashboard": False, "object_store_memory": _STORE_BYTES}
+        init_options = {"address": "local", "include_dashboard": False, "object_store_memory": _STORE_BYTES}
         # The processes of trials import the package that this process runs.
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_PACKAGE_ROOT, os.environ.get("PYTHONPATH")]))
     in_main, handler = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGTERM)
     import ray
 
     try:
-        ray.init(log_to_driver=False, logging_level="ERROR", **place)
+        ray.init(log_to_driver=False, logging_level="ERROR", **init_options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"--address is '{address}': no Ray cluster answers there ({' '.join(str(error).split())}); start one by "
             "`ray start --head`, or leave --address out"
         ) from error
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the table at the end names failed trials
-    received = []
+    signals = []
 
     def interrupt(number: int, _: object) -> None:
-        received.append(number)
-        raise KeyboardInterrupt  # at a SystemExit, Ray ends the process at once, without a message
+        signals.append(number)
+        raise KeyboardInterrupt  # Ray would end the process at a SystemExit, without a message
 
     try:
         if in_main:
             signal.signal(signal.SIGTERM, interrupt)
         yield
     except KeyboardInterrupt:
-        if received:
-            raise Termination(128 + received[0]) from None
+        if signals:
+            raise Termination(128 + signals[0]) from None
         raise
     finally:
         ray.shutdown()
@@ -76,7 +76,11 @@ def ray_session(address: str | None) -> Iterator[None]:
 
 
 def check_resources(cpus: float, gpus: float | None) -> float:
-    """The GPUs of a trial, for None 1 where there is one; resources that no node has would wait for ever."""
+    """Return the number of GPUs of a trial; None means 1 if Ray has a GPU, else 0.
+
+    Raises:
+        UsageError: No node has enough cores and GPUs for a trial; Ray would wait for ever.
+    """
     import ray
 
     if gpus is None:
@@ -84,6 +88,6 @@ def check_resources(cpus: float, gpus: float | None) -> float:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
         sizes = "; ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes)
-        needed = f"--cpus_per_trial {cpus:g} and --gpus_per_trial {gpus:g}"
-        raise UsageError(f"{needed} fit on no node of Ray, which has {sizes}: write less")
+        needed = f"--cpus_per_trial={cpus:g} and --gpus_per_trial={gpus:g}"
+        raise UsageError(f"{needed} are more than any node of Ray has ({sizes}): lower them")
     return gpus

@@ -33,7 +33,8 @@ _NOT_SEARCHED = {
         "trials with different metrics cannot be compared",
     ),
     "epochs": "it is the limit of every trial: write --epochs=N",
-    **dict.fromkeys((*_RUN_KEYS, "use_gpu", "gpu_id", "nproc"), "it does not change what a model learns"),
+    **dict.fromkeys((*_RUN_KEYS, "use_gpu", "gpu_id"), "it does not change what a model learns"),
+    "nproc": "a trial is one process, trials run in parallel",
 }
 
 
@@ -65,7 +66,7 @@ class Domain:
         low, high = self.values
         if self.kind == "integers":
             return int(rng.integers(low, high + 1))
-        half = 0.5 if self.is_integer else 0  # each end of log_integers is as likely as its neighbour
+        half = 0.5 if self.is_integer else 0  # so that both ends of log_integers have their full probability
         drawn = rng.uniform(low, high)
         if self._is_log:
             drawn = math.exp(rng.uniform(math.log(low - half), math.log(high + half)))
@@ -84,7 +85,7 @@ class Domain:
 
 
 def space_file(name: str | None, model: str) -> Path:
-    """The file of the space: the path `name`, the file of this name in `properties/tuning`, or that of the model."""
+    """The file of the space: the path `name`, or `properties/tuning/<name>.yaml`; by default that of the model."""
     if name is not None and Path(name).is_file():
         return Path(name).resolve()
     folder, stem = properties_path() / "tuning", model if name is None else name
@@ -98,8 +99,8 @@ def space_file(name: str | None, model: str) -> Path:
 
 
 def read_space(path: Path) -> dict[str, Domain]:
-    """Read a space and check its form; `check_space` compares its keys and values with the model."""
-    space = {key: _domain(key, written, path) for key, written in read_yaml(path).items()}
+    """Read a space and check its form; `check_space` checks that the model has its keys and allows its values."""
+    space = {key: _domain(key, values, path) for key, values in read_yaml(path).items()}
     if not space:
         raise UsageError(f"the space '{path}' is empty: write lines such as n_codewords: [8, 16, 32]")
     return space
@@ -125,37 +126,40 @@ def check_space(config: LISAConfig, space: Mapping[str, Domain], origin: str) ->
 
 
 def plain_value(value: Any) -> Any:
-    """A value as Ray and Optuna take it: lists and dicts become JSON text, which a configuration reads as yaml."""
+    """Convert a value for Ray and Optuna: lists and dicts become JSON text, which a configuration reads as yaml."""
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def defaults(config: LISAConfig, space: Mapping[str, Domain]) -> Settings:
     """The values of the default configuration for the keys of the space."""
-    plain = config.plain()
-    return {key: plain_value(plain[key]) for key in space}
+    settings = config.plain()
+    return {key: plain_value(settings[key]) for key in space}
 
 
 def planned(
     candidates: Iterable[Settings], default: Settings, num_samples: int | None, problem: Check
 ) -> list[Settings]:
-    """The different settings of all trials of a random or a grid search, `default` first.
+    """The settings of all trials of a random or a grid search: `default` first, then candidates, none twice.
 
-    None takes all candidates; a larger `num_samples` extends the list, a small space gives fewer. Combinations for
-    which `problem` returns a reason are left out; a UsageError when the model refuses all.
+    `num_samples` is the number of trials, None for all candidates. A small space gives fewer trials. A larger
+    `num_samples` extends the list. `problem` returns None or why the model refuses a candidate, which is then left out.
+
+    Raises:
+        UsageError: The model refuses all candidates.
     """
-    chosen, reason = [default], ""
+    accepted, reason = [default], ""
     refused: list[Settings] = []
     for candidate in itertools.islice(candidates, num_samples and num_samples * _DRAWS_PER_TRIAL):
-        if len(chosen) == num_samples:
+        if len(accepted) == num_samples:
             break
-        if candidate in chosen or candidate in refused:
+        if candidate in accepted or candidate in refused:
             continue
         refusal = problem(candidate)
-        (chosen if refusal is None else refused).append(candidate)
+        (accepted if refusal is None else refused).append(candidate)
         reason = refusal or reason
-    if len(chosen) == 1 and refused and num_samples != 1:
+    if len(accepted) == 1 and refused and num_samples != 1:
         raise UsageError(f"the model refuses every combination of the space, the last one because {reason}")
-    return chosen
+    return accepted
 
 
 def draws(space: Mapping[str, Domain], seed: int) -> Iterator[Settings]:
@@ -175,23 +179,25 @@ def grid(space: Mapping[str, Domain]) -> Iterator[Settings]:
         yield dict(zip(space, values, strict=True))
 
 
-def _domain(key: str, written: Any, path: Path) -> Domain:
+def _domain(key: str, values: Any, path: Path) -> Domain:
     where = f"{key} in the space '{path}'"
     if key in _NOT_SEARCHED:
-        raise UsageError(f"{where} cannot be searched: {_NOT_SEARCHED[key]}")
-    if isinstance(written, list):
-        if not written:
+        raise UsageError(f"'{key}' cannot be searched (space '{path}'): {_NOT_SEARCHED[key]}")
+    if isinstance(values, list):
+        if not values:
             raise UsageError(f"{where} has no value to choose: write {key}: [value, ...]")
-        repeated = [value for index, value in enumerate(written) if value in written[:index]]
+        repeated = [value for index, value in enumerate(values) if value in values[:index]]
         if repeated:
             raise UsageError(f"{where} has {repeated[0]!r} twice: write each value once")
-        return Domain("choice", tuple(written))
-    ways = ", ".join(f"{{{kind}: [low, high]}}" for kind in _RANGES)
-    if not isinstance(written, dict) or len(written) != 1:
-        raise UsageError(f"{where} is {written!r}: write a list of values, or one of {ways}")
-    ((kind, ends),) = written.items()
+        return Domain("choice", tuple(values))
+    forms = ", ".join(f"{{{kind}: [low, high]}}" for kind in _RANGES)
+    if not isinstance(values, dict) or len(values) != 1:
+        raise UsageError(f"{where} is {values!r}: write a list of values, or one of {forms}")
+    ((kind, ends),) = values.items()
     if kind not in _RANGES:
-        raise UsageError(f"{where} has the unknown range '{kind}': known are {ways}.{did_you_mean(str(kind), _RANGES)}")
+        raise UsageError(
+            f"{where} has the unknown range '{kind}': known are {forms}.{did_you_mean(str(kind), _RANGES)}"
+        )
     where, number = f"{where} is {kind}: {ends!r}", "integers" if kind.endswith("integers") else "numbers"
     types = (int,) if number == "integers" else (int, float)  # a bool is an int
     if not isinstance(ends, list) or [type(end) in types and math.isfinite(end) for end in ends] != [True, True]:

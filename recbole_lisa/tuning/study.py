@@ -1,4 +1,4 @@
-"""A search from its checked settings to its results: Ray's Tuner with its searchers, its ASHA and its restore."""
+"""Run a search, from checked settings to results, with Ray's Tuner, searchers, ASHA scheduler and restore."""
 
 import contextlib
 import importlib
@@ -25,7 +25,7 @@ from recbole_lisa.tuning.trial import PRUNING_EPOCH, RUN_TO_END, build_config, t
 
 _FORMAT = "recbole-lisa search 2"
 _RESTARTS = 3  # of a trial that failed, from its newest checkpoint
-_OTHER = "choose another --name or --storage"
+_OTHER_FOLDER = "choose another --name or --storage"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Study:
     folder: Path  # absolute
 
     def identity(self) -> dict[str, Any]:
-        """What a resumed search must have in common; the number of trials and their resources may change."""
+        """The settings that --resume may not change; it may change the number of trials and their resources."""
         space = {key: [domain.kind, *domain.values] for key, domain in self.space.items()}
         identity = {
             "format": _FORMAT, **self.fixed, "space": space, "search": self.search, "asha": self.halving,
@@ -53,13 +53,13 @@ class Study:
         return dict(json.loads(json.dumps(identity)))
 
     def points(self) -> list[Settings]:
-        """The settings of the trials that are known in advance; for Optuna that is the default only."""
+        """The settings of the trials that are known before the search; with Optuna only those of the default trial."""
         if self.search == "optuna":
             return [self.default]
 
-        def problem(chosen: Settings) -> str | None:
+        def problem(settings: Settings) -> str | None:
             try:
-                build_config({**self.fixed, **chosen})
+                build_config({**self.fixed, **settings})
             except UsageError as error:
                 return str(error)
             return None
@@ -87,7 +87,7 @@ def run_study(study: Study, *, address: str | None, resume: bool) -> int:
     with _locked(study.folder), ray_session(address):
         _check_folder(study, resume=resume)
         gpus = check_resources(*study.resources)
-        fixed = keep_data({**study.fixed, **({} if gpus else {"use_gpu": False})}, study.folder)
+        fixed = save_data({**study.fixed, **({} if gpus else {"use_gpu": False})}, study.folder)
         with atomic_writer(study.folder / "search.json") as stream:
             stream.write(json.dumps(study.identity(), indent=2).encode() + b"\n")
         rows = _run_trials(study, fixed, points, {"cpu": study.resources[0], "gpu": gpus})
@@ -95,8 +95,8 @@ def run_study(study: Study, *, address: str | None, resume: bool) -> int:
 
 
 def _run_trials(study: Study, fixed: Settings, points: Sequence[Settings], resources: dict[str, float]) -> list[Row]:
-    """Run one Tuner, and a further one for each time that --resume added trials."""
-    # At Ctrl+C Ray would wait for the next reports and then return as if the search had ended.
+    """Run the trials; each --resume that adds trials runs a further Tuner, in its own folder `trials-N`."""
+    # By default, Ctrl+C lets Ray wait for the next reports and then return as if the search had ended.
     os.environ.update(RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_SIGINT_HANDLER="1")
     tune, scheduler = import_tune(), None
     if study.halving is not None:
@@ -127,7 +127,7 @@ def _run_trials(study: Study, fixed: Settings, points: Sequence[Settings], resou
 
 
 def _ray_space(study: Study) -> dict[str, Any]:
-    """The space for Ray. The default belongs to the choices: Optuna takes no first point outside them."""
+    """The space for Ray. The default is added to the choices, since Optuna's first point must be one of them."""
     space = {}
     for key, domain in study.space.items():
         if domain.kind == "choice" and study.default[key] not in domain.values:
@@ -147,7 +147,7 @@ def _searcher(study: Study, points: Sequence[Settings], rows: Sequence[Row]) -> 
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     ranges = {key: domain.values for key, domain in study.space.items() if domain.kind != "choice"}
-    known = [  # Optuna learns only from points of the space; the default may lie outside
+    known = [  # Optuna learns only from points inside the space; the default may be outside
         row for row in rows if row["score"] is not None
         and all(low <= row["settings"][key] <= high for key, (low, high) in ranges.items())
     ]  # fmt: skip
@@ -168,7 +168,7 @@ def _run_config(study: Study, path: Path) -> Any:
         name=path.name,
         storage_path=str(path.parent),
         failure_config=tune.FailureConfig(max_failures=_RESTARTS),
-        # Two, so that Ray's last snapshot never names a deleted one.
+        # Two: the newest may be missing in Ray's last snapshot, which then names the one before.
         checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
         callbacks=[_trial_lines(study.valid_metric, list(study.space))],
         verbose=0,
@@ -198,38 +198,43 @@ def _trial_lines(valid_metric: str, keys: Sequence[str]) -> Any:
     return TrialLines()
 
 
-def keep_data(fixed: Settings, folder: Path) -> Settings:
-    """Read and check the data once; `fixed` with `dataset_save_path`, where the data can be saved for all trials."""
-    kept = {"dataset_save_path": str(folder / f"{fixed['dataset']}.dataset"), **fixed}
+def save_data(fixed: Settings, folder: Path) -> Settings:
+    """Read, check and save the data once for all trials; return `fixed` with `dataset_save_path`.
+
+    Features of users or items cannot be saved: then each trial reads the files, and `fixed` is returned.
+    """
+    settings = {"dataset_save_path": str(folder / f"{fixed['dataset']}.dataset"), **fixed}
     try:
-        dataset = create_dataset(build_config(kept))
-    except UsageError:  # features of users or items cannot be saved: each trial reads the files
-        kept = fixed
-        dataset = create_dataset(build_config(kept))
-    config = build_config(kept)
+        dataset = create_dataset(build_config(settings))
+    except UsageError:
+        settings = fixed
+        dataset = create_dataset(build_config(settings))
+    config = build_config(settings)
     train, valid, test = create_loaders(config, dataset)
     check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
     for loader in filter(None, (valid, test)):
         check_loader(loader, config)
-    return kept
+    return settings
 
 
 def _check_folder(study: Study, *, resume: bool) -> None:
-    """Refuse a folder that another search or other files use, and a --resume without the same search."""
+    """Refuse a folder with another search or with other files; --resume needs a folder with the same search."""
     folder, file = study.folder, study.folder / "search.json"
     names = ("trials", "results.csv", "results.json", "results.png", "best.yaml")
     existing = [name for name in names if (folder / name).exists()]
     if not resume and file.exists():
-        raise UsageError(f"'{folder}' has a search already: continue it by --resume, or {_OTHER}")
+        raise UsageError(f"'{folder}' already has a search: continue it with --resume, or {_OTHER_FOLDER}")
     if not resume and existing:
-        raise UsageError(f"'{folder}' has {', '.join(existing)} and no search.json: {_OTHER}")
+        raise UsageError(f"'{folder}' has {', '.join(existing)} and no search.json: {_OTHER_FOLDER}")
     if resume and not file.is_file():
-        raise UsageError(f"there is no search in '{folder}' to resume: leave --resume out, or write its --storage")
+        raise UsageError(
+            f"there is no search in '{folder}' to resume: leave --resume out, or give its --storage and --name"
+        )
     new = study.identity()
     try:
         saved = dict(json.loads(file.read_bytes())) if resume else new
     except (ValueError, TypeError) as error:
-        raise UsageError(f"'{file}' is damaged ({error}): begin a new search, {_OTHER}") from error
+        raise UsageError(f"'{file}' is damaged ({error}): start a new search, {_OTHER_FOLDER}") from error
     changed = [key for key in sorted(saved.keys() | new.keys()) if saved.get(key) != new.get(key)]
     if changed:
         text = "; ".join(f"{key} is {saved.get(key)!r} there and {new.get(key)!r} here" for key in changed)
@@ -238,7 +243,7 @@ def _check_folder(study: Study, *, resume: bool) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder of the search; the lock ends with the process, however it ends."""
+    """Lock the folder of the search; the lock is released when the process ends, even if it is killed."""
     from filelock import FileLock, Timeout
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -246,4 +251,6 @@ def _locked(folder: Path) -> Iterator[None]:
         with FileLock(folder / ".lock", timeout=0):
             yield
     except Timeout as error:
-        raise UsageError(f"another `recbole-lisa tune` runs in '{folder}': wait for its end, or {_OTHER}") from error
+        raise UsageError(
+            f"another `recbole-lisa tune` runs in '{folder}': wait until it ends, or {_OTHER_FOLDER}"
+        ) from error

@@ -1,4 +1,4 @@
-"""One trial: the function that Ray Tune runs in a process of its own.
+"""One trial: the function that Ray Tune runs in a new process.
 
 ```python
 from ray import tune
@@ -39,9 +39,9 @@ def trainable(config: Mapping[str, Any]) -> None:
 
     Args:
         config: `model`, `dataset`, and optionally `protocol` and `config_files`; all other keys are settings of
-            `recbole_lisa.quick_start.run`. Paths must be absolute, as each trial works in a folder of its own.
-            Settings equal to the optional dict `run_to_end` mark the trial that no scheduler may stop: its reports
-            lack `pruning_epoch`, the time attribute of the scheduler of `recbole-lisa tune`.
+            `recbole_lisa.quick_start.run`. Paths must be absolute, since each trial has its own working folder.
+            A trial whose settings equal the optional dict `run_to_end` is not stopped early: its reports lack
+            `pruning_epoch`, the time attribute of the scheduler of `recbole-lisa tune`.
 
     Raises:
         UsageError: Ray Tune is not installed, a setting is wrong, or the protocol has no validation items.
@@ -89,12 +89,12 @@ def check_validation(config: LISAConfig) -> None:
     split = config["eval_args"]["split"]
     if not held_out_parts(split)["validation"]:
         raise UsageError(
-            f"protocol '{config['protocol']}' has no validation items (split {split}), and a search must not choose by "
-            "the test items: write --protocol=full_ranking, or keep the protocol with a validation item by "
+            f"protocol '{config['protocol']}' has no validation items (split {split}), and the test items must "
+            "not choose settings: write --protocol=full_ranking, or keep the protocol with a validation item by "
             "--eval_args='{split: {LS: valid_and_test}}'"
         )
     if not config["valid_metric_bigger"]:
-        raise UsageError(f"a search takes the highest valid_metric, of {config['valid_metric']} the lowest is the best")
+        raise UsageError(f"a search needs a valid_metric whose highest value is the best, not {config['valid_metric']}")
 
 
 def _ray_functions() -> tuple[Any, Any, Any]:
@@ -108,7 +108,7 @@ def _ray_functions() -> tuple[Any, Any, Any]:
 
 
 def _progress(trainer: LISATrainer) -> dict[str, Any]:
-    """The report after a validation."""
+    """The report of a trial after a validation."""
     config, newest, epoch = trainer.config, trainer.history[-1], len(trainer.history)
     is_last = epoch + config["eval_step"] > trainer.epochs or trainer.cur_step > trainer.stopping_step
     return {

@@ -72,6 +72,7 @@ def test_arguments_are_taken_and_paths_made_absolute(started: Started, isolated_
         (["-m", "LISASfot"], "Did you mean 'LISASoft'?"),
         (["-d", "ml-100q"], "there is no file"),
         (["--epocs=3"], "unknown key 'epocs' (command line). Did you mean 'epochs'?"),
+        (["--num_sample=2"], "unknown key 'num_sample' (command line). Did you mean 'num_samples'?"),
         (["--protocol=paper"], "write --protocol=full_ranking"),
         (["--space=LISASfot"], "Did you mean 'LISASoft'?"),
         (["--space=bad.yaml"], "unknown key 'n_codeword' (space '"),
@@ -95,8 +96,8 @@ def test_arguments_are_taken_and_paths_made_absolute(started: Started, isolated_
         (["--name="], "--name is '', it must be the name of one folder"),
         (["--storage=one.yaml"], "nothing can be written there"),
         (["--storage="], "--storage is empty"),
-        (["--config_files=two.yaml"], "'nproc' is no setting of a search"),
-        (["--config_files=shared.yaml"], "'result_file' is no setting of a search"),
+        (["--config_files=two.yaml"], "'nproc' is not a setting of a search"),
+        (["--config_files=shared.yaml"], "'result_file' is not a setting of a search"),
     ],
 )
 def test_mistakes_stop_before_ray_starts(

@@ -9,7 +9,7 @@ from recbole_lisa.config.schema import Key, check_value, declared_keys, read_yam
 from recbole_lisa.errors import UsageError, did_you_mean
 
 ORIGIN = "command line"
-FINITE = "it must be finite and not above 1e30 or 2^63 - 1"
+FINITE = "it must be a finite number"
 
 
 def write(folder: Path, text: str) -> Path:

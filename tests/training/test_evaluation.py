@@ -204,7 +204,7 @@ def test_a_metric_that_the_user_registered_is_computed_and_chooses_the_epoch(
         best, metrics = trainer.fit(train, valid, saved=False)
         assert best == metrics["meanrank"] == min(epoch["valid"]["meanrank"] for epoch in trainer.history)
         assert 26 < best < 25 + 30
-        with pytest.raises(UsageError, match="highest valid_metric, of MeanRank the lowest"):
+        with pytest.raises(UsageError, match="needs a valid_metric whose highest value is the best, not MeanRank"):
             check_validation(config)
         wrong = tiny_config(tmp_path, metrics=["MeanRank"], valid_metric="MeanRank@5")
         trainer, (train, valid, _) = tiny_trainer(wrong)

@@ -123,6 +123,6 @@ def test_summary_goes_from_best_to_worst() -> None:
 def test_checkpoint_of_another_machine_leaves_a_note() -> None:
     test, note = check_best("none.pth")
     assert test is None
-    assert note == "checkpoint 'none.pth' is not on this machine: let --storage be a folder of all nodes"
+    assert note == "checkpoint 'none.pth' is not on this machine: let --storage be a folder that all nodes share"
     assert f"no test metrics: {note}" in summary(document(test, note), "NDCG@10")
     assert results_table(document(test, note))["test ndcg@10"].isna().all()

@@ -39,7 +39,7 @@ def study(**more: Any) -> Study:
         ({"search.json": "{"}, True, "is damaged"),
         ({"search.json": '{"seed": 1}'}, True, "seed is 1 there and 2020 here"),
         ({"search.json": '{"format": "recbole-lisa search 1"}'}, True, "format is 'recbole-lisa search 1' there"),
-        ({"search.json": "{}"}, False, "has a search already: continue it by --resume"),
+        ({"search.json": "{}"}, False, "already has a search: continue it with --resume"),
         ({"best.yaml": "", "results.csv": ""}, False, "has results.csv, best.yaml and no search.json"),
     ],
 )
@@ -89,7 +89,7 @@ def test_data_is_read_once(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPat
     write_tiny_dataset(isolated_run_dir / "data")
     small = {"topk": [5], "valid_metric": "NDCG@5", "use_gpu": False, "data_path": str(isolated_run_dir / "data")}
     fixed = {**study().fixed, "dataset": "tiny", **small}
-    kept = module.keep_data(fixed, isolated_run_dir)
+    kept = module.save_data(fixed, isolated_run_dir)
     assert kept == {**fixed, "dataset_save_path": str(isolated_run_dir / "tiny.dataset")}
 
     def fail(*_: Any) -> None:
@@ -98,7 +98,7 @@ def test_data_is_read_once(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("recbole_lisa.data.loading.atomic.read_columns", fail)
     module.create_dataset(build_config(kept))
     with pytest.raises(UsageError, match="topk asks for the 100 best of only 30 items"):
-        module.keep_data({**kept, "topk": [5, 100]}, isolated_run_dir)
+        module.save_data({**kept, "topk": [5, 100]}, isolated_run_dir)
 
 
 def test_resources_that_no_node_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,8 +115,8 @@ def test_resources_that_no_node_has_are_refused(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UsageError) as caught:
         check_resources(4, 0.25)
     assert str(caught.value) == (
-        "--cpus_per_trial 4 and --gpus_per_trial 0.25 fit on no node of Ray, which has 4 cores and 0 GPUs; "
-        "2 cores and 1 GPUs: write less"
+        "--cpus_per_trial=4 and --gpus_per_trial=0.25 are more than any node of Ray has (4 cores and 0 GPUs; "
+        "2 cores and 1 GPUs): lower them"
     )
 
 
