@@ -121,7 +121,13 @@ def probe_writing(path: str | os.PathLike[str]) -> None:
             temporary.unlink()
 
 
-def check_output(path: str | os.PathLike[str], *, overwrite: bool, folder: bool = False) -> None:
+def check_output(
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool,
+    folder: bool = False,
+    source: str | os.PathLike[str] | None = None,
+) -> None:
     """Refuse an output that cannot be written or that would replace something, before the work for it starts.
 
     An absent path, an empty file and an empty folder are free. Nothing is left behind.
@@ -130,14 +136,17 @@ def check_output(path: str | os.PathLike[str], *, overwrite: bool, folder: bool 
         path: The file, or the folder.
         overwrite: Whether an existing file may be replaced, or a folder with files in it may be written to.
         folder: Whether the output is a folder.
+        source: A file that the work reads and must not replace.
 
     Raises:
-        UsageError: The path is empty, of the other kind or a device, its folder cannot be written, or it exists
-            without `overwrite`.
+        UsageError: The path is empty, of the other kind, a device or the source, its folder cannot be written, or it
+            exists without `overwrite`.
     """
     target, kind = Path(path), "folder" if folder else "file"
     if not str(path).strip():
         raise UsageError(f"the path of the output is empty: name a {kind}")
+    if source is not None and target.resolve() == Path(source).resolve():
+        raise UsageError(f"'{path}' is the input, too: name another file for the output")
     try:
         if target.is_dir() and not folder:
             raise UsageError(f"'{path}' is a folder: name a file in it")

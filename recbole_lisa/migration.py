@@ -31,6 +31,7 @@ from recbole_lisa.training.trainer import LISATrainer
 
 SOURCE, TARGET = "Transformer", "LISABase"
 _UNTRAINED = -1
+_SIZES = ("hidden_size", "inner_size", "n_codebooks", "n_codewords", "codebook_similarity", "MAX_ITEM_LIST_LENGTH")
 _LOCAL = ("resume", "result_file", "overwrite", "epochs")
 
 
@@ -75,10 +76,10 @@ def check_source(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None
         UsageError: It is of another model, its items are not quantised, or it has several layers.
     """
     if state["model"] != SOURCE or not state["config"].get("quantize_items"):
-        quantized = "quantised" if state["config"].get("quantize_items") else "not quantised"
+        how = " trained without --quantize_items=True" if state["model"] == SOURCE else ""
         raise UsageError(
-            f"'{path}' is a {state['model']} whose items are {quantized}; train one to migrate from with "
-            f"--model={SOURCE} --quantize_items=True"
+            f"'{path}' is a {state['model']}{how}: give a checkpoint of a run with --model={SOURCE} "
+            "--quantize_items=True"
         )
     if state["config"]["n_layers"] != 1:
         raise UsageError(
@@ -120,11 +121,15 @@ def take_over(network: Any, weights: Mapping[str, torch.Tensor]) -> None:
     try:
         network.load_state_dict({**own, **taken})
     except RuntimeError as error:
-        raise UsageError(f"the Transformer does not fit this {TARGET}: {' '.join(str(error).split())}") from error
+        raise UsageError(f"the Transformer does not fit this {TARGET}: {', '.join(_SIZES)} must be equal") from error
 
 
 def _config(state: Mapping[str, Any], settings: Mapping[str, Any]) -> LISAConfig:
     """The Transformer's configuration for a LISABase, with the user's settings over it."""
     foreign = model_defaults(model_class(SOURCE)).keys() - model_defaults(model_class(TARGET)).keys()
     plain = {key: value for key, value in state["config"].items() if key not in foreign and key not in _LOCAL}
-    return LISAConfig.from_plain(plain, model=TARGET, command_line={**settings, "freeze_codebooks": True})
+    config = LISAConfig.from_plain(plain, model=TARGET, command_line={**settings, "freeze_codebooks": True})
+    for key in ("n_layers", *_SIZES):
+        if config[key] != plain[key]:
+            raise UsageError(f"{key} is {config[key]}, it must be that of the checkpoint, {plain[key]}: leave it out")
+    return config

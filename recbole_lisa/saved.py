@@ -17,12 +17,12 @@ from recbole.utils import init_seed
 from torch import Tensor
 
 from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import check_output
 from recbole_lisa.serving.bundle import Bundle, encoder_weights
-from recbole_lisa.serving.export import write_export
+from recbole_lisa.serving.export import check_export_folder, write_export
 from recbole_lisa.serving.ids import IdMap
 from recbole_lisa.serving.inputs import History
 from recbole_lisa.serving.recommender import Recommender
@@ -69,7 +69,7 @@ def load_data_and_model(
             )
         return _load_recbole_file(path)
     state = load_checkpoint(path, needed=RUN_KEYS)
-    config = LISAConfig.from_plain(state["config"], model=model, config_dict=config_dict)
+    config = _config_of(state, path, model, config_dict)
     init_seed(config["seed"], config["reproducibility"])
     dataset = create_dataset(config)
     train, valid, test = create_loaders(config, dataset)
@@ -110,6 +110,13 @@ def _load_recbole_file(path: str | os.PathLike[str]) -> Loaded:
     return config, _with_weights(network, state), dataset, train, valid, test
 
 
+def _config_of(state: Mapping[str, Any], path: Any, model: type[Any] | None, settings: Any) -> LISAConfig:
+    if model is None and state["model"] not in {**MODELS, **OPTIONAL_MODELS}:
+        name = state["model"]
+        raise UsageError(f"'{path}' holds a model of the class {name}, which is not in the registry: pass model={name}")
+    return LISAConfig.from_plain(state["config"], model=model, config_dict=settings)
+
+
 def _with_weights(network: Any, state: Mapping[str, Any]) -> Any:
     network.load_state_dict(state["state_dict"])
     network.load_other_parameter(state["other_parameter"])
@@ -120,6 +127,7 @@ def export(
     checkpoint_path: str | os.PathLike[str],
     folder: str | os.PathLike[str],
     *,
+    model: type[Any] | None = None,
     data_path: str | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
@@ -128,6 +136,7 @@ def export(
     Args:
         checkpoint_path: A checkpoint of this package.
         folder: The folder of the export; it is made.
+        model: The model class, where it is not in the registry.
         data_path: Folder of the data set, if it has moved since the run; see `load_bundle`.
         overwrite: Replace an export in the folder.
 
@@ -135,10 +144,10 @@ def export(
         The manifest of the export.
 
     Raises:
-        UsageError: The folder is not empty, or see `load_bundle`.
+        UsageError: See `check_export_folder` and `load_bundle`.
     """
-    check_output(folder, overwrite=overwrite, folder=True)
-    return write_export(load_bundle(checkpoint_path, data_path=data_path), folder, overwrite=overwrite)
+    check_export_folder(folder, overwrite=overwrite)
+    return write_export(load_bundle(checkpoint_path, model=model, data_path=data_path), folder, overwrite=overwrite)
 
 
 class _Items:
@@ -151,24 +160,29 @@ class _Items:
         return self.item_num
 
 
-def load_bundle(path: str | os.PathLike[str], *, data_path: str | None = None) -> Bundle:
+def load_bundle(
+    path: str | os.PathLike[str], *, model: type[Any] | None = None, data_path: str | None = None
+) -> Bundle:
     """As `bundle_of_checkpoint`, by the item ids in the checkpoint; one without them (of 0.1.0) needs its data."""
     state = {} if is_recbole_file(path) else load_checkpoint(path, needed=RUN_KEYS)
     ids = item_ids_of(state)
     if ids is None:
-        return bundle_of_checkpoint(path, data_path=data_path)[0]
-    config = LISAConfig.from_plain(state["config"], config_dict={"use_gpu": False})
-    model = _with_weights(config.model_class(config, _Items(len(ids) + 1)), state)
-    bundle = bundle_of(model, ids, config["dataset"])
-    check_scores(model, Recommender(bundle))
+        return bundle_of_checkpoint(path, model=model, data_path=data_path)[0]
+    config = _config_of(state, path, model, {"use_gpu": False})
+    network = _with_weights(config.model_class(config, _Items(len(ids) + 1)), state)
+    bundle = bundle_of(network, ids, config["dataset"])
+    check_scores(network, Recommender(bundle))
     return bundle
 
 
-def bundle_of_checkpoint(path: str | os.PathLike[str], *, data_path: str | None = None) -> tuple[Bundle, Any]:
+def bundle_of_checkpoint(
+    path: str | os.PathLike[str], *, model: type[Any] | None = None, data_path: str | None = None
+) -> tuple[Bundle, Any]:
     """Load a checkpoint with its data, and bundle its model.
 
     Args:
         path: A checkpoint of this package.
+        model: The model class, where it is not in the registry.
         data_path: Folder of the data set, if it has moved since the run.
 
     Returns:
@@ -178,9 +192,9 @@ def bundle_of_checkpoint(path: str | os.PathLike[str], *, data_path: str | None 
         UsageError: See `load_data_and_model`, `bundle_of` and `check_scores`.
     """
     settings = {"use_gpu": False} | ({} if data_path is None else {"data_path": data_path})
-    config, model, dataset, *_ = load_data_and_model(path, config_dict=settings)
-    bundle = bundle_of(model, [str(raw) for raw in dataset.field2id_token[dataset.iid_field][1:]], config["dataset"])
-    check_scores(model, Recommender(bundle))
+    config, network, dataset, *_ = load_data_and_model(path, model=model, config_dict=settings)
+    bundle = bundle_of(network, [str(raw) for raw in dataset.field2id_token[dataset.iid_field][1:]], config["dataset"])
+    check_scores(network, Recommender(bundle))
     return bundle, dataset
 
 

@@ -50,7 +50,7 @@ def test_items_are_the_transformer_s(projection: str) -> None:
     assert torch.equal(theirs.quantized.codes, ours.quantized.codes)
     frozen = ["item_embedding.weight", *(f"encoder.attentions.0.codebook.{name}" for name in ("codewords", "bilinear"))]
     assert [name for name, p in lisa.named_parameters() if not p.requires_grad] == frozen
-    with pytest.raises(UsageError, match="the Transformer does not fit this LISABase: .* size mismatch"):
+    with pytest.raises(UsageError, match="the Transformer does not fit this LISABase: hidden_size, .* must be equal"):
         take_over(build_model("LISABase", n_codewords=9), transformer.state_dict())
 
 
@@ -100,11 +100,20 @@ def test_checkpoints_without_codebooks_to_migrate_and_mistakes_on_the_command_li
 ) -> None:
     two_layers = {"quantize_items": True, "n_layers": 2}
     for checkpoint, arguments, message in (
-        (train(tmp_path), [], "is a Transformer whose items are not quantised; train one to migrate from with"),
-        (train(tmp_path, "LISABase", n_codebooks=2, n_codewords=8), [], "a LISABase whose items are not quantised"),
+        (
+            train(tmp_path),
+            [],
+            "is a Transformer trained without --quantize_items=True: give a checkpoint of a run with",
+        ),
+        (
+            train(tmp_path, "LISABase", n_codebooks=2, n_codewords=8),
+            [],
+            "is a LISABase: give a checkpoint of a run with --model=Transformer --quantize_items=True",
+        ),
         (train(tmp_path, **two_layers), [], "has n_layers 2"),
         (transformer, ["--output=x.zip"], "--output is 'x.zip', it must end in .pth"),
-        (transformer, [f"--output={transformer}"], "exists: add --overwrite to replace it"),
+        (transformer, [f"--output={transformer}"], "is the input, too: name another file for the output"),
+        (transformer, ["--n_codewords=9"], "n_codewords is 9, it must be that of the checkpoint, 8: leave it out"),
         (transformer, ["--epoch=3"], "unknown key 'epoch' (command line). Did you mean 'epochs'?"),
     ):
         output = [] if any("--output" in argument for argument in arguments) else [f"--output={tmp_path / 'x.pth'}"]

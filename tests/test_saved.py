@@ -13,7 +13,7 @@ from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.model.sequential_recommender.lisabase import LISABase
 from recbole_lisa.model.sequential_recommender.transformer import Transformer
 from recbole_lisa.quick_start import run
-from recbole_lisa.saved import bundle_of, bundle_of_checkpoint, check_scores
+from recbole_lisa.saved import bundle_of, bundle_of_checkpoint, check_scores, export, load_data_and_model
 from recbole_lisa.serving import Recommender
 from recbole_lisa.training.checkpoint import load_checkpoint, save_checkpoint
 from tests.helpers import assert_close
@@ -95,3 +95,11 @@ def test_a_checkpoint_is_exported_without_its_data_and_its_users_need_them(
         assert main(command) == 2
         assert f" {isolated_run_dir / 'tiny' / 'tiny.inter'} " in capsys.readouterr().err
     assert main([*old, "--data_path=moved"]) == 0
+
+
+@pytest.mark.usefixtures("isolated_run_dir")
+def test_a_class_outside_of_the_registry_is_named_and_exported(tmp_path: Path) -> None:
+    path = run(TwoHeads, "tiny", config_dict=tiny_settings(tmp_path, epochs=1, hidden_size=16))["checkpoint"]
+    with pytest.raises(UsageError, match="a model of the class TwoHeads, which is not in the registry: pass model=Two"):
+        load_data_and_model(path)
+    assert export(path, tmp_path / "export", model=TwoHeads)["model"] == "TwoHeads"

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from recbole_lisa.errors import UsageError
@@ -22,6 +23,7 @@ class UsageParser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
         formatter = argparse.HelpFormatter if epilog is None else argparse.RawDescriptionHelpFormatter
         super().__init__(prog, None, description, epilog, formatter_class=formatter, allow_abbrev=False)
+        self.register("type", Path, _path)
 
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with argparse's message."""
@@ -37,6 +39,12 @@ class Once(argparse.Action):
         if earlier not in (self.default, values):
             raise UsageError(f"'--{self.dest}' is given twice, as {earlier!r} and as {values!r}: keep one")
         setattr(namespace, self.dest, values)
+
+
+def _path(text: str) -> Path:
+    if not text.strip():  # Path("") is the current folder
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
 
 
 def positive(text: str) -> int:

@@ -10,9 +10,8 @@ from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.reader import read_pieces
 from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import check_output
 from recbole_lisa.saved import load_bundle
-from recbole_lisa.serving.export import write_export
+from recbole_lisa.serving.export import check_export_folder, write_export
 from recbole_lisa.serving.tables import SEPARATORS
 
 _EPILOG = """\
@@ -39,9 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--titles", type=Path, metavar="FILE", help="titles to show: .csv or .tsv with item_id and title"
     )
-    parser.add_argument("--overwrite", action="store_true", help="write into a folder that has files in it")
+    parser.add_argument("--overwrite", action="store_true", help="replace an export in the folder")
     options = parser.parse_args(arguments)
-    check_output(options.output, overwrite=options.overwrite, folder=True)
+    check_export_folder(options.output, overwrite=options.overwrite)
     titles = {} if options.titles is None else read_titles(options.titles)
     bundle = load_bundle(options.checkpoint, data_path=options.data_path)
     if titles:

@@ -40,7 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     settings = parse_settings(rest)
     if options.output.suffix != ".pth":
         raise UsageError(f"--output is '{options.output}', it must end in .pth")
-    check_output(options.output, overwrite=options.overwrite or "resume" in settings)
+    may_replace = options.overwrite or "resume" in settings
+    check_output(options.output, overwrite=may_replace, source=options.checkpoint)
     if options.overwrite:
         settings["overwrite"] = "True"
     metrics, _ = migrate(options.checkpoint, options.output, settings)

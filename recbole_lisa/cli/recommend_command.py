@@ -37,7 +37,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("give one of --checkpoint FILE and --export DIR")
     if options.export is not None and options.input is None:
         raise UsageError("--export holds no users: give their histories with --input, or use --checkpoint")
-    check_table(options.output, overwrite=options.overwrite)
+    for source in (options.input, options.candidates):
+        check_table(options.output, overwrite=options.overwrite, source=source)
     candidates = None if options.candidates is None else UserHistory("", read_ids(options.candidates), None)
     recommender, users = _sources(options)
     if options.input is not None:

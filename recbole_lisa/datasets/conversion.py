@@ -68,7 +68,7 @@ def convert(
         raise UsageError(f"the output is '{output}', whose name names no data set: give a folder such as dataset/mine")
     target = output / f"{name}.inter"
     try:
-        check_output(target, overwrite=overwrite)
+        check_output(target, overwrite=overwrite, source=source)
         with (
             tidy_termination(),
             new_folder(output),

@@ -75,22 +75,32 @@ class _Manifest(BaseModel):
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
+def check_export_folder(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Refuse, as a UsageError, what `check_output` refuses, and a folder with files that are no part of an export."""
+    check_output(folder, overwrite=True, folder=True)
+    manifest, parts = Path(folder) / MANIFEST, {MANIFEST, ITEMS, ENCODER, ITEM_IDS, TITLES}
+    others = Path(folder).is_dir() and any(file.name not in parts for file in Path(folder).iterdir())
+    if others and not (manifest.is_file() and FORMAT.encode() in manifest.read_bytes()):
+        raise UsageError(f"'{folder}' holds files that are no part of an export: name another folder")
+    check_output(folder, overwrite=overwrite, folder=True)
+
+
 def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: bool = False) -> dict[str, Any]:
     """Write an export; the manifest comes last, so that an interrupted one is never taken for complete.
 
     Args:
         bundle: The model.
         folder: The folder of the export; it is made.
-        overwrite: Write into a folder that has files in it.
+        overwrite: Replace an export in the folder.
 
     Returns:
         The manifest.
 
     Raises:
-        UsageError: There are files in the folder, or it cannot be written.
+        UsageError: The folder has other files in it, or an export without `overwrite`, or it cannot be written.
     """
     target = Path(folder)
-    check_output(target, overwrite=overwrite, folder=True)
+    check_export_folder(target, overwrite=overwrite)
     files = {}
     try:
         for name, data in _data(bundle):
@@ -116,12 +126,12 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         manifest = json.loads(path.read_bytes())
     except OSError as error:
         raise UsageError(
-            f"'{folder}' is no export: {path.name}: {error.strerror}; write one with recbole-lisa export"
+            f"'{folder}' is not an export ({path.name}: {error.strerror}): give a folder that recbole-lisa export wrote"
         ) from error
     except (ValueError, RecursionError) as error:
         raise _damaged(folder, f"{MANIFEST} is not JSON") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise UsageError(f"'{path}' is no manifest of {FORMAT}")
+        raise UsageError(f"'{path}' is not the manifest of a {FORMAT}")
     if manifest.get("version") != VERSION:
         raise UsageError(
             f"the export '{folder}' has version {manifest.get('version')!r}, this program reads version {VERSION}: "

@@ -18,7 +18,7 @@ Row = tuple[Any, ...]
 UserItems = tuple[str, Sequence[str], Sequence[float]]
 
 
-def check_table(path: Path, *, overwrite: bool) -> None:
+def check_table(path: Path, *, overwrite: bool, source: Path | None = None) -> None:
     """Refuse an output that is neither csv, tsv nor parquet, or that `check_output` refuses.
 
     Raises:
@@ -28,7 +28,7 @@ def check_table(path: Path, *, overwrite: bool) -> None:
         raise UsageError(f"'{path}' must end in .csv, .tsv or .parquet")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
         raise UsageError(f"'{path}' needs pyarrow: pip install 'recbole-lisa[parquet]', or use .csv")
-    check_output(path, overwrite=overwrite)
+    check_output(path, overwrite=overwrite, source=source)
 
 
 def read_ids(path: Path) -> list[str]:

@@ -125,7 +125,7 @@ def update_until_it_dies(service: Running, name: str, acknowledged: list[str]) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--export=gone"], "'gone' is no export: manifest.json: No such file or directory"),
+        (["--export=gone"], "'gone' is not an export (manifest.json: No such file or directory): give a folder"),
         (["--port=65536"], "argument --port: must be a port from 0 (any that is free) to 65535, got 65536"),
         (["--max_k=0"], "argument --max_k: must be a whole number from 1 to 2147483647, got 0"),
         (["--host=nowhere.invalid"], "cannot listen on nowhere.invalid, port 8000: "),

@@ -295,6 +295,8 @@ def test_an_atomic_file_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
         converted(source)
     with pytest.raises(UsageError, match="no row"):
         converted(raw(tmp_path, TABLE + "u,,1\n"), overwrite=True)
+    with pytest.raises(UsageError, match=r"set\.inter' is the input, too"):
+        convert(tmp_path / "set" / "set.inter", tmp_path / "set", parse_conversion("csv"), overwrite=True)
     assert (tmp_path / "set" / "set.inter").read_text() == old
 
 

@@ -97,7 +97,7 @@ def test_damage_is_named(name: str, tmp_path: Path) -> None:
 def test_other_manifests_are_named(manifest: dict[str, Any], tmp_path: Path) -> None:
     for other, message in (
         ({"version": 2}, "has version 2, this program reads version 1: install the recbole-lisa that wrote it"),
-        ({"format": "other"}, "is no manifest of recbole-lisa export"),
+        ({"format": "other"}, "is not the manifest of a recbole-lisa export"),
         ({"model": "LISAMini"}, "is damaged: manifest.json does not have its checksum"),
     ):
         (tmp_path / MANIFEST).write_text(json.dumps(manifest | other))
@@ -207,8 +207,9 @@ def test_a_forged_array_is_one_line(manifest: dict[str, Any], tmp_path: Path) ->
 def test_files_in_the_way_are_named(tmp_path: Path) -> None:
     _, bundle = small_bundle("LISABase")
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(UsageError, match="has files in it: add --overwrite to replace it, or name another folder"):
-        write_export(bundle, tmp_path)
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match="holds files that are no part of an export: name another folder"):
+            write_export(bundle, tmp_path, overwrite=overwrite)
     with pytest.raises(UsageError, match="is a file: name a folder"):
         write_export(bundle, tmp_path / "thesis.txt")
     write_export(bundle, tmp_path / "export")
