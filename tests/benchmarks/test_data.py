@@ -39,18 +39,3 @@ def test_sides_take_turns_and_one_that_does_not_fit_is_not_tried_again(monkeypat
     assert [record["status"] for record in records] == ["ok", "ok", "ok", "out of memory", "ok", "out of memory"]
     assert (records[0]["median"], records[0]["low"], records[0]["high"]) == (2.0, 1.0, 3.0)
     assert records[1]["extra_mb"] == 30.0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--dataset nothing", "there is no file dataset/nothing/nothing.inter"),
-        ("--lengths 0", "must be a whole number from 1 to 2147483647, got 0"),
-    ],
-)
-def test_mistakes_are_one_line_and_status_2(
-    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], arguments: str, message: str
-) -> None:
-    assert main(["data", *arguments.split()]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert message in line

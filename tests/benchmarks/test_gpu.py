@@ -115,18 +115,3 @@ def test_everything_runs_end_to_end_at_tiny_sizes(isolated_run_dir: Path) -> Non
     assert "LISA-128" in text
     assert "Training step" in text
     assert "| LISASoft " in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("gpu --device cpu", "the following arguments are required: --output"),
-        ("gpu --device cpu --output out --parts heart", "invalid choice: 'heart'"),
-    ],
-)
-def test_mistakes_are_one_line_and_status_2(
-    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], arguments: str, message: str
-) -> None:
-    assert main(arguments.split()) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert message in line

@@ -28,30 +28,25 @@ def test_a_service_under_load_is_measured(tmp_path: Path, capsys: pytest.Capture
     assert "| session: update" in printed and "| wrong answers " in printed and " a second: ms" in printed
 
 
-def test_every_kind_of_request_is_answered_as_it_must_be() -> None:
-    with running(serving.build(SIZES)) as service:
+def test_requests_are_answered_as_they_must_be_and_wrong_answers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    recommender, end = serving.build(SIZES), threading.Event()
+    recommend = recommender.recommend
+
+    def recommend_seen(histories: Any, k: int, **arguments: Any) -> Any:
+        return recommend(histories, k, **{**arguments, "candidates": histories[0], "filter_seen": False})
+
+    def ask_once() -> None:
+        end.set()
+        client.recommend(1)
+
+    with running(recommender) as service:
         client = Client(f"127.0.0.1:{service.port}", 90, seed=1)
         for _ in range(30):
             for _, ask in client.kinds.values():
                 ask()
         assert b'status="500"' not in service.call("GET", "/metrics").body
-        end = threading.Event()
-        end.set()
-        client.run(end)  # closes the connection
-
-
-def test_wrong_answers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    recommender = serving.build(SIZES)
-    recommend = recommender.recommend
-
-    def seen_ones_too(histories: Any, k: int, **arguments: Any) -> Any:
-        return recommend(histories, k, **{**arguments, "candidates": histories[0], "filter_seen": False})
-
-    monkeypatch.setattr(recommender, "recommend", seen_ones_too)
-    end = threading.Event()
-    with running(recommender) as service:
-        client = Client(f"127.0.0.1:{service.port}", 90, seed=1)
-        client.kinds = {"recommend": (1, lambda: end.set() or client.recommend(1))}  # type: ignore[func-returns-value]  # set() returns None
+        monkeypatch.setattr(recommender, "recommend", recommend_seen)
+        client.kinds = {"recommend": (1, ask_once)}
         client.run(end)
     (error,) = client.errors
     assert error.startswith("recommend: WrongAnswerError: expected 10 items that are not in the history")

@@ -1,4 +1,3 @@
-import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import BENCHMARKS, main, step
+from benchmarks import main, step
 from benchmarks.errors import CheckError
 from benchmarks.step import LISA_MODELS, Sizes, check_equal
 
@@ -49,31 +48,3 @@ def test_mixed_precision_is_that_of_our_side_alone(amp: str, monkeypatch: pytest
         monkeypatch.setitem(step.SIDES, side, note)
         step.prepare_step("LISASoft", side, replace(SIZES, amp=amp))()
     assert dtypes == {"naive": torch.float32, "ours": {"bf16": torch.bfloat16, "fp16": torch.float16}[amp]}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            "stop",
-            "unknown benchmark 'stop': known are attention, step, memory, serving, service, data, gpu, paper. "
-            "Did you mean 'step'?",
-        ),
-        ("step --models Transformer", "invalid choice: 'Transformer'"),
-        ("step --batch few", "argument --batch: must be a whole number from 1 to 2147483647, got few"),
-    ],
-)
-def test_mistakes_are_one_line_and_status_2(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments.split()) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert line.startswith("error: ")
-    assert message in line
-
-
-@pytest.mark.parametrize("arguments", ["", "--help", *(f"{name} --help" for name in BENCHMARKS)])
-def test_help_is_printed(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with contextlib.suppress(SystemExit):
-        assert main(arguments.split()) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("usage: python -m benchmarks")
-    assert "--output" in printed or not arguments.partition(" ")[2] or "paper" in arguments

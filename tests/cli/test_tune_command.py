@@ -1,50 +1,45 @@
 """`recbole-lisa tune`: what it makes of its arguments, and one line for every mistake before a trial begins."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from recbole_lisa.cli import tune_command as command
 from recbole_lisa.cli.main import main
 from recbole_lisa.tuning.space import Domain
-from recbole_lisa.tuning.study import Study
 from recbole_lisa.tuning.trial import build_config
 from tests.tiny import write_tiny_dataset
 
 ARGUMENTS = ["tune", "-m", "LISASoft", "-d", "ml-100k"]
-Started = list[tuple[Study, str | None, bool]]
 
 
 @pytest.fixture
-def started(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
-    """Replace the search by a recorder of its arguments."""
-    recorded: Started = []
-
-    def run_study(study: Study, *, address: str | None, resume: bool) -> int:
-        recorded.append((study, address, resume))
-        return 0
-
-    monkeypatch.setattr(command, "run_study", run_study)
-    return recorded
+def search(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """A recorder of arguments in place of the search."""
+    recorder = Mock(return_value=0)
+    monkeypatch.setattr(command, "run_study", recorder)
+    return recorder
 
 
-def test_defaults_are_short_trials_under_asha(started: Started, isolated_run_dir: Path) -> None:
+def test_defaults_are_short_trials_under_asha(search: Mock, isolated_run_dir: Path) -> None:
     assert main(ARGUMENTS) == 0
-    ((study, address, resume),) = started
+    (study,), options = search.call_args
     assert (study.search, study.num_samples, study.fixed["epochs"], study.seed) == ("random", 10, 30, 2020)
     assert study.valid_metric == "NDCG@10"
     assert study.halving == {"max_t": 31, "grace_period": 5, "reduction_factor": 3}
     assert study.space["n_codewords"] == Domain("choice", (8, 16, 32, 64))
     assert study.default["n_codewords"] == 16
     assert study.folder == isolated_run_dir / "tuned" / "LISASoft-ml-100k-full_ranking"
-    assert (study.resources, address, resume) == ((1.0, None), None, False)
+    assert (study.resources, options) == ((1.0, None), {"address": None, "resume": False})
     main([*ARGUMENTS, "--num_samples=9", "--cpus_per_trial=2"])
     main([*ARGUMENTS, "--scheduler=none", "--use_gpu=False"])
-    assert started[2][0].resources == (1.0, 0.0)
-    assert started[1][0].identity() == study.identity() != started[2][0].identity()
+    more, other = (call.args[0] for call in search.call_args_list[1:])
+    assert other.resources == (1.0, 0.0)
+    assert more.identity() == study.identity() != other.identity()
 
 
-def test_arguments_are_taken_and_paths_made_absolute(started: Started, isolated_run_dir: Path) -> None:
+def test_arguments_are_taken_and_paths_made_absolute(search: Mock, isolated_run_dir: Path) -> None:
     write_tiny_dataset(Path("data"))
     Path("mine.yaml").write_text("n_layers: 2\nepochs: 12\n", encoding="utf-8")
     Path("space.yaml").write_text("n_codewords: [8, 16]\nlearning_rate: [0.01]\n", encoding="utf-8")
@@ -54,14 +49,14 @@ def test_arguments_are_taken_and_paths_made_absolute(started: Started, isolated_
         *("--cpus_per_trial=2", "--address=auto", "--storage=kept", "--name=first", "--learning_rate=0.02", "--seed=7"),
     ]
     assert main(arguments) == 0
-    ((study, address, resume),) = started
+    (study,), options = search.call_args
     assert study.space == {"n_codewords": Domain("choice", (8, 16))}  # a key that is set is not searched
     assert (study.num_samples, study.seed, study.valid_metric) == (None, 7, "NDCG@5")
     assert study.halving is not None and study.halving["grace_period"] == 2
     assert study.fixed["config_files"] == [str(isolated_run_dir / "mine.yaml")]
     assert study.fixed["data_path"] == str(isolated_run_dir / "data")
     assert study.folder == isolated_run_dir / "kept" / "first"
-    assert (study.resources, address, resume) == ((2.0, 0.25), "auto", True)
+    assert (study.resources, options) == ((2.0, 0.25), {"address": "auto", "resume": True})
     config = build_config({**study.fixed, "n_codewords": 8})
     assert [config[key] for key in ("n_layers", "learning_rate", "n_codewords", "epochs")] == [2, 0.02, 8, 12]
 
@@ -97,7 +92,6 @@ def test_arguments_are_taken_and_paths_made_absolute(started: Started, isolated_
         (["--storage=one.yaml"], "nothing can be written there"),
         (["--storage="], "--storage is empty"),
         (["--config_files=two.yaml"], "'nproc' is not a setting of a search"),
-        (["--config_files=shared.yaml"], "'result_file' is not a setting of a search"),
     ],
 )
 def test_mistakes_stop_before_ray_starts(
@@ -107,7 +101,7 @@ def test_mistakes_stop_before_ray_starts(
     monkeypatch.setattr("recbole_lisa.tuning.study.ray_session", None)
     files = {
         "bad.yaml": "n_codeword: [8]\n", "broken.yaml": "a: [1\n", "one.yaml": "n_codewords: [8, 16]\n",
-        "two.yaml": "nproc: 2\n", "shared.yaml": "result_file: r.json\n",
+        "two.yaml": "nproc: 2\n",
     }  # fmt: skip
     for name, text in files.items():
         Path(name).write_text(text, encoding="utf-8")

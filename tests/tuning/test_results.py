@@ -112,15 +112,12 @@ def test_plot_takes_any_kind_of_setting(tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").stat().st_size > 10_000
 
 
-def test_summary_goes_from_best_to_worst() -> None:
+def test_summary_goes_from_best_to_worst_and_names_a_missing_checkpoint() -> None:
     lines = summary(document(), "NDCG@10").splitlines()
     assert [line.split()[0] for line in lines[1:5]] == ["2", "0", "1", "3"]
     assert lines[5] == "trial 3 failed: out of memory"
     assert lines[6] == "best: trial 2 with NDCG@10 0.4000 on the validation items, the default (trial 0) 0.3000"
     assert lines[7] == "its test metrics: hit@10 0.6000, ndcg@10 0.3500"
-
-
-def test_checkpoint_of_another_machine_leaves_a_note() -> None:
     test, note = check_best("none.pth")
     assert test is None
     assert note == "checkpoint 'none.pth' is not on this machine: let --storage be a folder that all nodes share"

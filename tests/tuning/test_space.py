@@ -91,7 +91,6 @@ def test_malformed_space_is_refused(tmp_path: Path, text: str, message: str) -> 
         ({"n_codewords": Domain("choice", (8, "many"))}, "n_codewords (space) is 'many', it must be int"),
         ({"n_codewords": Domain("choice", (8, 0))}, "n_codewords (space) is 0, it must be >= 1"),
         ({"hidden_dropout_prob": Domain("uniform", (0, 1.5))}, "hidden_dropout_prob (space) is 1.5"),
-        ({"n_codewords": Domain("uniform", (8, 64))}, "it must be int: write n_codewords: {integers: [8, 64]}"),
         ({"n_codewords": Domain("log_uniform", (8, 64))}, "it must be int: write n_codewords: {log_integers: [8, 64]}"),
     ],
 )
@@ -111,16 +110,18 @@ def test_values_get_the_type_of_their_key_and_lists_become_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("domain", "low", "high"),
+    ("kind", "low", "high", "in_ray"),
     [
-        (Domain("uniform", (0, 0.5)), 0, 0.5),
-        (Domain("log_uniform", (3e-4, 3e-3)), 3e-4, 3e-3),
-        (Domain("integers", (1, 3)), 1, 3),
-        (Domain("log_integers", (1, 64)), 1, 64),
+        ("uniform", 0, 0.5, ("uniform", 0.0, 0.5)),
+        ("log_uniform", 3e-4, 3e-3, ("loguniform", 3e-4, 3e-3)),
+        ("integers", 1, 3, ("randint", 1, 4)),
+        ("log_integers", 1, 64, ("lograndint", 1, 65)),
     ],
 )
-def test_draws_fill_the_range_and_stay_in_it(domain: Domain, low: float, high: float) -> None:
-    rng = np.random.default_rng(3)
+def test_draws_fill_the_range_and_ray_has_the_same_range(
+    kind: Any, low: float, high: float, in_ray: tuple[str, float, float]
+) -> None:
+    domain, rng = Domain(kind, (low, high)), np.random.default_rng(3)
     drawn = [domain.draw(rng) for _ in range(2000)]
     assert low <= min(drawn) and max(drawn) <= high
     assert all(isinstance(value, int) is domain.is_integer for value in drawn)
@@ -132,29 +133,11 @@ def test_draws_fill_the_range_and_stay_in_it(domain: Domain, low: float, high: f
         assert {low, high} <= set(drawn)
     choice = Domain("choice", ("[1]", None, "x"))
     assert {choice.draw(rng) for _ in range(60)} == set(choice.values)
-
-
-def test_ranges_are_the_same_in_ray() -> None:
-    tune = pytest.importorskip("ray.tune")
-    for kind, ends, same in (
-        ("integers", (1, 3), tune.randint(1, 4)),
-        ("log_integers", (1, 64), tune.lograndint(1, 65)),
-        ("uniform", (0, 0.5), tune.uniform(0.0, 0.5)),
-        ("log_uniform", (1e-4, 1e-2), tune.loguniform(1e-4, 1e-2)),
-    ):
-        domain = Domain(kind, ends).to_ray()
-        assert domain.domain_str == same.domain_str
-        assert type(domain.get_sampler()) is type(same.get_sampler())
-    assert Domain("choice", (1, None)).to_ray().categories == [1, None]
-
-
-def test_grid_is_every_combination() -> None:
-    space = {"a": Domain("choice", (1, 2)), "b": Domain("choice", ("x", "y", "z"))}
-    combinations = list(grid(space))
-    assert combinations[:2] == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]
-    assert len(combinations) == 6
-    with pytest.raises(UsageError, match="b has the range uniform"):
-        list(grid({**space, "b": Domain("uniform", (0, 1))}))
+    function, *ends = in_ray
+    same, converted = getattr(pytest.importorskip("ray.tune"), function)(*ends), domain.to_ray()
+    assert converted.domain_str == same.domain_str
+    assert type(converted.get_sampler()) is type(same.get_sampler())
+    assert choice.to_ray().categories == list(choice.values)
 
 
 def test_default_comes_first_and_more_trials_extend_the_list() -> None:
@@ -166,12 +149,16 @@ def test_default_comes_first_and_more_trials_extend_the_list() -> None:
     assert plan(seed=4)[1] != chosen[1]
 
 
-def test_small_space_gives_fewer_trials_and_a_grid_has_the_default_once() -> None:
+def test_small_space_gives_fewer_trials_and_a_grid_every_combination_once() -> None:
     space = {"n_codewords": Domain("choice", (8, 16, 32)), "learning_rate": Domain("choice", (0.001,))}
     assert sorted(settings["n_codewords"] for settings in plan(space=space, num_samples=20)) == [8, 16, 32]
-    chosen = planned(grid({**space, "learning_rate": Domain("choice", (0.001, 0.01))}), DEFAULT, None, accept)
+    space["learning_rate"] = Domain("choice", (0.001, 0.01))
+    assert list(grid(space))[:2] == [{"n_codewords": 8, "learning_rate": rate} for rate in (0.001, 0.01)]
+    chosen = planned(grid(space), DEFAULT, None, accept)
     assert chosen[0] == DEFAULT
     assert len(chosen) == 6
+    with pytest.raises(UsageError, match="learning_rate has the range log_uniform"):
+        list(grid({**space, "learning_rate": SPACE["learning_rate"]}))
 
 
 def test_refused_combinations_are_left_out_and_checked_once() -> None:
@@ -189,15 +176,15 @@ def test_refused_combinations_are_left_out_and_checked_once() -> None:
 def test_space_file_is_a_path_a_name_or_the_file_of_the_model(tmp_path: Path) -> None:
     path = write(tmp_path, "a: [1]")
     assert space_file(str(path), "LISASoft") == path
-    assert space_file(None, "LISASoft") == properties_path() / "tuning" / "LISASoft.yaml"
-    assert space_file("sensitivity", "LISASoft").stem == "sensitivity"
+    folder = properties_path() / "tuning"
+    assert space_file(None, "LISASoft") == folder / "LISASoft.yaml"
+    assert {path.stem for path in folder.iterdir()} == {*MODELS, *OPTIONAL_MODELS, "sensitivity"}
+    assert read_space(space_file("sensitivity", "LISASoft")) == {
+        "n_codebooks": Domain("choice", (8,)),
+        "n_codewords": Domain("choice", (16, 32, 48, 64, 80, 96)),
+    }  # the study of the paper
     with pytest.raises(UsageError, match="Did you mean 'sensitivity'"):
         space_file("sensitivty", "LISASoft")
-
-
-def test_every_model_has_a_space() -> None:
-    names = {path.stem for path in (properties_path() / "tuning").iterdir()}
-    assert names == {*MODELS, *OPTIONAL_MODELS, "sensitivity"}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -211,11 +198,3 @@ def test_shipped_space_fits_its_model_and_has_its_default(name: str) -> None:
     for chosen in planned(draws(space, 1), default, 4, accept):
         trial = config(model=name, **chosen)
         assert {key: plain_value(trial[key]) for key in chosen} == chosen
-
-
-def test_study_of_the_number_of_codewords_is_the_papers() -> None:
-    space = read_space(space_file("sensitivity", "LISASoft"))
-    assert space == {
-        "n_codebooks": Domain("choice", (8,)),
-        "n_codewords": Domain("choice", (16, 32, 48, 64, 80, 96)),
-    }

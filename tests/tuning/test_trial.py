@@ -26,31 +26,26 @@ class StoppedByRayError(BaseException):
     """What a trial sees when Ray stops it."""
 
 
-class FakeCheckpoint:
-    """A folder, as Ray's checkpoint."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @contextlib.contextmanager
-    def as_directory(self) -> Iterator[Path]:
-        """The folder itself, with a file of Ray."""
-        (self.folder / ".metadata.pkl").touch()
-        yield self.folder
-
-
 class FakeSession:
-    """Keeps reports and checkpoints as Ray does."""
+    """Keeps reports and checkpoints as Ray does; it is its own latest checkpoint."""
+
+    from_directory = str  # Ray's Checkpoint.from_directory
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.reports: list[dict[str, Any]] = []
-        self.checkpoint: FakeCheckpoint | None = None
         self.stop_after: int | None = None
 
-    def from_directory(self, folder: str) -> str:
-        """Ray's Checkpoint.from_directory."""
-        return folder
+    def latest(self) -> "FakeSession | None":
+        """Ray's get_checkpoint."""
+        return self if self.reports else None
+
+    @contextlib.contextmanager
+    def as_directory(self) -> Iterator[Path]:
+        """The folder of the latest checkpoint, with a file of Ray."""
+        kept = self.folder / f"checkpoint-{len(self.reports) - 1}"
+        (kept / ".metadata.pkl").touch()
+        yield kept
 
     def report(self, metrics: dict[str, Any], checkpoint: str) -> None:
         """Keep a report and a copy of its checkpoint."""
@@ -58,7 +53,6 @@ class FakeSession:
         shutil.copytree(checkpoint, kept)
         assert ".metadata.pkl" not in {path.name for path in kept.iterdir()}
         self.reports.append(metrics)
-        self.checkpoint = FakeCheckpoint(kept)
         if metrics["epoch"] == self.stop_after:
             raise StoppedByRayError
 
@@ -71,7 +65,7 @@ def config(isolated_run_dir: Path) -> dict[str, Any]:
 
 def run(config: dict[str, Any], session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     start = len(session.reports)
-    monkeypatch.setattr(trial, "_ray_functions", lambda: (session, lambda: session.checkpoint, session.report))
+    monkeypatch.setattr(trial, "_ray_functions", lambda: (session, session.latest, session.report))
     trainable(config)
     return session.reports[start:]
 

@@ -126,11 +126,9 @@ def test_an_interruption_stops_the_running_ones_and_starts_no_more(
         (["ranking", "-d", "ml-100k", "--parallel", "0"], "--parallel: must be a whole number"),
         (["ranking", "-d", "ml-100k", "--seeds", "1", "-1"], "must be a whole number from 1"),
         (["ranking", "-d", "ml-100k", "--seeds", "1", "2", "1"], "name each one once"),
-        (["ranking", "-d", "ml-100k", "--resume=auto"], "'--resume' is chosen by the table"),
         (["ranking"], "--dataset"),
         (["sensitivity", "-d", "ml-100k", "--n_codewords=8"], "'--n_codewords' is chosen by the table"),
         (["sensitivity", "-d", "ml-100k", "--codewords", "0"], "must be a whole number from 1"),
-        (["migration", "-d", "ml-100k", "--epoch=3"], "Did you mean 'epochs'"),
         (["compression", "-d", "ml-100k", "--model=LISASoft"], "'--model' is chosen by the table"),
     ],
 )
