@@ -134,7 +134,7 @@ def peak_of_call(call: Call, device: torch.device = CPU) -> Peak:
         seconds = seconds_of(call, 1, device)
         return Peak(seconds, (torch.cuda.max_memory_allocated(device) - before) / 2**20)
     give_back_freed_memory()
-    with contextlib.suppress(OSError):  # Linux restarts the peak; elsewhere that of building the inputs stays in it
+    with contextlib.suppress(OSError):  # Linux restarts the peak; elsewhere it includes building the inputs
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     resident = psutil.Process().memory_info().rss / 2**20
     seconds = seconds_of(call, 1, device)
@@ -177,7 +177,7 @@ def in_fresh_process(function: Callable[..., T], *args: Any, seconds: float | No
         context.set_forkserver_preload([function.__module__])
     limit = None if seconds is None else math.ceil(seconds + START_SECONDS)
     start = time.monotonic()
-    # The signal of the alarm ends the process; an alarm of 0 s is none.
+    # The signal of the alarm ends the process; 0 s means no alarm.
     with ProcessPoolExecutor(1, mp_context=context, initializer=signal.alarm, initargs=(limit or 0,)) as pool:
         try:
             return pool.submit(function, *args).result()

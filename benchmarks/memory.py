@@ -1,4 +1,4 @@
-"""The paper's memory table: peak memory at the largest batch that every mechanism fits, against the Transformer's."""
+"""The paper's memory table: peak memory at the largest batch that fits for all mechanisms, and its ratios."""
 
 import argparse
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_list(parser, "lengths", [512, 1024, 2048, 4096, 8192, 16384], "L")
     add_number(parser, "width", 128, "D")
     parser.add_argument("--part", choices=PARTS, default="sublayer", help="default sublayer")
-    add_number(parser, "budget_mb", 4096, "memory that the batch is made for")
+    add_number(parser, "budget_mb", 4096, "memory that the largest batch may take")
     add_problem(parser, seconds=120.0)
     add_machine(parser, repeats=None)
 
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def measure_length(names: Sequence[str], problem: Problem, *, seconds: float, budget_mb: float) -> list[Record]:
-    """Find the largest batch, a power of two, that all rows fit, and their peaks at it.
+    """Find the largest batch, a power of two, that fits for all rows, and their peaks at it.
 
     The batch is estimated from the peaks of one sequence, and halved until inputs, parameters and the call of every
     row fit `budget_mb`. A row that does not fit even one sequence is left out of the search.

@@ -31,7 +31,7 @@ LISA_ROWS = ("LISA-128", "LISA-128 soft", "LISA-256")
 NAIVE, SDPA = "Transformer naive", "Transformer SDPA"
 # Largest difference from the reference, relative to the largest number of its tensor.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-# A tensor smaller than this, relative to the largest tensor, is compared with that one: it may be 0 exactly.
+# A tensor smaller than this, relative to the largest tensor, is compared with the largest: it may be exactly 0.
 SMALL_TENSOR = 5e-2
 Attend = Callable[..., Tensor]
 Build = Callable[[Problem], Case]
@@ -86,7 +86,7 @@ def lisa(problem: Problem, *, n_codewords: int, hard: bool = True, attend: Atten
         out: Tensor = module(CodedSequences(items, distinct), problem.everything())
         return out
 
-    # The codes exist already, so the weight of the quantiser is no parameter here.
+    # The codes exist already, so the weight of the quantiser is not a parameter here.
     return Case(problem, forward, [*inputs, module.codebook.codewords, module.query, module.key, module.value])
 
 

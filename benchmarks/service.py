@@ -1,4 +1,4 @@
-"""The HTTP service under mixed load: wrong answers, requests a second, times of every kind, memory of the server."""
+"""The HTTP service under mixed load: wrong answers, requests per second, times of every kind, memory of the server."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""Recommendations from packed codes beside a dense item table, and sessions beside cached keys and values."""
+"""Compare packed codes with a dense item table, and sessions with cached keys and values."""
 
 import argparse
 from functools import partial

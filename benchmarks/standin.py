@@ -1,4 +1,4 @@
-"""Models without files: settings from their yaml files, and a data set that only has sizes."""
+"""Models without data: their yaml settings, and a stand-in for a data set that has only sizes."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ FIELDS: dict[str, Any] = {
     "device": torch.device("cpu"),
     "train_neg_sample_args": {"distribution": "uniform", "sample_num": 1, "alpha": 1.0},
 }
-"""Settings that a model reads besides its own, with RecBole's values."""
+"""RecBole's settings that a model reads, with RecBole's defaults."""
 
 
 class Catalogue:

@@ -1,4 +1,4 @@
-"""A training step of the LISA models beside the same mathematics written naively.
+"""A training step of the LISA models, compared with a naive implementation.
 
 The naive side quantises every position of the batch (inputs, targets and negatives; those of LISASoft for its
 regulariser, which reads the reconstruction of all three), lets autograd keep every (N, L, B, W) tensor of Algorithm 1

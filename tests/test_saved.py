@@ -50,7 +50,7 @@ def test_a_subclass_is_exported_when_its_scores_are_equal_and_else_refused() -> 
     model = subclass_model(OtherTargets, "LISABase")
     with pytest.raises(UsageError, match="OtherTargets cannot be exported: its export scores items differently, by"):
         check_scores(model, Recommender(bundle_of(model, IDS[1:], "small")))
-    with pytest.raises(UsageError, match="UnknownModel cannot be exported: UnknownAttention is no attention of MECH"):
+    with pytest.raises(UsageError, match="UnknownModel cannot be exported: UnknownAttention is not in MECHANISMS"):
         bundle_of(subclass_model(UnknownModel, "Transformer"), IDS[1:], "small")
 
 

@@ -1,4 +1,4 @@
-"""Attention mechanisms as plain nn.Modules behind one contract; usable without RecBole."""
+"""Attention mechanisms: nn.Modules with one interface, usable without RecBole."""
 
 import inspect
 from typing import Any
@@ -62,7 +62,7 @@ def build_attention(name: str, *, hidden_size: int, max_length: int, **settings:
         A module with forward(x (N, L, D), valid (N, L) bool) -> (N, L, D).
 
     Raises:
-        ValueError: an unknown name or setting, a size below 1, or what the constructor refuses.
+        ValueError: the name or a setting is unknown, or the constructor refuses a value.
     """
     check_sizes(hidden_size=hidden_size, max_length=max_length)
     if name not in _ALL:
@@ -90,4 +90,4 @@ def describe_attention(attention: Attention) -> tuple[str, dict[str, Any]]:
         if type(attention) is mechanism:
             return name, attention.settings()
     known = ", ".join(mechanism.__name__ for mechanism in _ALL.values())
-    raise ValueError(f"{type(attention).__name__} is no attention of MECHANISMS: add it to {known} there")
+    raise ValueError(f"{type(attention).__name__} is not in MECHANISMS: register it there; known are {known}")

@@ -1,4 +1,4 @@
-"""The one contract of all attention mechanisms. Letters of shapes: N batch, L length, D width, U distinct items."""
+"""The interface of all attention mechanisms. Letters of shapes: N batch, L length, D width, U distinct items."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -37,12 +37,12 @@ def take_non_padding(x: Tensor, valid: Tensor) -> Tensor:
 
 
 def zero_padding(x: Tensor, valid: Tensor) -> Tensor:
-    """x (N, L, D) with 0 at padding. A product would not do: 0 times NaN is NaN."""
+    """x (N, L, D) with 0 at padding, also where x is NaN there."""
     return x.masked_fill(~valid.unsqueeze(-1), 0.0)
 
 
 def apply_layer(layer: nn.Module, x: Tensor) -> Tensor:
-    """layer(x), typed: torch declares the result of a module as Any."""
+    """layer(x) with the type Tensor, which torch declares as Any."""
     out: Tensor = layer(x)
     return out
 
@@ -68,12 +68,13 @@ def identity(x: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Self attention over right-padded sequences.
 
-    A mechanism is a module whose constructor takes plain keywords. It implements everywhere() and, if there is a
-    shorter way, at_last(). forward() and last() check the input, and zero the padding of x and of the result. Then:
+    The constructor of a mechanism takes keywords with simple values. A mechanism implements everywhere() and, if the
+    last position alone is cheaper, at_last(). forward() and last() check the input, and set padding to 0 in x and in
+    the result:
 
     - x (N, L, D) and valid (N, L) bool in, (N, L, D) out, for any N and L from 0 up; the output at padding is 0;
     - x has the dtype of the parameters, or autocast is on;
-    - neither the content of padding (NaN too) nor another row changes a position, a gradient or a buffer;
+    - the content of padding, even NaN, changes no other output, gradient or buffer; rows are independent;
     - if is_causal, position i attends to positions up to i only; unless sees_future, it depends on them only;
     - in eval mode the same input gives the same output.
 
@@ -81,14 +82,14 @@ class Attention(nn.Module):
         hidden_size: D.
         longest: the longest sequence; None without a limit.
         is_causal: position i attends to positions up to i only.
-        sees_future: a published form whose choice among the earlier positions depends on later ones.
-        remedy: what to do against sees_future.
-        compiles: False where loops depend on the data: torch.compile would compile them again and again.
-        has_state: init_state, state_of and step keep a history of any length at constant size.
+        sees_future: the choice among earlier positions depends on later ones, as in some published forms.
+        remedy: text for the user, how to avoid sees_future.
+        compiles: False if loops depend on the data, so that torch.compile would compile again and again.
+        has_state: init_state, state_of and step are there: a history of any length is a state of constant size.
         needs_time_gaps: forward needs the time between items.
-        quantizer: the codebooks that turn vectors into codes; then forward takes codes as well. None: vectors only.
-        sum_over_processes: returns the sum of a tensor over all training processes; the training code sets it. Each
-            process calls it equally often in a batch.
+        quantizer: the codebooks that quantise vectors, or None. With codebooks, forward takes codes as well.
+        sum_over_processes: returns the sum of a tensor over all training processes; the training code sets it. Every
+            process must call it the same number of times in a batch.
     """
 
     longest: int | None = None
@@ -123,7 +124,7 @@ class Attention(nn.Module):
         return dict(self._keywords)
 
     def frozen(self) -> "Attention":
-        """The same for inference only: what depends on the parameters alone is computed once."""
+        """A module for inference only, which has computed once what depends on the parameters alone."""
         return self
 
     def forward(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
@@ -169,11 +170,11 @@ class Attention(nn.Module):
         raise NotImplementedError
 
     def state_of(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Any:
-        """The state after whole sequences, arguments as in forward: float64, as a sum over any length."""
+        """The state after whole sequences, in float64, since it sums over any length; arguments as in forward."""
         raise NotImplementedError
 
     def step(self, state: Any, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, Any]:
-        """Append one item a user, at the same cost at any position.
+        """Append one item to each user's history; the cost does not depend on the position.
 
         Args:
             state: of N users.
@@ -197,7 +198,7 @@ class Attention(nn.Module):
         return causality == "published"
 
     def checked_vectors(self, x: Input, valid: Tensor) -> Tensor:
-        """x after check_input; raises ValueError for codes, too."""
+        """Return x after check_input; raise ValueError for codes."""
         if not isinstance(x, Tensor):
             raise ValueError(f"{type(self).__name__} attends to vectors (N, L, {self.hidden_size}), got codes")
         self.check_input(x, valid)

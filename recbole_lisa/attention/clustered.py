@@ -1,4 +1,4 @@
-"""Improved clustered attention: queries are clustered, each cluster finds the keys to look at (Vyas et al., 2020)."""
+"""Improved clustered attention: queries are clustered, each cluster chooses its keys (Vyas et al., 2020)."""
 
 import math
 
@@ -19,16 +19,16 @@ NO_STRICT_FORM = "no cheap strict form of clustered attention is known"
 
 
 class ClusteredAttention(Attention):
-    r"""Attention to the K keys that a query's cluster finds best, O(L (C (P + D) + K D)).
+    r"""Attention to the K best keys of a query's cluster, O(L (C (P + D) + K D)).
 
         c(i) = k-means_C(sign(q_i planes - offsets)),   m_c = mean q of cluster c,   top_c = topk_j(m_c k_j)
         out_i = softmax over { j in top_c(i), j <= i } of q_i k_j / sqrt(D), times v_j;   0 when all are later
 
     This is the causal form of the public implementation. It sees the future: clusters, means and top keys depend on
-    the whole sequence. At the final item, where nothing is later, this does not matter. The bidirectional
-    form is that of the method's paper: the keys outside top_c enter with the weights of m_c.
+    the whole sequence. At the final item this does not matter, as nothing is later. The bidirectional form is that
+    of the method's paper: keys outside top_c get the weights of m_c.
 
-    Deviations from the public implementation, so that the same row gives the same output in any batch: planes are drawn
+    These deviations from the public implementation make a row's output independent of its batch: planes are drawn
     once from a seed and saved, not in each call; k-means starts at positions spread evenly over the items; an empty
     cluster keeps its centroid; a row of l items has min(C, l) clusters and min(K, l) top keys.
 
@@ -37,9 +37,9 @@ class ClusteredAttention(Attention):
         n_clusters: C.
         n_top_keys: K.
         n_hash_planes: P.
-        n_kmeans_iterations: assignments to clusters.
+        n_kmeans_iterations: number of assignments to clusters.
         hash_seed: seed of planes and offsets.
-        causality: published, the only one.
+        causality: published is the only value.
         bidirectional: attend to all items.
 
     Raises:
@@ -83,7 +83,7 @@ class ClusteredAttention(Attention):
         return self._attend(x, valid, query, centroid, group_queries(cluster, n_clusters))
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Attend at the final item only: x (N, L, D), valid (N, L) -> (N, D); keys of its cluster alone."""
+        """Attend at the final item only: x (N, L, D), valid (N, L) -> (N, D); only keys of its cluster."""
         query, cluster, _ = self._cluster(x, valid)
         final = final_positions(valid).unsqueeze(1)  # (N, 1)
         other = (cluster != cluster.gather(1, final)).long()

@@ -18,9 +18,9 @@ class Codebook(nn.Module):
         n_codebooks: B.
         n_codewords: W.
         similarity: bilinear (x^T M c, one M for all codebooks), dot or euclidean.
-        encoding: residual (each codebook encodes what the earlier ones left over) or parallel (the paper's equation).
+        encoding: residual (each codebook encodes the residual of the earlier ones) or parallel (the paper's equation).
         temperature: of the softmax over codewords.
-        hard: one codeword a codebook with a straight-through gradient; False: the softmax itself (LISA-Soft).
+        hard: one codeword per codebook with a straight-through gradient; False: the softmax itself (LISA-Soft).
 
     Raises:
         ValueError: on a size below 1, a temperature not above 0, or an unknown similarity or encoding.

@@ -18,7 +18,7 @@ Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | N
 
 
 def missing_requirement() -> str | None:
-    """What gated linear attention lacks on this machine, or None."""
+    """The requirement of gated linear attention that is missing on this machine, or None."""
     for module, package in (("fla", "flash-linear-attention"), ("triton", "triton")):
         if find_spec(module) is None:
             return f"{package} is not installed: pip install flash-linear-attention"
@@ -35,13 +35,13 @@ def load_recurrence() -> Recurrence:
 
 
 class GatedLinearAttention(Attention):
-    r"""Linear attention whose state forgets by gates of the input, O(L D^2 / H), strictly causal.
+    r"""Linear attention with a state that decays by gates of the input, O(L D^2 / H), strictly causal.
 
         S_i = diag(exp g_i) S_{i-1} + k_i v_i^T,   g = logsigmoid(x W_1 W_2 + b) / 16
         out = [swish(x W_r) * RMSNorm(S_i^T q_i / sqrt(K))] W_o,   K = D / (2 H) a head, values of width D / H
 
-    Layer, widths and gates are the published ones; the kernel is that of flash-linear-attention, imported when the
-    module is built.
+    Layer, widths and gates are those of the paper. The kernel is that of flash-linear-attention, which is imported when
+    the module is built.
 
     Args:
         hidden_size: D.

@@ -65,7 +65,7 @@ class LinearAttention(Attention):
     def step(
         self, state: LinearState, x: Tensor | Quantized, time_gap: Tensor | None = None
     ) -> tuple[Tensor, LinearState]:
-        """Append one vector a user in O(D^2); see Attention."""
+        """Append one vector to each user's history in O(D^2); see Attention."""
         assert isinstance(x, Tensor)
         query, key = positive_features(self.query(x)), positive_features(self.key(x))
         products = state.products + key.unsqueeze(-1) * self.value(x).unsqueeze(1)

@@ -11,9 +11,9 @@ from recbole_lisa.attention.base import Attention, check_sizes, final_positions,
 class Linformer(Attention):
     """softmax(Q (E^T K)^T / sqrt(D)) F^T V with E, F (L_max, k): O(L k D).
 
-    Bidirectional by nature: the projection mixes all positions before any mask could act, so no causal form is known.
-    Keys and values at padding are zeroed before the projection: a padded sequence equals the shorter one, whose E and
-    F are the first rows.
+    Bidirectional: the projection mixes all positions before a mask can be applied, and no causal form is known. Keys
+    and values at padding are set to 0 before the projection, so a padded sequence gives the same output as the shorter
+    one, for which E and F have their first rows only.
 
     Args:
         hidden_size: D.

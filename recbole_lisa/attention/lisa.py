@@ -23,7 +23,7 @@ from recbole_lisa.ops.quantize import Quantized
 PROJECTIONS = ("per_codebook", "shared")
 DEFAULT_DECAY = 0.1
 BLOCK_ROWS = 2**13
-"""Vectors that are quantised at a time where only their codes are kept and no gradient is needed."""
+"""Vectors that are quantised at a time where only codes are needed, without gradient."""
 
 
 class LISAState(NamedTuple):
@@ -37,8 +37,8 @@ class LISAAttention(Attention):
 
         T[b,i,j] = (C_b[i] P_b^Q)^T (C_b[j] P_b^K) / sqrt(D)
 
-    O(L B W D) time. Deviations from the paper, as in the authors' own code: the decay of the histogram, the
-    scaling by sqrt(D), one projection a codebook.
+    O(L B W D) time. Deviations from the paper, as in the authors' code: the decay of the histogram, the scaling by
+    sqrt(D), one projection per codebook.
 
     Args:
         hidden_size: D.
@@ -48,11 +48,11 @@ class LISAAttention(Attention):
         encoding: residual or parallel.
         temperature: of the quantiser's softmax.
         hard: one codeword a codebook for the keys; False: soft keys (queries always use the best codeword).
-        projection: per_codebook (B, D, D) or shared (D, D), the latter as the paper's equation is written.
-        decay: of the histogram a step: a number (0 = the paper), "learnable" (one scalar, starts at 0.1), or "time"
-            (one learnable rate times the time gap before each item).
+        projection: per_codebook (B, D, D), or shared (D, D) as in the paper's equation.
+        decay: of the histogram per step: a number (0 as in the paper), "learnable" (a scalar that starts at 0.1), or
+            "time" (a learnable rate times the time gap before each item).
         bidirectional: sum the histogram over the whole sequence; needs decay 0.
-        codebook: quantiser to use instead of a new one (the recommender's, over its item table).
+        codebook: quantiser to use instead of a new one, such as that of a recommender's items.
 
     Raises:
         ValueError: on an unknown projection or decay, or bidirectional with a decay.
@@ -165,9 +165,9 @@ class LISAAttention(Attention):
         return read(rows, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid)
 
     def coded(self, x: Input, valid: Tensor) -> CodedSequences:
-        """The codes of x: as they are, or every position of vectors (N, L, D) quantised on its own.
+        """The codes of x: x itself if it has codes, else each position of the vectors (N, L, D) quantised.
 
-        Where codes are all that is needed, (N L, B, W) assignments exist for a block of rows at a time only.
+        Where only codes are needed, the (N L, B, W) assignments exist for one block of rows at a time.
         """
         self.check_input(x, valid)
         if isinstance(x, CodedSequences):
@@ -181,13 +181,13 @@ class LISAAttention(Attention):
         return CodedSequences(rows, Quantized(codes, unused, unused))
 
     def init_state(self, n: int) -> LISAState:
-        """The empty history of n users; counts are kept in float32 at least, as bfloat16 stops counting at 256."""
+        """The empty history of n users, at least in float32: bfloat16 cannot count above 256."""
         codewords = self.codebook.codewords
         dtype = torch.promote_types(codewords.dtype, torch.float32)
         return LISAState(codewords.new_zeros(n, *codewords.shape[:2], dtype=dtype))
 
     def step(self, state: LISAState, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, LISAState]:
-        """Append one item a user in O(B W D); see Attention. Hard codes that need no gradient go without assignment."""
+        """Append one item to each user's history in O(B W D); see Attention. Hard items may have codes only."""
         item: Quantized = x if isinstance(x, Quantized) else self.codebook(x)
         table, values = self.table_and_values()
         decay = torch.as_tensor(self.step_decay(time_gap), dtype=torch.float64, device=table.device)
@@ -212,7 +212,7 @@ class LISAAttention(Attention):
         return LISAState(histogram)
 
     def _soft(self, distinct: Quantized) -> Tensor | None:
-        """Keys of the distinct items; None where codes alone are enough: hard keys that need no gradient."""
+        """Keys of the distinct items; None for hard keys without gradient, where the codes are enough."""
         needs_keys = not self.codebook.hard or (torch.is_grad_enabled() and distinct.assignment.requires_grad)
         return distinct.assignment if needs_keys else None
 
@@ -244,7 +244,7 @@ class FrozenLISA(LISAAttention):
         return self.table, self.values
 
     def step(self, state: LISAState, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, LISAState]:
-        """As LISAAttention.step, without gradients; where exp(T) would overflow, LISAAttention's step does it."""
+        """As LISAAttention.step, without gradients; LISAAttention.step itself is used where exp(T) would overflow."""
         item: Quantized = x if isinstance(x, Quantized) else self.codebook(x)
         if self.log_domain:
             return super().step(state, item, time_gap)

@@ -15,15 +15,15 @@ class ReformerAttention(Attention):
     r"""Locality-sensitive hashing (LSH) attention with shared queries and keys.
 
         bucket_r(x) = argmax [q R_r ; -q R_r],   q = W_qk x,   k = q / |q|
-        out = sum_r softmax_r(log_mass_r) softmax(q k^T / sqrt(D) over what round r may see) v
+        out = sum_r softmax_r(log_mass_r) softmax(q k^T / sqrt(D) over the positions that round r allows) v
 
-    A position sees itself only when it sees nothing else. Pairs that meet in several rounds count as often, as in the
-    public implementations (the Reformer paper divides by the count). The number of buckets is fixed from the longest
-    sequence, and the rotations are drawn once from a seed, so that a prefix is hashed like the whole.
+    A position sees itself only if it sees no other position. Pairs that meet in several rounds count several times, as
+    in public implementations; the Reformer paper divides by the count. The number of buckets is fixed from the longest
+    sequence, and the rotations are drawn once from a seed, so that a prefix gets the same hashes as the whole sequence.
 
-    O(L R D (w + L_max / 2 w)) time and a sort: the second summand is the hashing, as published linear in L for a given
-    L_max, yet quadratic when L_max grows with L and w does not. Memory is linear in L all the same: rotated vectors
-    exist for a block of positions at a time.
+    O(L R D (w + L_max / 2 w)) time and a sort: the second summand is the hashing. It is linear in L for a given L_max,
+    and quadratic if L_max grows with L and w does not. Memory is always linear in L: rotated vectors exist for one
+    block of positions at a time.
 
     Args:
         hidden_size: D.

@@ -28,15 +28,15 @@ class RoutingAttention(Attention):
         q = W_qk x,   k = q / |q|,   cluster(x) = argmax_c k mu_c
         out = softmax(q k^T / sqrt(D) over the visible members of the cluster) v
 
-    A position sees itself only when it sees nothing else. The centroids mu (C, D), C = ceil(L_max / w), are no
-    parameters: each training batch moves them, after it was routed, by an exponential average towards the directions
-    of the batch's own cluster means. The average is not made a unit vector again, as in the public implementation. The
-    first batch with an item, which random centroids route, sets them by k-means. With several processes the means are
-    taken over the batches of all.
+    A position sees itself only if it sees no other position. The centroids mu (C, D), C = ceil(L_max / w), are not
+    parameters: after a training batch is routed, an exponential average moves them towards the directions of its
+    cluster means. As in the public implementation, the average is not normalised again. The first batch with an item
+    is routed by random centroids and then sets the centroids by k-means. With several processes, means are over the
+    batches of all processes.
 
-    O(L (C + w) D) time, as published linear in L for a given L_max, yet quadratic when L_max grows with L and w does
-    not (the paper's w = sqrt(L) makes it L^1.5). Memory is linear in L all the same: similarities to centroids exist
-    for a block of positions or centroids at a time.
+    O(L (C + w) D) time: linear in L for a given L_max, and quadratic if L_max grows with L and w does not (the paper's
+    w = sqrt(L) makes it L^1.5). Memory is always linear in L: similarities to centroids exist for one block of
+    positions or centroids at a time.
 
     Args:
         hidden_size: D.
@@ -113,8 +113,8 @@ class RoutingAttention(Attention):
             Scalar; 0 for padding only.
         """
         key = self._query_and_key(zero_padding(x, valid))[1]
-        own = self.centroids.index_select(0, nearest(key.detach(), self.centroids).flatten()).view_as(key)
-        distance = (key.to(own.dtype) - own).square().sum(dim=-1)  # (N, L)
+        centroid = self.centroids.index_select(0, nearest(key.detach(), self.centroids).flatten()).view_as(key)
+        distance = (key.to(centroid.dtype) - centroid).square().sum(dim=-1)  # (N, L)
         return torch.sum(distance * valid) / (valid.sum().clamp_min(1) * key.shape[-1])
 
     def _query_and_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,9 +145,9 @@ class RoutingAttention(Attention):
         self.centroids_are_set.fill_(True)
 
     def _starting_points(self, points: Tensor) -> Tensor | None:
-        """One centroid from each of C equal steps through the batch's points; None where no process has any point.
+        """C points at equal steps through the batch as first centroids; None if no process has a point.
 
-        Over several processes: the mean directions of their starting points. A process without points adds nothing.
+        With several processes: the mean directions of their starting points. A process without points adds nothing.
         """
         n_clusters = self.centroids.shape[0]
         start = torch.zeros_like(self.centroids)

@@ -19,12 +19,12 @@ class SinkhornAttention(Attention):
         out = softmax(q [p k_past ; k_own]^T / sqrt(D)) [p v_past ; v_own]
 
     The T most likely columns are taken; keys and values of a taken bucket are scaled by its probability. A null column
-    is b copies of one learned key and value. As in the public implementation, no Sinkhorn balancing takes place: it
-    would mix the future in. Unlike there, the single head is not rotated by b - 1 positions, which would hide the
-    older half of the history from the last position.
+    is b copies of one learned key and value. As in the public implementation, there is no Sinkhorn balancing, which
+    would use the future. Unlike there, the single head is not rotated by b - 1 positions, which would hide the older
+    half of the history from the last position.
 
     Strictly causal: the choice for a bucket depends on its first position and those before it. W has a column for
-    each bucket, so that the number of buckets is fixed. A last bucket may be partly filled.
+    each bucket, so the number of buckets is fixed. The last bucket may be partly filled.
 
     Args:
         hidden_size: D.
@@ -65,8 +65,8 @@ class SinkhornAttention(Attention):
         length, size = x.shape[1], min(self.bucket_size, x.shape[1])
         buckets = nn.functional.pad(x, (0, 0, 0, -length % size))
         buckets = buckets.view(x.shape[0], -1, size, x.shape[-1])  # (N, U, b, D)
-        own = torch.arange(buckets.shape[1], device=x.device)
-        column, probability = self._choose(buckets[:, :, 0], self._means_at_first(buckets), own)
+        own_bucket = torch.arange(buckets.shape[1], device=x.device)
+        column, probability = self._choose(buckets[:, :, 0], self._means_at_first(buckets), own_bucket)
         key, value = self.key(buckets), self.value(buckets)
         past_key, past_value = (
             self._past(every, null, column) for every, null in ((key, self.null_key), (value, self.null_value))
@@ -79,7 +79,7 @@ class SinkhornAttention(Attention):
             past_value,
             probability,
             visible=torch.ones(size, size, dtype=torch.bool, device=x.device).tril(),
-            copies=1 if len(own) > 1 else self.bucket_size,
+            copies=1 if len(own_bucket) > 1 else self.bucket_size,
         )  # (N, U, b, D)
         return self.project(attended.flatten(1, 2)[:, :length])
 
@@ -88,13 +88,13 @@ class SinkhornAttention(Attention):
         if x.shape[1] <= self.bucket_size:
             return super().at_last(x, valid)
         final = final_positions(valid)
-        own = (final // self.bucket_size).unsqueeze(1)  # (N, 1)
-        first = own * self.bucket_size  # (N, 1)
+        own_bucket = (final // self.bucket_size).unsqueeze(1)  # (N, 1)
+        first = own_bucket * self.bucket_size  # (N, 1)
         inside = torch.arange(self.bucket_size, device=x.device)  # (b,)
         seen = torch.arange(x.shape[1], device=x.device) <= first  # (N, L)
         mean = (seen.to(self.sort_weight.dtype).unsqueeze(1) @ x.to(self.sort_weight.dtype)) / (first.unsqueeze(-1) + 1)
-        column, probability = self._choose(take_rows(x, first), mean, own)  # (N, 1, T)
-        bucket = torch.cat([(column.squeeze(1) - self.n_top_buckets).clamp_min(0), own], dim=1)  # (N, T + 1)
+        column, probability = self._choose(take_rows(x, first), mean, own_bucket)  # (N, 1, T)
+        bucket = torch.cat([(column.squeeze(1) - self.n_top_buckets).clamp_min(0), own_bucket], dim=1)  # (N, T + 1)
         position = bucket.unsqueeze(-1) * self.bucket_size + inside  # (N, T + 1, b)
         rows = take_rows(x, position.flatten(1).clamp_max(x.shape[1] - 1))
         rows = rows.view(*position.shape, x.shape[-1])  # (N, T + 1, b, D)
@@ -116,12 +116,12 @@ class SinkhornAttention(Attention):
         count = torch.arange(buckets.shape[1], device=buckets.device) * self.bucket_size + 1  # (U,)
         return (sums_before(exact.sum(dim=2)) + exact[:, :, 0]) / count.unsqueeze(-1)
 
-    def _choose(self, first: Tensor, mean: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    def _choose(self, first: Tensor, mean: Tensor, own_bucket: Tensor) -> tuple[Tensor, Tensor]:
         """The sort net: x at first positions, mean up to there, (N, U, D) each -> columns, probabilities (N, U, T)."""
         keys = torch.cat([project_exactly(self.key, mean), project_exactly(self.key, first)], dim=-1)  # (N, U, 2 D)
         with torch.autocast(first.device.type, enabled=False):
             scores = nn.functional.leaky_relu(keys @ self.sort_weight)
-        return choose_buckets(scores, own, n_top=self.n_top_buckets, temperature=self.temperature)
+        return choose_buckets(scores, own_bucket, n_top=self.n_top_buckets, temperature=self.temperature)
 
     def _past(self, every: Tensor, null: Tensor, column: Tensor) -> Tensor:
         """Keys or values of the chosen buckets: (N, U, b, D), (D,), (N, U, T) -> (N, U, T * b, D).
@@ -132,5 +132,5 @@ class SinkhornAttention(Attention):
             return null.to(every.dtype).expand(len(every), 1, self.n_top_buckets, -1)
         nulls = null.to(every.dtype).expand_as(every[:, :1])
         index = (column - self.n_top_buckets + 1).clamp_min(0)
-        chosen = take_rows(torch.cat([nulls, every], dim=1), index.flatten(1))  # (N, U T, b, D)
-        return chosen.reshape(*column.shape[:2], -1, every.shape[-1])
+        bucket_rows = take_rows(torch.cat([nulls, every], dim=1), index.flatten(1))  # (N, U T, b, D)
+        return bucket_rows.reshape(*column.shape[:2], -1, every.shape[-1])

@@ -30,7 +30,7 @@ class DenseTargets(nn.Module):
         return DenseTargets(self.vectors[ids])
 
     def query(self, hidden: Tensor) -> Tensor:
-        """The operand of scores for hidden states (N, D)."""
+        """The query for `scores`: hidden states (N, D), unchanged."""
         return hidden
 
     def scores(self, query: Tensor, start: int, stop: int) -> Tensor:
@@ -43,7 +43,7 @@ class DenseTargets(nn.Module):
 
 
 class CodedTargets(nn.Module):
-    """Items that are scored by their codewords: look-ups, never their vectors; one byte a code, more for W > 256.
+    """Items that are scored by look-up tables of their codewords; a code takes one byte, more if W > 256.
 
     Args:
         codes: (V, B) in the type of `ops.packing.code_dtype`.
@@ -63,7 +63,7 @@ class CodedTargets(nn.Module):
         return CodedTargets(self.codes[ids], self.codewords)
 
     def query(self, hidden: Tensor) -> Tensor:
-        """The operand of scores for hidden states (N, D): look-up tables (B, W, N)."""
+        """The query for `scores`: look-up tables (B, W, N) of hidden states (N, D)."""
         return lookup_tables(hidden, self.codewords)
 
     def scores(self, query: Tensor, start: int, stop: int) -> Tensor:
@@ -81,7 +81,7 @@ Targets = DenseTargets | CodedTargets
 
 
 class DenseItems(nn.Module):
-    """Items that the encoder needs the vectors of; LISA-Soft quantises them when they are looked up.
+    """Items that are stored as vectors; LISA-Soft quantises them when they are read.
 
     Args:
         vectors: (V, D) scaled embeddings.
@@ -103,12 +103,12 @@ class DenseItems(nn.Module):
 
 
 class CodedItems(nn.Module):
-    """Items of codes only: LISA-Base and LISA-Mini.
+    """Items that are stored as codes: LISA-Base and LISA-Mini.
 
     Args:
         codes: (V, B).
         codewords: (B, W, D) of layer 0's codebook.
-        targets: codes and codewords that items are scored with; None: those of the history (LISA-Base).
+        targets: codes and codewords of the targets; None if they are those of the history (LISA-Base).
     """
 
     def __init__(self, codes: Tensor, codewords: Tensor, targets: CodedTargets | None = None) -> None:
@@ -125,7 +125,7 @@ class CodedItems(nn.Module):
         return ItemView(y, target, Quantized(codes.long(), y[:, :0], y[:, :0]))
 
     def tables(self) -> Sequence[tuple[Tensor, Tensor]]:
-        """Codes (V, B) and codewords (B, W, D): of the history, and of the targets if they are others."""
+        """Codes (V, B) and codewords (B, W, D): of the history, and of the targets if they differ."""
         sets = (self, self.targets) if self.has_own_targets else (self,)
         return [(store.codes, store.codewords) for store in sets]
 

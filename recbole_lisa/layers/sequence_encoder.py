@@ -27,8 +27,8 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 class ItemView(NamedTuple):
     """U items as the model sees them.
 
-    stream (U, D) enters the residual stream; hidden states are scored against target (U, D); quantized holds the codes
-    and assignments that the first layer attends with, or None.
+    stream (U, D) enters the residual stream. Hidden states are scored against target (U, D). quantized has the codes
+    and assignments for the first layer's attention, or is None.
     """
 
     stream: Tensor
@@ -48,7 +48,7 @@ class Sequences(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Hidden states, and the residual stream (N, L, D) before each layer; inputs is empty where no layer reads it."""
+    """Hidden states, and as inputs the residual stream (N, L, D) before each layer; empty where no layer needs it."""
 
     hidden: Tensor
     inputs: list[Tensor]
@@ -93,7 +93,7 @@ class EncoderBlock(nn.Module):
         return self.steps(stream, attended)
 
     def steps(self, stream: Tensor, attended: Tensor) -> Tensor:
-        """As forward, by torch's modules: without gradients, on a GPU, under autocast."""
+        """As forward, by torch's modules, where the op does not serve: without gradients, on a GPU, under autocast."""
         h = self.attention_norm(stream + self.dropout(attended))
         return apply_layer(self.feed_forward_norm, h + self.dropout(self.feed_forward(h)))
 
@@ -146,7 +146,7 @@ class SequenceEncoder(nn.Module):
         """The constructor's keywords without dropout, as plain values; `layers` has what build_attention needs.
 
         Raises:
-            ValueError: an attention is none of MECHANISMS.
+            ValueError: an attention is not one of MECHANISMS.
         """
         return {**self._settings, "layers": [list(describe_attention(layer)) for layer in self.layers()]}
 
@@ -181,7 +181,7 @@ class SequenceEncoder(nn.Module):
         return self.encode_last_of_any_length(history, view)
 
     def encode_last_of_any_length(self, history: Sequences, view: ItemView) -> Encoded:
-        """As encode_last; items after the last position have that position."""
+        """As encode_last, for longer histories, too: items after the last position get that position."""
         n, length = history.rows.shape
         positions = final_positions(history.valid) + torch.arange(n, device=history.rows.device) * length  # (N,) of N L
         return self._encode_at(positions, self.layers()[-1].last, history, view)
@@ -189,7 +189,7 @@ class SequenceEncoder(nn.Module):
     def _encode_at(
         self, positions: Tensor, attend: Callable[..., Tensor], history: Sequences, view: ItemView
     ) -> Encoded:
-        """Hidden states at M of the N L positions; attend gives what the last attention computes there."""
+        """Hidden states at M of the N L positions; attend computes the last attention at these positions."""
         length = history.rows.shape[1]
         if len(self.attentions) == 1 and self.reads_codes(view):  # no layer needs the whole (N, L, D) stream
             inputs = []
@@ -215,14 +215,14 @@ class SequenceEncoder(nn.Module):
         return view.quantized is not None and self.layers()[0].quantizer is not None
 
     def _input_of(self, layer: int, history: Sequences, view: ItemView, inputs: list[Tensor]) -> Input:
-        """What a layer attends over: the codes of the items, or the stream before it."""
+        """The input of a layer's attention: the codes of the items, or the residual stream before the layer."""
         is_first = layer in (0, -len(self.attentions))
         if is_first and view.quantized is not None and self.reads_codes(view):
             return CodedSequences(history.rows, view.quantized)
         return inputs[layer]
 
     def _stream(self, rows: Tensor, positions: Tensor, view: ItemView) -> Tensor:
-        """Rows (..., L) of the view at positions (L,) -> (..., L, D); those after the last position have that one."""
+        """Rows (..., L) of the view at positions (L,) -> (..., L, D); larger positions count as the last."""
         where = positions.clamp_max(self.position_embedding.num_embeddings - 1)
         x = nn.functional.embedding(rows, view.stream).add_(self.position_embedding(where))
         return apply_layer(self.dropout, x)

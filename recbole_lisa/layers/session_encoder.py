@@ -1,4 +1,4 @@
-"""The encoder over histories of any length, kept at constant size and continued item by item."""
+"""The encoder for sessions: a history of any length is a state of constant size, updated item by item."""
 
 from typing import Any, NamedTuple
 
@@ -21,23 +21,25 @@ class EncoderState(NamedTuple):
 
 
 class SessionEncoder(SequenceEncoder):
-    """SequenceEncoder for histories without a longest length.
+    """SequenceEncoder for histories of any length.
 
     Item i of a history has position min(i, max_length - 1): the newest item of a long history has the position of the
-    newest item of a full window. With one layer of LISA, whose keys carry no position, a state and a window differ only
-    by the items that have left the window.
+    newest item of a full window. Keys of LISA contain no position. So with one layer of LISA, a state differs from a
+    window only by the items that have left the window.
     """
 
     def stateful_layers(self) -> list[Attention]:
-        """The attention of every layer; raises ValueError for one that keeps no history at constant size."""
+        """The attention of every layer; raises ValueError for an attention without a state of constant size."""
         layers = self.layers()
         for number, attention in enumerate(layers, start=1):
             name = type(attention).__name__
             if not attention.has_state:
                 able = ", ".join(key for key, mechanism in MECHANISMS.items() if mechanism.has_state)
-                raise ValueError(f"{name} has no state of constant size, these mechanisms have one: {able}")
+                raise ValueError(f"{name} has no state of constant size; mechanisms with one: {able}")
             if not attention.is_causal and number < len(layers):
-                raise ValueError(f"the bidirectional {name} of layer {number} changes what the layers above have read")
+                raise ValueError(
+                    f"layer {number} is bidirectional ({name}): new items would change old inputs of later layers"
+                )
         return layers
 
     def init_state(self, n: int) -> EncoderState:
@@ -56,7 +58,7 @@ class SessionEncoder(SequenceEncoder):
             view: the distinct items.
 
         Returns:
-            The same as from that many steps; raises as stateful_layers.
+            The same state as after a step for each item; raises as stateful_layers.
         """
         hidden, inputs = self.encode_last_of_any_length(history, view)
         layers = tuple(
@@ -66,7 +68,7 @@ class SessionEncoder(SequenceEncoder):
         return EncoderState(layers, hidden, history.valid.sum(dim=1))
 
     def step(self, state: EncoderState, items: ItemView, time_gaps: Tensor | None = None) -> EncoderState:
-        """Append one item a user, in the same time at any length.
+        """Append one item to each user's history; the time does not depend on its length.
 
         Args:
             state: of N users.

@@ -25,10 +25,10 @@ from recbole_lisa.ops.pair_scores import pair_scores
 from recbole_lisa.ops.quantize import Quantized
 
 BLOCK_ITEMS = 2**13
-"""Items quantised at a time when the whole catalogue is needed, so that (V, B, W) never exists for hard codes."""
+"""Items quantised at a time when the whole catalogue is needed, so that hard codes never need a (V, B, W) tensor."""
 
 MAX_WATCHED = 2**16
-"""Items whose codes measure how codebooks are used; larger catalogues are sampled evenly."""
+"""Number of items that codebook_usage quantises at most; of a larger catalogue it takes every n-th item."""
 
 
 class TrainingBatch(NamedTuple):
@@ -49,11 +49,11 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     Subclasses return the attention of layer i (build_layer). Where items are quantised (codebook), the residual stream
     carries their reconstructions y instead of their embeddings x, and each distinct item of a batch is quantised once.
-    Trains on every position if the batch has a target for every position, else on the last one.
+    The model trains on every position if the batch has a target for each, else on the last one.
 
     Args:
         config: RecBole configuration.
-        dataset: gives the number of items; item_counts (V,) for popularity-corrected SSM and time_unit where present.
+        dataset: has the number of items; may have item_counts (V,), for popularity-corrected SSM, and time_unit.
 
     Raises:
         ValueError: on an unknown loss_type.
@@ -62,7 +62,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     input_type = InputType.PAIRWISE
     loss_parts = ("prediction", "regulariser")
     hard = True
-    """Whether items are stored as codes; False: their assignments are soft and need the embeddings."""
+    """True: items are stored as codes. False: assignments are soft, so embeddings are stored."""
 
     def __init__(self, config: Any, dataset: Any) -> None:
         fill_defaults(config, type(self))
@@ -90,11 +90,11 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         nn.init.xavier_normal_(self.encoder.position_embedding.weight)
         with torch.no_grad():
             self.item_embedding.weight[0].zero_()
-        self._kept: tuple[list[tuple[int, int]], ItemView] | None = None
+        self._cached: tuple[list[tuple[int, int]], ItemView] | None = None
         remedies = {layer.remedy for layer in self.encoder.layers() if layer.sees_future}
         if remedies:
             self.logger.warning(
-                f"the published form of {type(self).__name__} lets what follows decide which earlier items a position "
+                f"in the published form of {type(self).__name__}, later items decide which earlier ones a position "
                 f"attends to: where every position is trained, it sees the future; {'; '.join(sorted(remedies))}"
             )
 
@@ -106,7 +106,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
-        """Raise UsageError, before data is read, for settings (all of the run, by key) that this model cannot serve."""
+        """Raise UsageError, before data is read, if the model does not allow the settings (all of the run, by key)."""
 
     def build_layer(self, config: Any, index: int) -> Attention:
         """The attention of layer index."""
@@ -197,7 +197,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         yield from torch.split(ids, BLOCK_ITEMS)
 
     def predict(self, interaction: Interaction) -> Tensor:
-        """Score of each row's own item: (N,)."""
+        """Score of the item in each row: (N,)."""
         return self.score_candidates(interaction, interaction[self.fields.item].unsqueeze(1)).squeeze(1)
 
     def score_candidates(self, interaction: Interaction, candidates: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         return self._encode_last(interaction) @ self.item_view().target.t()
 
     def item_scorer(self, interaction: Interaction) -> Callable[[Tensor], Tensor]:
-        """Encode each history once; the result scores any items, ids (K,) -> (N, K)."""
+        """Encode each history once; returns a function that scores items, ids (K,) -> (N, K)."""
         hidden, target = self._encode_last(interaction), self.item_view().target
         return lambda ids: hidden @ target.index_select(0, ids).t()
 
@@ -217,17 +217,20 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         return self.encoder.encode_last(self.history(interaction), self.item_view()).hidden  # (N, D)
 
     def item_view(self) -> ItemView:
-        """All items for inference, (V, ...): in eval mode kept until a parameter changes, but for a change by .data."""
+        """All items for inference, (V, ...).
+
+        In eval mode the result is cached until a parameter changes. A change by `.data` is not noticed.
+        """
         if self.training:
             return self._build_item_view()
         versions = [(x.data_ptr(), x._version) for x in (*self.parameters(), *self.buffers())]
-        if self._kept is None or self._kept[0] != versions:
+        if self._cached is None or self._cached[0] != versions:
             with torch.no_grad():
-                self._kept = versions, self._build_item_view()
-        return self._kept[1]
+                self._cached = versions, self._build_item_view()
+        return self._cached[1]
 
     def _build_item_view(self) -> ItemView:
-        """All items; hard codes are kept as small integers, soft assignments as they are."""
+        """All items, block by block, with codes as small integers. Assignments are kept only if they are soft."""
         codebook = self.codebook
         if codebook is None:
             return self.view(self.all_targets())
@@ -242,21 +245,21 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         return ItemView(stream, target, Quantized(*rest))
 
     def train(self, mode: bool = True) -> "AttentiveRecommender":
-        """Set the mode and drop the kept items."""
-        self._kept = None
+        """Set the mode and drop the cached items."""
+        self._cached = None
         super().train(mode)
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load checkpoints of 0.1.0, too; see current_names."""
+        """Load parameters of this version and of 0.1.0; see current_names."""
         renamed = current_names(state_dict, prefix)
         state_dict.clear()
         state_dict.update(renamed)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copied or pickled model has no kept items."""
-        return {**self.__dict__, "_kept": None}
+        """Leave the cached items out of a copied or pickled model."""
+        return {**self.__dict__, "_cached": None}
 
     def history(self, interaction: Interaction) -> Sequences:
         """The input items of a batch, by id."""
@@ -291,26 +294,26 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     @torch.no_grad()
     def item_store(self) -> ItemStore:
-        """The items without padding, as serving keeps them (item i of the model is number i - 1).
+        """The items without padding, in the form for serving; item i of the model has number i - 1.
 
-        Hard codes and their codewords; soft assignments need the vectors themselves.
+        These are hard codes with their codewords; for soft assignments they are the vectors.
         """
         if self.codebook is None or not self.hard:
             return DenseItems(self.embed(torch.arange(1, self.n_items, device=self.item_embedding.weight.device)))
         return CodedItems(self.item_codes(self.codebook), self.codebook.codewords.detach().clone(), self.target_store())
 
     def target_store(self) -> CodedTargets | None:
-        """Codes and codewords that items are scored with; None for those of the history."""
+        """Codes and codewords of the targets; None if they are those of the history."""
         return None
 
     def item_codes(self, codebook: Codebook, *, step: int = 1) -> Tensor:
-        """Codes of the items, or of every step-th, in a quantiser, (V - 1, B), block by block."""
+        """Codes (V - 1, B) of the items, or of every step-th item, by a quantiser, block by block."""
         small = code_dtype(codebook.n_codewords)
         return torch.cat([codebook(self.embed(ids)).codes.to(small) for ids in self._blocks(1, step)])
 
     @torch.no_grad()
     def codebook_usage(self) -> dict[str, tuple[int, CodewordUsage]]:
-        """W and how items use the codewords, of every quantiser of the items; of MAX_WATCHED items at most."""
+        """Quantiser of the items -> W, and how its codewords are used by at most MAX_WATCHED items."""
         step = -(-self.n_items // MAX_WATCHED)
         return {
             name: (book.n_codewords, codeword_usage(self.item_codes(book, step=step), book.n_codewords))
@@ -318,7 +321,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         }
 
     def items_with_equal_codes(self) -> int:
-        """How many items another item has the codes of, so that both get the same score; 0 for targets of vectors."""
+        """How many items have the same codes, and so the same score, as another item; 0 if targets are vectors."""
         targets = self.item_store().targets
         if not isinstance(targets, CodedTargets):
             return 0
@@ -341,7 +344,7 @@ def current_names(weights: Mapping[str, Tensor], prefix: str = "") -> dict[str, 
 
 
 def item_counts(dataset: Any) -> Tensor:
-    """Training interactions of each item (V,); of RecBole's own data set, how often each item is a target.
+    """Training interactions of each item (V,); for RecBole's data set, how often each item is a target.
 
     Args:
         dataset: The training part of a data set.

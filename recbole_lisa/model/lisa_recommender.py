@@ -17,7 +17,7 @@ from recbole_lisa.ops.codeword_usage import CodewordUsage, codeword_usage
 class LISARecommender(AttentiveRecommender):
     """AttentiveRecommender with LISA in every layer; layers above the first quantise their own input.
 
-    With freeze_codebooks, item embeddings and the items' codebooks are not trained: they come from another model.
+    With freeze_codebooks, item embeddings and the items' codebooks are not trained; they are those of another model.
     """
 
     def __init__(self, config: Any, dataset: Any) -> None:
@@ -29,7 +29,7 @@ class LISARecommender(AttentiveRecommender):
                 module.requires_grad_(False)
 
     def build_targets(self, config: Any) -> None:
-        """Build what only targets need: nothing, unless they have their own codebooks."""
+        """Build the codebooks of the targets, where they differ from those of the history."""
 
     def build_layer(self, config: Any, index: int) -> LISAAttention:
         """LISA with its own quantiser; that of layer 0 quantises the items."""
@@ -53,7 +53,7 @@ class LISARecommender(AttentiveRecommender):
 
     @torch.no_grad()
     def layer_usage(self, interaction: Interaction) -> dict[str, tuple[int, CodewordUsage]]:
-        """W and how the non-padding positions of a batch use the codewords of every layer above the first."""
+        """Layer above the first -> W, and how its codewords are used at the non-padding positions of a batch."""
         history = self.history(interaction)
         inputs = self.encoder.layer_inputs(history, self.item_view())
         usage = {}

@@ -30,7 +30,7 @@ def bpr(positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def generalised_bce(positive: Tensor, negative: Tensor, *, n_items: int, t: float) -> Tensor:
-    """gBCE (Petrov and Macdonald, 2023): sigmoid(s+)^beta undoes the overconfidence that sampling brings.
+    """gBCE (Petrov and Macdonald, 2023): sigmoid(s+)^beta corrects the overconfidence due to sampling.
 
     beta = alpha (t (1 - 1/alpha) + 1/alpha), alpha = R / (n_items - 1): t = 0 is plain BCE.
 
@@ -115,7 +115,7 @@ def log_sampling_probability(counts: Tensor, alpha: float) -> Tensor:
         alpha: power of the popularity.
 
     Returns:
-        (V,) log q, the smallest positive float's log for items never drawn.
+        (V,) log q; for items that are never drawn, the log of the smallest positive float.
     """
     weight = counts.double().pow(alpha) * (counts > 0)
     return (weight / weight.sum()).clamp_min(math.ulp(0.0)).log().float()

@@ -1,1 +1,1 @@
-"""These models inside the functions of RecBole itself."""
+"""Use of these models with RecBole's own functions."""

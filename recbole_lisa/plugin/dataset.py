@@ -1,4 +1,4 @@
-"""Training on every position inside RecBole's own pipeline: its loaders take their rows from this data set."""
+"""A data set for RecBole's own loaders and trainer that trains every position."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _NEGATIVES_STREAM = 3
 class AllPositionsDataset(WindowDataset):
     """A `WindowDataset` for RecBole's `data_preparation`, loaders and `Trainer`; `config` is RecBole's.
 
-    A training row is a window with a target and its negatives at every position, another row one held-out item after
-    its history. Rows are cut for a batch: memory does not grow with `MAX_ITEM_LIST_LENGTH`. Unlike in the loaders of
-    this package, a batch mixes windows of all lengths, sampled evaluation (`uniN`) draws new negatives each time, also
-    from the history, and with `sample_num` R > 1 RecBole repeats every row R times, which changes nothing.
+    A training row is a window with a target and negatives at every position. An evaluation row is one held-out item
+    with its history. Rows are built for each batch: memory does not grow with `MAX_ITEM_LIST_LENGTH`. Unlike in the
+    loaders of this package, a batch mixes windows of all lengths, sampled evaluation (`uniN`) draws new negatives each
+    time, also from the history, and with `sample_num` R > 1 RecBole repeats every row R times, which changes nothing.
     """
 
     def __init__(self, config: Config) -> None:
         if config["benchmark_filename"] is not None:
             raise UsageError(
-                "AllPositionsDataset cuts its rows from one .inter file: leave benchmark_filename out, or call "
-                "recbole_lisa.register() without a data set, which takes rows that bring their histories"
+                "AllPositionsDataset reads one .inter file: leave benchmark_filename out, or call "
+                "recbole_lisa.register() without a data set, which reads rows with their histories"
             )
         super().__init__(config)
 
@@ -52,8 +52,8 @@ class AllPositionsDataset(WindowDataset):
         return [_Rows(train, loader.windows, partial(loader.batch, rng=rng)), _held_out(valid), _held_out(test)]
 
     def __getitem__(self, index: int | slice | Index) -> Interaction:
-        """Rows of all phases together: RecBole's `run_recbole` counts operations with one."""
-        if "histories" not in vars(self):  # loaders that were read from a file: `build` has not run
+        """Rows of all phases together; RecBole's `run_recbole` counts operations with one row."""
+        if "histories" not in vars(self):  # RecBole has read loaders from a file, without `build`
             self.build()
         whole = copy.copy(self)
         lengths = self.histories.lengths
@@ -62,7 +62,7 @@ class AllPositionsDataset(WindowDataset):
 
 
 class _Rows(AllPositionsDataset):
-    """One part as the list of rows that RecBole's loaders use; `columns` reads the rows at some positions."""
+    """The rows of one part, for RecBole's loaders; `columns` returns the rows with given numbers."""
 
     def __init__(self, part: WindowDataset, windows: Windows, columns: Callable[[Index], Interaction]) -> None:
         self.__dict__.update(vars(part))
@@ -75,14 +75,14 @@ class _Rows(AllPositionsDataset):
         return len(self.inter_feat)
 
     def __getitem__(self, index: int | slice | Index) -> Interaction:
-        chosen = np.atleast_1d(np.arange(len(self))[index])
-        rows = self.columns(chosen)
-        # RecBole draws a negative for this column; of a training row the model reads those of every position.
-        rows.update(Interaction({self.iid_field: self.inter_feat[self.iid_field][chosen]}))
+        row_numbers = np.atleast_1d(np.arange(len(self))[index])
+        rows = self.columns(row_numbers)
+        # RecBole draws a negative for this column. In training the model uses the negatives of every position instead.
+        rows.update(Interaction({self.iid_field: self.inter_feat[self.iid_field][row_numbers]}))
         return rows
 
     def sort(self, by: str, ascending: bool = True) -> None:
-        """Do nothing: RecBole's sampled evaluation needs rows by user, ascending, and they are."""
+        """Do nothing: rows are already sorted by user, as RecBole's sampled evaluation needs them."""
 
 
 def _held_out(part: WindowDataset) -> _Rows:
@@ -92,10 +92,10 @@ def _held_out(part: WindowDataset) -> _Rows:
     return _Rows(part, windows, partial(_padded_inputs, part, windows))
 
 
-def _padded_inputs(part: WindowDataset, windows: Windows, chosen: Index) -> Interaction:
-    """Histories padded to the longest window, since RecBole joins rows of a batch."""
+def _padded_inputs(part: WindowDataset, windows: Windows, row_numbers: Index) -> Interaction:
+    """Histories padded to the longest window, so that RecBole can join them to a batch."""
     fields, longest = field_names(part.config), part.config["MAX_ITEM_LIST_LENGTH"]
-    columns, _, _ = gather_inputs(part.histories, windows, fields, chosen)
+    columns, _, _ = gather_inputs(part.histories, windows, fields, row_numbers)
     for name in (fields.item_list, fields.time_gap_list):
         columns[name] = torch.nn.functional.pad(columns[name], (0, longest - columns[name].shape[1]))
     return Interaction(columns)

@@ -1,6 +1,6 @@
-"""RecBole's pre-split files (`benchmark_filename`): each row brings its own history in a list column.
+"""RecBole's pre-split files (`benchmark_filename`): each row has its history in a list column.
 
-Both functions take RecBole's `SequentialDataset` after it has read the files.
+The argument of both functions is RecBole's `SequentialDataset` after it has read the files.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ _PARTS = 3
 
 
 def number_histories_as_items(dataset: Any) -> None:
-    """Let the histories have the ids of the items, before RecBole numbers the tokens.
+    """Let RecBole give histories and items the same ids; call this before it numbers the tokens.
 
     Raises:
         UsageError: There are not three files, or a column is missing.
@@ -39,7 +39,7 @@ def number_histories_as_items(dataset: Any) -> None:
 
 
 def cut_histories(dataset: Any) -> None:
-    """Keep the last `MAX_ITEM_LIST_LENGTH` values of each list, before RecBole stores its length.
+    """Keep the last `MAX_ITEM_LIST_LENGTH` values of each list; call this before RecBole stores lengths.
 
     Raises:
         UsageError: A history is empty.

@@ -1,4 +1,4 @@
-"""These models by name in RecBole's own functions, which work as before for every other model."""
+"""Make these models known to RecBole's functions by name. For other models the functions do not change."""
 
 import functools
 import importlib
@@ -31,22 +31,24 @@ _set_alias, _read_presplit = SequentialDataset._init_alias, SequentialDataset._b
 def register(dataset: type[Any] | None = None) -> None:
     """Make the models known to RecBole by name; a second call replaces the first.
 
-    Our defaults stand between RecBole's files and the settings of the user. Where the user sets train_neg_sample_args
-    to None and no loss, as RecBole's examples do, the loss is CE. Histories of pre-split files (`benchmark_filename`)
-    get the ids of their items and keep their last MAX_ITEM_LIST_LENGTH items. `Trainer.evaluate`,
-    `Trainer.resume_checkpoint` and `load_data_and_model` read the files of RecBole's trainer for these models, which
-    torch 2.6 and later refuse to; code in such a file is run, so open files that you trust. Import
-    `load_data_and_model` after `register()`, or from `recbole_lisa`: a name that was imported earlier keeps RecBole's
-    function.
+    The defaults of this package override RecBole's files, and the user's settings override both. Where the user sets
+    train_neg_sample_args to None and no loss, as RecBole's examples do, the loss is CE. Histories of pre-split files
+    (`benchmark_filename`) get the ids of their items and keep their last MAX_ITEM_LIST_LENGTH items.
+    `Trainer.evaluate`, `Trainer.resume_checkpoint` and `load_data_and_model` read the files of RecBole's trainer for
+    these models, which torch 2.6 and later refuse to read. Code in such a file is run, so open only files that you
+    trust. Import `load_data_and_model` after `register()`, or from `recbole_lisa`: a name that was imported earlier
+    keeps RecBole's function.
 
     Args:
         dataset: The class that `create_dataset` uses; by default RecBole's, which trains on prefixes.
 
     Raises:
-        UsageError: `dataset` is no class of sequential data sets.
+        UsageError: `dataset` is not a class of sequential data sets.
     """
     if dataset is not None and not (isinstance(dataset, type) and issubclass(dataset, SequentialDataset)):
-        raise UsageError(f"register takes a class of sequential data sets, as AllPositionsDataset is, got {dataset!r}")
+        raise UsageError(
+            f"register takes a class of sequential data sets, such as AllPositionsDataset, got {dataset!r}"
+        )
     unregister()
     for name in MODELS:
         # Where `get_model` looks; the class keeps its own module, so that it can be pickled.
@@ -66,12 +68,12 @@ def register(dataset: type[Any] | None = None) -> None:
 
 
 def unregister() -> None:
-    """Undo `register`: RecBole is as it was."""
+    """Undo `register`."""
     _undo.close()
 
 
 def registered(function: Callable[P, R]) -> Callable[P, R]:
-    """A picklable function that registers first: RecBole's `objective_function` for a fresh process, for instance."""
+    """A picklable function that registers first, such as RecBole's `objective_function` in a new process."""
     return functools.partial(_register_and_call, function)
 
 
@@ -100,7 +102,7 @@ def _read_our_defaults(self: Config, model: str, model_class: type[Any], dataset
     lists = [] if external.get("benchmark_filename") is None else [f"{item}{suffix}"]
     columns = (settings.get("load_col") or {}).get("inter")
     if columns == [settings["USER_ID_FIELD"], settings["ITEM_ID_FIELD"]]:
-        # RecBole's default, which lacks the time that it sorts histories by.
+        # RecBole's default lacks the time, by which it sorts histories.
         settings["load_col"] = {"inter": [user, item, time, *lists]}
     if external.get("train_neg_sample_args", settings) is None:
         settings["loss_type"] = LOSS_WITHOUT_NEGATIVES

@@ -128,7 +128,7 @@ def test_the_same_time_and_size_at_any_length() -> None:
     ("mechanism", "n_layers", "more", "message"),
     [
         ("full", 1, {}, "FullAttention has no state of constant size"),
-        ("lisa", 2, LISA | {"decay": 0, "bidirectional": True}, "the bidirectional LISAAttention of layer 1"),
+        ("lisa", 2, LISA | {"decay": 0, "bidirectional": True}, "layer 1 is bidirectional"),
     ],
 )
 def test_attention_without_a_state_is_named(mechanism: str, n_layers: int, more: dict[str, Any], message: str) -> None:

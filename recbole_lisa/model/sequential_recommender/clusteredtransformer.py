@@ -10,7 +10,7 @@ from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 
 
 class ClusteredTransformer(AttentiveRecommender):
-    """Improved clustered attention in the same encoder; causal, yet its choice of keys sees the future."""
+    """Improved clustered attention in the same encoder; causal, but its choice of keys depends on the future."""
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:

@@ -13,10 +13,10 @@ class GLATransformer(AttentiveRecommender):
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
-        """Refuse a machine that lacks the kernels' requirements, and what the heads do not divide.
+        """Check the requirements of the kernels, and that twice n_heads divides hidden_size.
 
         Raises:
-            UsageError: with what is missing or would be right.
+            UsageError: A requirement is missing, or the sizes do not fit.
         """
         missing = gla.missing_requirement() if settings["use_gpu"] else "use_gpu is False"
         if missing is not None:

@@ -7,7 +7,7 @@ from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 
 
 class Linformer(AttentiveRecommender):
-    """Linformer's attention in the same encoder: bidirectional, the only one of the paper's rivals that is."""
+    """Linformer's attention in the same encoder: the only bidirectional mechanism of the paper's comparison."""
 
     def __init__(self, config: Any, dataset: Any) -> None:
         super().__init__(config, dataset)

@@ -10,8 +10,8 @@ from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 class Transformer(AttentiveRecommender):
     """Exact softmax attention on torch's fused kernels in the same encoder (SASRec, post-norm).
 
-    With quantize_items the items are codewords of hard codes, as in LISA-Base, whose codebooks can then be taken from
-    here (Migrating Codebooks from Vanilla Self-Attention, in the paper).
+    With quantize_items, items are sums of codewords, as in LISA-Base. The codebooks can then be migrated to a LISA-Base
+    (in the paper: Migrating Codebooks from Vanilla Self-Attention).
     """
 
     def __init__(self, config: Any, dataset: Any) -> None:
