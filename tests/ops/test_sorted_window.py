@@ -5,16 +5,13 @@ from torch.nn.functional import normalize
 
 from recbole_lisa.ops import naive_windows
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
-from recbole_lisa.ops.sorted_window import (
-    bucket_attention,
-    bucket_attention_last,
-    chunked_round_attention,
-)
-from tests.helpers import assert_close
+from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last, chunked_round_attention
+from tests.helpers import assert_close, assert_close_with_gradients, ragged
 
 D = 5
 SHAPES = [(1, 1, 1), (3, 7, 2), (2, 33, 4), (2, 63, 100)]
-SHAPE_IDS = [f"G{g}-L{length}-w{window}" for g, length, window in SHAPES]
+every_shape = pytest.mark.parametrize(("n", "length", "window"), SHAPES)
+one_and_three_rounds = pytest.mark.parametrize("n_rounds", [1, 3])
 
 
 def operands(n: int, length: int) -> list[Tensor]:
@@ -23,55 +20,36 @@ def operands(n: int, length: int) -> list[Tensor]:
     return [x.requires_grad_() for x in (query, normalize(key, dim=-1), value)]
 
 
-def ragged_lengths(n: int, length: int) -> Tensor:
-    lengths = torch.randint(1, length + 1, (n,))
-    lengths[0] = length
-    return lengths
-
-
-def assert_same_gradients(ours: Tensor, reference: Tensor, inputs: list[Tensor]) -> None:
-    weight = torch.randn_like(ours)
-    grads = [
-        torch.autograd.grad((out * weight).sum(), inputs, retain_graph=True, materialize_grads=True)
-        for out in (ours, reference)
-    ]
-    for a, b in zip(*grads, strict=True):
-        assert_close(a, b)
-
-
 @pytest.mark.oracle
-@pytest.mark.parametrize(("n", "length", "window"), SHAPES, ids=SHAPE_IDS)
-@pytest.mark.parametrize("n_rounds", [1, 3])
+@every_shape
+@one_and_three_rounds
 def test_buckets_equal_the_quadratic_reference(n: int, length: int, window: int, n_rounds: int) -> None:
     inputs, bucket = operands(n, length), torch.randint(3, (n, n_rounds, length))
     ours = bucket_attention(*inputs, bucket, window=window)
     reference = naive_windows.bucket_attention_quadratic(*inputs, bucket, window=window)
-    assert_close(ours, reference)
-    assert_same_gradients(ours, reference, inputs)
+    assert_close_with_gradients(ours, reference, inputs)
 
 
-@pytest.mark.parametrize(("n", "length", "window"), SHAPES, ids=SHAPE_IDS)
-@pytest.mark.parametrize("n_rounds", [1, 3])
+@every_shape
+@one_and_three_rounds
 def test_one_position_equals_all_positions_there(n: int, length: int, window: int, n_rounds: int) -> None:
     (query, key, value), bucket = operands(n, length), torch.randint(3, (n, n_rounds, length))
-    final, rows = ragged_lengths(n, length) - 1, torch.arange(n)
+    final, rows = ragged(n, length).sum(dim=1) - 1, torch.arange(n)
     everywhere = bucket_attention(query, key, value, bucket, window=window)
     there = bucket_attention_last(query[rows, final], key, value, bucket, final, window=window)
     assert_close(there, everywhere[rows, final])
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("n", "length", "window"), SHAPES, ids=SHAPE_IDS)
-@pytest.mark.parametrize("n_rounds", [1, 3])
+@every_shape
+@one_and_three_rounds
 def test_chunked_rounds_equal_the_loop(n: int, length: int, window: int, n_rounds: int) -> None:
-    inputs, lengths = operands(n, length), ragged_lengths(n, length)
-    valid = torch.arange(length) < lengths.unsqueeze(1)
+    inputs, valid = operands(n, length), ragged(n, length)
+    lengths = valid.sum(dim=1)
     bucket = torch.randint(3, (n, n_rounds, length)).masked_fill(~valid.unsqueeze(1), 3)
-    ours = chunked_round_attention(*inputs, bucket, lengths, window=window)
-    ours = ours * valid.unsqueeze(-1)
+    ours = chunked_round_attention(*inputs, bucket, lengths, window=window) * valid.unsqueeze(-1)
     reference = naive_windows.chunked_rounds_loop(*inputs, bucket, lengths, window=window)
-    assert_close(ours, reference)
-    assert_same_gradients(ours, reference, inputs)
+    assert_close_with_gradients(ours, reference, inputs)
 
 
 def nearest_members(similarity: Tensor, valid: Tensor, window: int) -> Tensor:
@@ -82,15 +60,13 @@ def nearest_members(similarity: Tensor, valid: Tensor, window: int) -> Tensor:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("n", "length", "window"), SHAPES, ids=SHAPE_IDS)
+@every_shape
 def test_balanced_clusters_equal_the_loop(n: int, length: int, window: int) -> None:
-    inputs = operands(n, length)
+    inputs, valid = operands(n, length), ragged(n, length)
     similarity = torch.randn(n, length, 4, dtype=torch.float64)
-    valid = torch.arange(length) < ragged_lengths(n, length).unsqueeze(1)
     ours = balanced_cluster_attention(*inputs, nearest_members(similarity, valid, window))
     reference = naive_windows.balanced_clusters_loop(*inputs, similarity, valid, window=window)
-    assert_close(ours, reference)
-    assert_same_gradients(ours, reference, inputs)
+    assert_close_with_gradients(ours, reference, inputs)
 
 
 def test_arguments_are_not_edited() -> None:

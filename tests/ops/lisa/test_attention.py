@@ -15,7 +15,8 @@ from recbole_lisa.ops import (
 )
 from recbole_lisa.ops.lisa import naive, numba_loops, torch_blocks
 from recbole_lisa.ops.naive import causal_softmax_attention
-from tests.helpers import assert_close
+from tests.helpers import all_valid, assert_close, assert_close_with_gradients
+from tests.ops.lisa.operands import gathered, moved, operands, with_gradients
 
 # The package exports a function of the same name.
 module = importlib.import_module("recbole_lisa.ops.lisa.attention")
@@ -23,6 +24,9 @@ module = importlib.import_module("recbole_lisa.ops.lisa.attention")
 SHAPES = [(2, 63, 4, 16), (3, 37, 1, 7), (2, 150, 3, 5), (4, 1, 2, 3), (2, 9, 3, 1)]
 IDS = [f"N{n}-L{length}-B{b}-W{w}" for n, length, b, w in SHAPES]
 D = 6
+every_decay = pytest.mark.parametrize("decay", ["0", "0.1", "scalar", "per_step"])
+hard_and_soft = pytest.mark.parametrize("kind", ["hard", "soft"])
+every_kind = pytest.mark.parametrize("kind", ["hard", "soft", "straight_through"])
 
 
 @pytest.fixture(params=["numba", "torch"])
@@ -35,87 +39,46 @@ def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def operands(n: int, length: int, b: int, w: int, *, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Random codes, table, values and a right-padded valid mask; every parameter is a float64 leaf."""
-    codes = torch.randint(w, (n, length, b))
-    table = (torch.randn(b, w, w, dtype=torch.float64) * scale).requires_grad_()
-    values = torch.randn(b, w, D, dtype=torch.float64, requires_grad=True)
-    lengths = torch.randint(0, length + 1, (n,))
-    lengths[0] = length
-    return codes, table, values, torch.arange(length) < lengths.unsqueeze(1)
-
-
-def make_keys(kind: str, codes: Tensor, w: int) -> tuple[Tensor | None, Tensor | None]:
-    """The assignment of a kind, and the leaf that its gradient must reach."""
-    if kind == "hard":
-        return None, None
-    soft = torch.randn(*codes.shape, w, dtype=torch.float64).softmax(dim=-1).requires_grad_()
-    if kind == "soft":
-        return soft, soft
-    hard = torch.nn.functional.one_hot(codes, w).double()
-    return hard + (soft - soft.detach()), soft
-
-
-def make_decay(kind: str, n: int, length: int) -> float | Tensor:
-    if kind == "scalar":
-        return torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
-    if kind == "per_step":
-        return torch.rand(n, length, dtype=torch.float64).requires_grad_()
-    return float(kind)
-
-
-def assert_same(fast: Tensor, slow: Tensor, leaves: list[Tensor]) -> None:
-    """Compare outputs and all gradients."""
-    assert_close(fast, slow)
-    weight = torch.cos(torch.arange(fast.numel(), dtype=torch.float64)).view_as(fast)
-    grads = [
-        torch.autograd.grad(out, leaves, weight, retain_graph=True, materialize_grads=True) for out in (fast, slow)
-    ]
-    for a, b in zip(*grads, strict=True):
-        assert_close(a, b)
+def output_at_the_end(
+    codes: Tensor, table: Tensor, values: Tensor, assignment: Tensor | None, *, decay: float = 0.0, last: bool
+) -> Tensor:
+    """(D,) The final output of one sequence with codes (L, B): by lisa_attention_last, or out of all outputs."""
+    if not last:
+        keys = None if assignment is None else assignment.unsqueeze(0)
+        return lisa_attention(codes.unsqueeze(0), table, values, assignment=keys, decay=decay)[0, -1]
+    items, valid = torch.arange(len(codes)).view(1, -1), all_valid(1, len(codes))
+    return lisa_attention_last(items, codes, table, values, assignment=assignment, decay=decay, valid=valid)[0]
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
-@pytest.mark.parametrize("kind", ["hard", "soft", "straight_through"])
+@every_decay
+@every_kind
 @pytest.mark.parametrize(("n", "length", "b", "w"), SHAPES, ids=IDS)
 def test_outputs_and_all_gradients_equal_the_quadratic_reference(
-    n: int, length: int, b: int, w: int, kind: str, decay_kind: str, code: str
+    n: int, length: int, b: int, w: int, kind: str, decay: str, code: str
 ) -> None:
-    codes, table, values, valid = operands(n, length, b, w)
-    assignment, leaf = make_keys(kind, codes, w)
-    decay = make_decay(decay_kind, n, length)
-    leaves = [t for t in (leaf, table, values, decay) if isinstance(t, Tensor)]
-    outs = [
-        op(codes, table, values, assignment=assignment, decay=decay, valid=valid)
-        for op in (lisa_attention, naive.lisa_attention)
-    ]
-    assert_same(*outs, leaves)
+    arguments, leaves = operands(n, length, b, w, kind=kind, decay=decay)
+    assert_close_with_gradients(lisa_attention(**arguments), naive.lisa_attention(**arguments), leaves)
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("kind", ["hard", "soft", "straight_through"])
+@every_kind
 def test_bidirectional_equals_the_quadratic_reference(kind: str) -> None:
-    codes, table, values, valid = operands(3, 41, 3, 5)
-    assignment, leaf = make_keys(kind, codes, 5)
-    leaves = [t for t in (leaf, table, values) if t is not None]
-    fast = lisa_attention(codes, table, values, assignment=assignment, valid=valid, causal=False)
-    slow = naive.lisa_attention(codes, table, values, assignment=assignment, valid=valid, causal=False)
-    assert_same(fast, slow, leaves)
+    arguments, leaves = operands(3, 41, 3, 5, kind=kind)
+    fast, slow = (op(**arguments, causal=False) for op in (lisa_attention, naive.lisa_attention))
+    assert_close_with_gradients(fast, slow, leaves)
 
 
 @pytest.mark.parametrize("kind", ["soft", "straight_through"])
 def test_gradcheck_of_assignment_table_values_and_decay(kind: str) -> None:
-    codes, table, values, valid = operands(2, 5, 2, 3)
-    soft = torch.rand(2, 5, 2, 3, dtype=torch.float64).add(0.1).requires_grad_()
-    decay = torch.rand(2, 5, dtype=torch.float64).requires_grad_()
-    hard = torch.nn.functional.one_hot(codes, 3).double() if kind == "straight_through" else 0.0
+    arguments, leaves = operands(2, 5, 2, 3, kind="soft", decay="per_step")
+    hard = torch.nn.functional.one_hot(arguments["codes"], 3).double() if kind == "straight_through" else 0.0
 
-    def op(*leaves: Tensor) -> Tensor:
-        keys, table, values, decay = leaves
-        return lisa_attention(codes, table, values, assignment=hard + keys, decay=decay, valid=valid)
+    def op(keys: Tensor, table: Tensor, values: Tensor, decay: Tensor) -> Tensor:
+        changed = {"assignment": hard + keys, "table": table, "values": values, "decay": decay}
+        return lisa_attention(**{**arguments, **changed})
 
-    assert torch.autograd.gradcheck(op, (soft, table, values, decay))
+    assert torch.autograd.gradcheck(op, leaves)
 
 
 @pytest.mark.oracle
@@ -138,61 +101,41 @@ def test_one_codebook_is_exact_softmax_attention_over_quantised_items(decay: flo
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1e2, 1e3])
-@pytest.mark.parametrize("kind", ["hard", "soft"])
+@hard_and_soft
 def test_large_logits_stay_finite_and_equal_the_float64_reference(dtype: torch.dtype, scale: float, kind: str) -> None:
-    codes, table, values, valid = operands(3, 83, 3, 9, scale=scale)
-    assignment, _ = make_keys(kind, codes, 9)
-    slow = naive.lisa_attention(codes, table, values, assignment=assignment, decay=0.1, valid=valid)
-    table32, values32 = (t.detach().to(dtype).requires_grad_() for t in (table, values))
-    keys = None if assignment is None else assignment.detach().to(dtype).requires_grad_()
-    fast = lisa_attention(codes, table32, values32, assignment=keys, decay=0.1, valid=valid)
+    arguments, leaves = operands(3, 83, 3, 9, kind=kind, decay="0.1")
+    arguments["table"] = arguments["table"] * scale
+    fast, slow = lisa_attention(**moved(arguments, to=dtype)), naive.lisa_attention(**arguments)
     # In float32 a score of 1e3 is itself rounded by 6e-5, and its exponential by as much.
     atol = 1e-3 if dtype == torch.float32 else 1e-10
     torch.testing.assert_close(fast.double(), slow, rtol=0.0, atol=atol)
-    fast.square().sum().backward()
-    for leaf in (table32, values32, keys):
-        assert leaf is None or torch.isfinite(leaf.grad).all()
+    assert all(torch.isfinite(grad).all() for grad in torch.autograd.grad(fast.square().sum(), leaves))
 
 
-@pytest.mark.parametrize("kind", ["hard", "soft"])
+@hard_and_soft
 def test_length_65536_is_finite_and_right_in_float32(kind: str) -> None:
-    length, b, w = 65_536, 2, 4
-    codes = torch.randint(w, (1, length, b))
-    table, values = torch.randn(b, w, w), torch.randn(b, w, 5)
-    assignment = None if kind == "hard" else torch.randn(1, length, b, w).softmax(-1)
-    out = lisa_attention(codes, table, values, assignment=assignment, decay=0.1)
+    arguments, _ = operands(1, 65_536, 2, 4, kind=kind, decay="0.1", dtype=torch.float32)
+    out = lisa_attention(**arguments)
     assert torch.isfinite(out).all()
-    tail = slice(length - 400, length)
-    recent = naive.lisa_attention(
-        codes[:, tail],
-        table.double(),
-        values.double(),
-        assignment=None if assignment is None else assignment[:, tail].double(),
-        decay=0.1,
-    )
+    recent = moved(arguments, to=torch.float64)
+    for name in ("codes", "assignment", "valid"):
+        recent[name] = None if recent[name] is None else recent[name][:, -400:]
     # exp(-0.1 * 200) = 2e-9 of the weight lies before the last 400 items.
-    assert_close(out[:, -200:].double(), recent[:, -200:], computed_in=torch.float32)
+    assert_close(out[:, -200:], naive.lisa_attention(**recent)[:, -200:], computed_in=torch.float32)
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["everywhere", "last"])
-@pytest.mark.parametrize("kind", ["hard", "soft"])
+@hard_and_soft
 @pytest.mark.parametrize("logit", [140.0, 1000.0])
 def test_a_faded_codeword_with_a_large_score_still_wins_in_float32(logit: float, kind: str, last: bool) -> None:
     # exp(-0.1 * 1299) is 0 in float32, but times exp(140) it outweighs everything recent.
     length, w = 1300, 4
-    codes = torch.ones(1, length, 1, dtype=torch.long)
-    codes[0, 0, 0] = 2
+    codes = torch.ones(length, 1, dtype=torch.long)
+    codes[0] = 2
     table = torch.zeros(1, w, w)
     table[0, 1, 2] = logit
-    assignment = None if kind == "hard" else torch.nn.functional.one_hot(codes, w).float()
-    values = torch.eye(w).unsqueeze(0)
-    if last:
-        items = torch.arange(length).view(1, length)
-        flat = None if assignment is None else assignment[0]
-        valid = torch.ones(1, length, dtype=torch.bool)
-        out = lisa_attention_last(items, codes[0], table, values, assignment=flat, decay=0.1, valid=valid)[0]
-    else:
-        out = lisa_attention(codes, table, values, assignment=assignment, decay=0.1)[0, -1]
+    keys = None if kind == "hard" else torch.nn.functional.one_hot(codes, w).float()
+    out = output_at_the_end(codes, table, torch.eye(w).unsqueeze(0), keys, decay=0.1, last=last)
     recent = (1 - math.exp(-0.1 * (length - 1))) / (1 - math.exp(-0.1))
     share = 1 / (1 + recent * math.exp(0.1 * (length - 1) - logit))
     assert_close(out, torch.tensor([0.0, 1 - share, share, 0.0]))
@@ -213,40 +156,27 @@ def test_constant_input_gives_the_geometric_series(length: int) -> None:
 
 
 def test_items_form_equals_the_gathered_form_in_outputs_and_gradients() -> None:
-    n, length, b, w, u = 3, 77, 2, 5, 9
-    _, table, values, valid = operands(n, length, b, w)
-    items = torch.randint(u, (n, length))
-    codes = torch.randint(w, (u, b))
-    keys = torch.randn(u, b, w, dtype=torch.float64).softmax(-1).requires_grad_()
-    indexed = lisa_attention_items(items, codes, table, values, assignment=keys, decay=0.1, valid=valid)
-    gathered = lisa_attention(codes[items], table, values, assignment=keys[items], decay=0.1, valid=valid)
-    assert_same(indexed, gathered, [keys, table, values])
+    arguments, leaves = operands(3, 77, 2, 5, kind="soft", decay="0.1", n_items=9)
+    indexed, expected = lisa_attention_items(**arguments), lisa_attention(**gathered(arguments))
+    assert_close_with_gradients(indexed, expected, leaves)
 
 
-@pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
-@pytest.mark.parametrize("kind", ["hard", "soft"])
-def test_last_position_equals_the_full_output_there(kind: str, decay_kind: str) -> None:
-    n, length, b, w, u = 4, 37, 3, 5, 11
-    _, table, values, valid = operands(n, length, b, w)
-    valid[-1] = False
-    items = torch.randint(u, (n, length))
-    codes = torch.randint(w, (u, b))
-    keys = torch.randn(u, b, w, dtype=torch.float64).softmax(-1).requires_grad_() if kind == "soft" else None
-    decay = make_decay(decay_kind, n, length)
-    full = lisa_attention_items(items, codes, table, values, assignment=keys, decay=decay, valid=valid)
-    last = lisa_attention_last(items, codes, table, values, assignment=keys, decay=decay, valid=valid)
-    final = (valid.sum(1) - 1).clamp_min(0)
-    expected = full[torch.arange(n), final]
+@every_decay
+@hard_and_soft
+def test_last_position_equals_the_full_output_there(kind: str, decay: str) -> None:
+    arguments, leaves = operands(4, 37, 3, 5, kind=kind, decay=decay, n_items=11)
+    arguments["valid"][-1] = False
+    final = (arguments["valid"].sum(1) - 1).clamp_min(0)
+    last, full = lisa_attention_last(**arguments), lisa_attention_items(**arguments)
     assert (last[-1] == 0).all()
-    assert_same(last, expected, [t for t in (keys, table, values) if t is not None])
+    assert_close_with_gradients(last, full[torch.arange(4), final], leaves)
 
 
 def test_bfloat16_operands_keep_float32_histograms() -> None:
-    codes, table, values, valid = operands(2, 700, 2, 4)
-    exact = lisa_attention(codes, table, values, valid=valid)
-    half = lisa_attention(codes, table.detach().bfloat16(), values.detach().bfloat16(), valid=valid)
+    arguments, _ = operands(2, 700, 2, 4)
+    half = lisa_attention(**moved(arguments, to=torch.bfloat16))
     assert half.dtype == torch.bfloat16
-    assert_close(half.double(), exact, computed_in=torch.bfloat16)
+    assert_close(half.double(), lisa_attention(**arguments), computed_in=torch.bfloat16)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -256,26 +186,20 @@ def test_empty_batches_and_sequences_give_empty_outputs(n: int, length: int, cau
     assert lisa_attention(codes, torch.zeros(2, 3, 3), torch.zeros(2, 3, D), causal=causal).shape == (n, length, D)
 
 
-@pytest.mark.parametrize("kind", ["hard", "soft"])
+@hard_and_soft
 @pytest.mark.parametrize("last", [False, True], ids=["everywhere", "last"])
 def test_autocast_keeps_histograms_and_normalisers_in_float32(kind: str, last: bool) -> None:
     # 300 equal items: a bfloat16 histogram would stop counting at 256.
     length, w = 300, 4
-    codes = torch.zeros(1, length, 1, dtype=torch.long)
-    codes[0, 0] = 1
+    codes = torch.zeros(length, 1, dtype=torch.long)
+    codes[0] = 1
     keys = None if kind == "hard" else torch.nn.functional.one_hot(codes, w).float().requires_grad_()
-    table = torch.zeros(1, w, w, requires_grad=True)
-    values = torch.eye(w).unsqueeze(0).requires_grad_()
+    table, values = torch.zeros(1, w, w, requires_grad=True), torch.eye(w).unsqueeze(0).requires_grad_()
     leaves = [x for x in (table, values, keys) if x is not None]
     results = []
     for enabled in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            if last:
-                items, flat = torch.arange(length).view(1, -1), None if keys is None else keys[0]
-                valid = torch.ones(1, length, dtype=torch.bool)
-                out = lisa_attention_last(items, codes[0], table, values, assignment=flat, valid=valid)[0]
-            else:
-                out = lisa_attention(codes, table, values, assignment=keys)[0, -1]
+            out = output_at_the_end(codes, table, values, keys, last=last)
         results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
     plain, cast = results
     assert_close(plain[0][1], torch.tensor(1 / length))
@@ -284,22 +208,19 @@ def test_autocast_keeps_histograms_and_normalisers_in_float32(kind: str, last: b
         assert_close(a, b)
 
 
-@pytest.mark.parametrize("kind", ["hard", "soft"])
+@hard_and_soft
 def test_a_compiled_caller_gets_the_same_outputs_and_gradients(kind: str) -> None:
-    codes, table, values, valid = operands(2, 70, 2, 4)
-    keys, _ = make_keys(kind, codes, 4)
-    leaves = [x for x in (table, values, keys) if x is not None]
+    arguments, leaves = operands(2, 70, 2, 4, kind=kind, decay="0.1")
 
     def caller(table: Tensor, values: Tensor, keys: Tensor | None) -> Tensor:
-        keys = None if keys is None else keys * 2
-        return lisa_attention(codes, table * 1.5, values + 1, assignment=keys, decay=0.1, valid=valid).sin()
+        changed = {"table": table * 1.5, "values": values + 1, "assignment": None if keys is None else keys * 2}
+        return lisa_attention(**{**arguments, **changed}).sin()
 
-    results = []
-    for function in (caller, torch.compile(caller, backend="aot_eager")):
-        out = function(table, values, keys)
-        results.append((out, *torch.autograd.grad(out.sum(), leaves)))
-    for plain, compiled in zip(*results, strict=True):
-        assert_close(compiled, plain)
+    plain, compiled = (
+        function(arguments["table"], arguments["values"], arguments["assignment"])
+        for function in (caller, torch.compile(caller, backend="aot_eager"))
+    )
+    assert_close_with_gradients(compiled, plain, leaves)
 
 
 def test_the_gpu_runs_torch_code_with_one_log_line_where_triton_is_missing(
@@ -323,80 +244,59 @@ def test_triton_serves_causal_float32_on_a_gpu_only(monkeypatch: pytest.MonkeyPa
     assert not module._triton_serves(torch.device("cpu"), torch.float32, causal=True)
 
 
-@pytest.mark.parametrize("decay_kind", ["0", "0.1", "scalar", "per_step"])
-@pytest.mark.parametrize("kind", ["hard", "soft"])
+@every_decay
+@hard_and_soft
 @pytest.mark.parametrize(("n", "length"), [(1, 700), (3, 333), (70, 35)])
 def test_blocks_of_any_shape_equal_the_reference(
-    n: int, length: int, kind: str, decay_kind: str, code: str, monkeypatch: pytest.MonkeyPatch
+    n: int, length: int, kind: str, decay: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 16 lanes of 16 steps: one sequence in chunks, a few sequences in chunks, more sequences than lanes.
     monkeypatch.setattr(torch_blocks, "BLOCK_ELEMENTS", 1)
     monkeypatch.setattr(numba_loops, "BLOCK_ELEMENTS", 3 * 29)  # 29 rows: blocks begin anywhere in a sequence
-    codes, table, values, valid = operands(n, length, 1, 3)
-    assignment, _ = make_keys(kind, codes, 3)
-    decay = make_decay(decay_kind, n, length)
-    leaves = [x for x in (assignment, table, values, decay) if isinstance(x, Tensor)]
-    outs = [
-        op(codes, table, values, assignment=assignment, decay=decay, valid=valid)
-        for op in (lisa_attention, reference_scan)
-    ]
-    assert_same(*outs, leaves)
+    arguments, leaves = operands(n, length, 1, 3, kind=kind, decay=decay)
+    assert_close_with_gradients(lisa_attention(**arguments), reference_scan(**arguments), leaves)
 
 
-@pytest.mark.parametrize("kind", ["hard", "soft"])
+@hard_and_soft
 def test_huge_decays_forget_without_losing_later_small_ones(kind: str, code: str) -> None:
-    codes, table, values, valid = operands(2, 150, 2, 4)
-    assignment, _ = make_keys(kind, codes, 4)
-    decay = torch.rand(2, 150, dtype=torch.float64)
-    decay[:, ::7] = 1e9
-    decay[:, ::50] = torch.inf
-    leaves = [x for x in (assignment, table, values, decay.requires_grad_()) if x is not None]
-    expected = reference_scan(codes, table, values, assignment=assignment, decay=decay, valid=valid)
-    out = lisa_attention(codes, table, values, assignment=assignment, decay=decay, valid=valid)
-    assert_close(out, expected)
+    arguments, leaves = operands(2, 150, 2, 4, kind=kind, decay="per_step")
+    with torch.no_grad():
+        arguments["decay"][:, ::7] = 1e9
+        arguments["decay"][:, ::50] = torch.inf
+    out = lisa_attention(**arguments)
+    assert_close(out, reference_scan(**arguments))
     assert all(torch.isfinite(grad).all() for grad in torch.autograd.grad(out.sin().sum(), leaves))
 
 
-@pytest.mark.parametrize("decay_kind", ["0", "scalar", "per_step"])
-@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("decay", ["0", "scalar", "per_step"])
+@hard_and_soft
 @pytest.mark.parametrize("holes", [False, True], ids=["padded", "holes"])
-def test_non_padding_positions_equal_those_of_all(holes: bool, kind: str, decay_kind: str, code: str) -> None:
-    n, length, b, w = 4, 31, 3, 5
-    codes, table, values, valid = operands(n, length, b, w)
+def test_non_padding_positions_equal_those_of_all(holes: bool, kind: str, decay: str, code: str) -> None:
+    arguments, leaves = operands(4, 31, 3, 5, kind=kind, decay=decay, n_items=90)
+    valid = arguments["valid"]
     valid[1] = False
     if holes:
-        valid &= torch.rand(n, length) < 0.6
-    items = torch.arange(n * length).view(n, length)
-    flat, decay = codes.flatten(0, 1), make_decay(decay_kind, n, length)
-    keys, _ = make_keys(kind, flat, w)
-    leaves = [x for x in (keys, table, values, decay) if isinstance(x, Tensor)]
-    kept, everywhere = (
-        op(items, flat, table, values, assignment=keys, decay=decay, valid=valid)
-        for op in (lisa_attention_non_padding, lisa_attention_items)
-    )
-    assert_same(kept, everywhere[valid], leaves)
+        valid &= torch.rand(valid.shape) < 0.6
+    kept, everywhere = lisa_attention_non_padding(**arguments), lisa_attention_items(**arguments)
+    assert_close_with_gradients(kept, everywhere[valid], leaves)
 
 
 def test_threads_share_the_codebooks(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
-    codes, table, values, valid = operands(3, 41, 5, 4)
-    keys, decay = torch.rand(3, 41, 5, 4, dtype=torch.float64).requires_grad_(), make_decay("per_step", 3, 41)
-    leaves = [keys, table, values, decay]
+    arguments, leaves = operands(3, 41, 5, 4, kind="soft", decay="per_step")
     results = []
     for threads in (1, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        out = lisa_attention(codes, table, values, assignment=keys, decay=decay, valid=valid)
-        results.append([out, *torch.autograd.grad(out.sin().sum(), leaves)])
+        results.append(with_gradients(lisa_attention(**arguments), leaves))
     for one, three in zip(*results, strict=True):
         assert torch.equal(one, three)
 
 
-@pytest.mark.parametrize("kind", ["hard", "soft"])
+@hard_and_soft
 def test_an_item_that_is_not_there_is_refused(kind: str, code: str) -> None:
-    codes, table, values, _ = operands(1, 4, 2, 3)
-    keys = None if kind == "hard" else torch.rand(4, 2, 3)
+    arguments, _ = operands(1, 2, 2, 3, kind=kind, n_items=4)
     with pytest.raises(IndexError):
-        lisa_attention_items(torch.tensor([[0, 4]]), codes[0], table, values, assignment=keys)
+        lisa_attention_items(**{**arguments, "items": torch.tensor([[0, 4]])})
 
 
 def reference_scan(
@@ -414,19 +314,17 @@ def reference_scan(
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
 def test_codes_of_any_integer_type(dtype: torch.dtype) -> None:
-    codes, table, values, valid = operands(2, 20, 2, 4)
-    assert_close(
-        lisa_attention(codes.to(dtype), table, values, valid=valid), lisa_attention(codes, table, values, valid=valid)
-    )
+    arguments, _ = operands(2, 20, 2, 4)
+    narrow = {**arguments, "codes": arguments["codes"].to(dtype)}
+    assert_close(lisa_attention(**narrow), lisa_attention(**arguments))
 
 
 def test_arguments_are_not_edited() -> None:
-    codes, table, values, valid = operands(2, 20, 2, 4)
-    keys = torch.rand(2, 20, 2, 4, dtype=torch.float64).requires_grad_()
-    copies = [t.detach().clone() for t in (codes, table, values, valid, keys)]
-    lisa_attention(codes, table, values, assignment=keys, decay=0.3, valid=valid).sum().backward()
-    for now, before in zip((codes, table, values, valid, keys), copies, strict=True):
-        assert torch.equal(now.detach(), before)
+    arguments, _ = operands(2, 20, 2, 4, kind="soft", decay="per_step")
+    copies = {name: x.detach().clone() for name, x in arguments.items()}
+    lisa_attention(**arguments).sum().backward()
+    for name, before in copies.items():
+        assert torch.equal(arguments[name].detach(), before)
 
 
 @pytest.mark.parametrize(
@@ -453,14 +351,13 @@ def test_arguments_are_not_edited() -> None:
     ],
 )
 def test_wrong_operands_are_named(change: dict[str, object], message: str) -> None:
-    good: dict[str, object] = {
+    good = {
         "codes": torch.zeros(2, 5, 2, dtype=torch.long),
         "table": torch.ones(2, 3, 3),
         "values": torch.ones(2, 3, 6),
     }
-    settings = {**good, **change}
     with pytest.raises(ValueError, match=message):
-        lisa_attention(settings.pop("codes"), settings.pop("table"), settings.pop("values"), **settings)
+        lisa_attention(**{**good, **change})
 
 
 @pytest.mark.parametrize("op", [lisa_attention_items, lisa_attention_non_padding, lisa_attention_last])
@@ -473,14 +370,14 @@ def test_wrong_operands_are_named(change: dict[str, object], message: str) -> No
     ],
 )
 def test_wrong_items_are_named(op: Callable[..., Tensor], items: Tensor, message: str) -> None:
-    codes, table, values, _ = operands(1, 9, 2, 3)
+    arguments, _ = operands(1, 9, 2, 3, n_items=9)
     with pytest.raises(ValueError, match=message):
-        op(items, codes[0], table, values, valid=torch.ones(items.shape, dtype=torch.bool))
+        op(**{**arguments, "items": items, "valid": torch.ones(items.shape, dtype=torch.bool)})
 
 
 @pytest.mark.parametrize(("n", "length"), [(0, 5), (2, 0)])
 def test_the_last_position_of_nothing_is_zero(n: int, length: int) -> None:
-    items, valid = torch.zeros(n, length, dtype=torch.long), torch.ones(n, length, dtype=torch.bool)
-    codes, table, values, _ = operands(1, 9, 2, 3)
-    assert torch.equal(lisa_attention_last(items, codes[0], table, values, valid=valid), values.new_zeros(n, D))
-    assert lisa_attention_non_padding(items, codes[0], table, values, valid=valid).shape == (0, D)
+    arguments, _ = operands(1, 9, 2, 3, n_items=9)
+    arguments.update(items=torch.zeros(n, length, dtype=torch.long), valid=all_valid(n, length))
+    assert torch.equal(lisa_attention_last(**arguments), torch.zeros(n, D, dtype=torch.float64))
+    assert lisa_attention_non_padding(**arguments).shape == (0, D)

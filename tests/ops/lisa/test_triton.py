@@ -1,5 +1,6 @@
 """The kernels run on the GPU where there is one, else in Triton's interpreter (tests/conftest.py)."""
 
+import functools
 import json
 import os
 import subprocess
@@ -15,75 +16,23 @@ from recbole_lisa.ops.lisa import naive
 from recbole_lisa.ops.lisa import triton_op as lisa_triton
 from recbole_lisa.ops.lisa.triton_op import TritonLISA
 from tests.helpers import assert_close
+from tests.ops.lisa.operands import gathered, moved, operands, with_gradients
 
 pytest.importorskip("triton")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-U = 11
 SHAPES = [(2, 77, 2, 5, 6), (3, 37, 1, 32, 20), (1, 65, 8, 17, 33), (5, 1, 3, 16, 8)]
 IDS = [f"N{n}-L{length}-B{b}-W{w}-D{d}" for n, length, b, w, d in SHAPES]
+triton_operands = functools.partial(operands, n_items=11, dtype=torch.float32)
 
 
-def make_operands(n: int, length: int, b: int, w: int, d: int, *, kind: str, decay_kind: str) -> dict[str, Any]:
-    """Arguments of lisa_attention_items in float32; every parameter is a leaf, `soft` the one below the keys."""
-    lengths = torch.randint(0, length + 1, (n,))
-    lengths[0] = length
-    codes = torch.randint(w, (U, b))
-    soft = torch.randn(U, b, w).softmax(dim=-1).requires_grad_() if kind != "hard" else None
-    keys = soft
-    if kind == "straight_through" and soft is not None:
-        keys = torch.nn.functional.one_hot(codes, w).float() + (soft - soft.detach())
-    decays = {"none": 0.0, "number": 0.1, "scalar": torch.tensor(0.2), "per_step": torch.rand(n, length)}
-    decay = decays[decay_kind]
-    return {
-        "items": torch.randint(U, (n, length)),
-        "codes": codes,
-        "table": torch.randn(b, w, w).requires_grad_(),
-        "values": torch.randn(b, w, d).requires_grad_(),
-        "assignment": keys,
-        "decay": decay.requires_grad_() if isinstance(decay, Tensor) else decay,
-        "valid": torch.arange(length) < lengths.unsqueeze(1),
-        "soft": soft,
-    }
-
-
-def moved(operands: dict[str, Any], *, to: str | torch.dtype) -> dict[str, Any]:
-    """The operands on a device, or their numbers in a type."""
-
-    def move(x: Any) -> Any:
-        if not isinstance(x, Tensor) or (isinstance(to, torch.dtype) and not x.is_floating_point()):
-            return x
-        return x.to(to)
-
-    return {name: move(x) for name, x in operands.items()}
-
-
-def run_kernels(operands: dict[str, Any]) -> Tensor:
+def run_kernels(arguments: dict[str, Any]) -> Tensor:
     """The kernels, whatever the device."""
-    o = moved(operands, to=DEVICE)
+    o = moved(arguments, to=DEVICE)
     keys = None if o["assignment"] is None else o["assignment"].flatten(1)
     decay = torch.as_tensor(o["decay"], dtype=torch.float64, device=DEVICE)
     out: Tensor = TritonLISA.apply(o["items"], o["codes"], keys, o["table"], o["values"], decay, o["valid"])
     return out.cpu()
-
-
-def run_torch(operands: dict[str, Any]) -> Tensor:
-    """The blocked torch code, on the CPU."""
-    return lisa_attention_items(**{name: x for name, x in operands.items() if name != "soft"})
-
-
-def run_reference(operands: dict[str, Any]) -> Tensor:
-    """The quadratic reference, in float64."""
-    o = moved(operands, to=torch.float64)
-    items, keys = o["items"], o["assignment"]
-    return naive.lisa_attention(
-        o["codes"][items],
-        o["table"],
-        o["values"],
-        assignment=None if keys is None else keys[items],
-        decay=o["decay"],
-        valid=o["valid"],
-    )
 
 
 def assert_same(actual: Tensor, expected: Tensor) -> None:
@@ -92,18 +41,17 @@ def assert_same(actual: Tensor, expected: Tensor) -> None:
     assert_close(actual.float() / scale, expected.float() / scale)
 
 
-def outputs_and_gradients(run: Any, operands: dict[str, Any]) -> list[Tensor]:
-    leaves = [x for x in (operands[k] for k in ("soft", "table", "values", "decay")) if isinstance(x, Tensor)]
-    out = run(operands)
-    weight = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view_as(out)
-    grads = torch.autograd.grad(out, leaves, weight, allow_unused=True)
-    return [out, *(torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True))]
+def assert_same_with_gradients(actual: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
+    """Compare outputs and all gradients, which must be finite."""
+    for ours, theirs in zip(with_gradients(actual, leaves), with_gradients(expected, leaves), strict=True):
+        assert torch.isfinite(ours).all()
+        assert_same(ours, theirs)
 
 
 CASES = [
-    *((shape, "hard", "none") for shape in SHAPES),
+    *((shape, "hard", "0") for shape in SHAPES),
     *((shape, "soft", "per_step") for shape in SHAPES),
-    (SHAPES[0], "straight_through", "number"),
+    (SHAPES[0], "straight_through", "0.1"),
     (SHAPES[0], "soft", "scalar"),
     (SHAPES[1], "hard", "scalar"),
     (SHAPES[2], "straight_through", "per_step"),
@@ -112,44 +60,38 @@ CASES = [
 
 @pytest.mark.oracle
 @pytest.mark.parametrize(
-    ("shape", "kind", "decay_kind"), CASES, ids=[f"{IDS[SHAPES.index(s)]}-{kind}-{decay}" for s, kind, decay in CASES]
+    ("shape", "kind", "decay"), CASES, ids=[f"{IDS[SHAPES.index(s)]}-{kind}-{decay}" for s, kind, decay in CASES]
 )
 def test_outputs_and_all_gradients_equal_the_reference_and_the_torch_code(
-    shape: tuple[int, int, int, int, int], kind: str, decay_kind: str
+    shape: tuple[int, int, int, int, int], kind: str, decay: str
 ) -> None:
-    operands = make_operands(*shape, kind=kind, decay_kind=decay_kind)
-    kernels, blocked, reference = (
-        outputs_and_gradients(run, operands) for run in (run_kernels, run_torch, run_reference)
-    )
-    for actual, torch_code, slow in zip(kernels, blocked, reference, strict=True):
-        assert actual.dtype == torch_code.dtype
-        assert_same(actual, slow)
-        assert_same(actual, torch_code)
+    arguments, leaves = triton_operands(*shape[:4], d=shape[4], kind=kind, decay=decay)
+    kernels, blocked = run_kernels(arguments), lisa_attention_items(**arguments)
+    reference = naive.lisa_attention(**gathered(moved(arguments, to=torch.float64)))
+    assert kernels.dtype == blocked.dtype
+    assert_same_with_gradients(kernels, blocked, leaves)
+    assert_same_with_gradients(kernels, reference, leaves)
 
 
-@pytest.mark.parametrize("decay_kind", ["number", "per_step"])
-def test_many_blocks_are_joined_in_groups(decay_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("decay", ["0.1", "per_step"])
+def test_many_blocks_are_joined_in_groups(decay: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lisa_triton, "SCAN_GROUP", 16)
-    operands = make_operands(2, 16 * 32 + 45, 1, 3, 4, kind="soft", decay_kind=decay_kind)
-    kernels, blocked = (outputs_and_gradients(run, operands) for run in (run_kernels, run_torch))
-    for actual, expected in zip(kernels, blocked, strict=True):
-        assert_same(actual, expected)
+    arguments, leaves = triton_operands(2, 16 * 32 + 45, 1, 3, d=4, kind="soft", decay=decay)
+    assert_same_with_gradients(run_kernels(arguments), lisa_attention_items(**arguments), leaves)
 
 
 def test_huge_gaps_forget_without_losing_later_small_ones() -> None:
-    operands = make_operands(2, 50, 2, 4, 5, kind="soft", decay_kind="per_step")
+    arguments, leaves = triton_operands(2, 50, 2, 4, d=5, kind="soft", decay="per_step")
     with torch.no_grad():
-        operands["decay"][:, ::7] = 1e9
-    kernels, blocked = (outputs_and_gradients(run, operands) for run in (run_kernels, run_torch))
-    for actual, expected in zip(kernels, blocked, strict=True):
-        assert torch.isfinite(actual).all()
-        assert_same(actual, expected)
+        arguments["decay"][:, ::7] = 1e9
+    assert_same_with_gradients(run_kernels(arguments), lisa_attention_items(**arguments), leaves)
 
 
 def test_items_without_padding_and_small_code_types() -> None:
-    operands = make_operands(2, 40, 2, 5, 6, kind="hard", decay_kind="none")
-    expected = run_torch({**operands, "valid": None})
-    assert_same(run_kernels({**operands, "valid": None, "codes": operands["codes"].to(torch.uint8)}), expected)
+    arguments, _ = triton_operands(2, 40, 2, 5, d=6, kind="hard", decay="0")
+    arguments["valid"] = None
+    small = {**arguments, "codes": arguments["codes"].to(torch.uint8)}
+    assert_same(run_kernels(small), lisa_attention_items(**arguments))
 
 
 # The interpreter multiplies the bits of bfloat16 operands as integers.
@@ -235,21 +177,19 @@ def test_every_kernel_compiles_for_sm_90_within_its_shared_memory(wide: bool) ->
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 @pytest.mark.parametrize(("w", "d"), [(16, 128), (32, 64), (128, 128), (256, 1024)])
 def test_public_function_on_the_gpu_equals_the_torch_code(w: int, d: int, kind: str) -> None:
-    operands = make_operands(3, 333, 8, w, d, kind=kind, decay_kind="per_step")
-    gpu = {**moved(operands, to="cuda")}
-    kernels = outputs_and_gradients(lambda _: run_torch(gpu).cpu(), operands)
-    for actual, expected in zip(kernels, outputs_and_gradients(run_torch, operands), strict=True):
-        assert_same(actual, expected)
+    arguments, leaves = triton_operands(3, 333, 8, w, d=d, kind=kind, decay="per_step")
+    gpu = lisa_attention_items(**moved(arguments, to="cuda")).cpu()
+    assert_same_with_gradients(gpu, lisa_attention_items(**arguments), leaves)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_on_the_gpu_is_close_to_float32(dtype: torch.dtype) -> None:
-    operands = make_operands(3, 333, 8, 128, 128, kind="soft", decay_kind="scalar")
-    half = moved(operands, to="cuda")
+    arguments, leaves = triton_operands(3, 333, 8, 128, d=128, kind="soft", decay="scalar")
+    half = moved(arguments, to="cuda")
     half["values"] = half["values"].to(dtype)
-    kernels = outputs_and_gradients(lambda _: run_torch(half).float().cpu(), operands)
-    for actual, expected in zip(kernels, outputs_and_gradients(run_torch, operands), strict=True):
+    half_grads = with_gradients(lisa_attention_items(**half).float().cpu(), leaves)
+    for actual, expected in zip(half_grads, with_gradients(lisa_attention_items(**arguments), leaves), strict=True):
         scale = expected.detach().abs().max()
         assert_close(actual / scale, expected / scale, computed_in=dtype)
 
