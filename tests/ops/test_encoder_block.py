@@ -13,10 +13,8 @@ M, D, F, EPS = 23, 7, 10, 1e-6
 
 
 def operands(dtype: torch.dtype) -> tuple[Tensor, Tensor, BlockWeights]:
-    shapes = [(F, D), (F,), (D, F), (D,), (D,), (D,), (D,), (D,)]
-    stream, attended, *weights = (
-        torch.randn(shape, dtype=dtype).requires_grad_() for shape in [(M, D), (M, D), *shapes]
-    )
+    shapes = [(M, D), (M, D), (F, D), (F,), (D, F), (D,), (D,), (D,), (D,), (D,)]
+    stream, attended, *weights = (torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes)
     return stream, attended, BlockWeights(*weights)
 
 

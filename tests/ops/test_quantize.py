@@ -64,19 +64,14 @@ def test_residual_encoding_codes_what_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("similarity", "bilinear", "message"),
+    ("settings", "message"),
     [
-        ("cosine", None, "bilinear, dot, euclidean, got 'cosine'"),
-        ("bilinear", None, "needs bilinear matrix"),
-        ("dot", torch.eye(D), "takes no bilinear matrix"),
+        ({"similarity": "cosine"}, "bilinear, dot, euclidean, got 'cosine'"),
+        ({"similarity": "bilinear"}, "needs bilinear matrix"),
+        ({"similarity": "dot", "bilinear": torch.eye(D)}, "takes no bilinear matrix"),
+        *(({"temperature": t}, f"temperature must be above 0, got {t}") for t in (0.0, -1.0, float("nan"))),
     ],
 )
-def test_wrong_similarity_is_named(similarity: str, bilinear: torch.Tensor | None, message: str) -> None:
+def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        quantize(torch.zeros(1, D), torch.zeros(B, W, D), similarity=similarity, bilinear=bilinear)
-
-
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
-def test_a_temperature_that_is_not_above_0_is_refused(temperature: float) -> None:
-    with pytest.raises(ValueError, match=f"temperature must be above 0, got {temperature}"):
-        quantize(torch.zeros(1, D), torch.zeros(B, W, D), temperature=temperature)
+        quantize(torch.zeros(1, D), torch.zeros(B, W, D), **settings)

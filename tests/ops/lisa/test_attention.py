@@ -179,11 +179,14 @@ def test_bfloat16_operands_keep_float32_histograms() -> None:
     assert_close(half.double(), lisa_attention(**arguments), computed_in=torch.bfloat16)
 
 
-@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("n", "length"), [(0, 5), (2, 0)])
-def test_empty_batches_and_sequences_give_empty_outputs(n: int, length: int, causal: bool) -> None:
-    codes = torch.zeros(n, length, 2, dtype=torch.long)
-    assert lisa_attention(codes, torch.zeros(2, 3, 3), torch.zeros(2, 3, D), causal=causal).shape == (n, length, D)
+def test_empty_batches_and_sequences_give_empty_outputs_and_a_zero_last_position(n: int, length: int) -> None:
+    arguments, _ = operands(1, 9, 2, 3, n_items=9)
+    arguments.update(items=torch.zeros(n, length, dtype=torch.long), valid=all_valid(n, length))
+    for causal in (True, False):
+        assert lisa_attention(**gathered(arguments), causal=causal).shape == (n, length, D)
+    assert torch.equal(lisa_attention_last(**arguments), torch.zeros(n, D, dtype=torch.float64))
+    assert lisa_attention_non_padding(**arguments).shape == (0, D)
 
 
 @hard_and_soft
@@ -373,11 +376,3 @@ def test_wrong_items_are_named(op: Callable[..., Tensor], items: Tensor, message
     arguments, _ = operands(1, 9, 2, 3, n_items=9)
     with pytest.raises(ValueError, match=message):
         op(**{**arguments, "items": items, "valid": torch.ones(items.shape, dtype=torch.bool)})
-
-
-@pytest.mark.parametrize(("n", "length"), [(0, 5), (2, 0)])
-def test_the_last_position_of_nothing_is_zero(n: int, length: int) -> None:
-    arguments, _ = operands(1, 9, 2, 3, n_items=9)
-    arguments.update(items=torch.zeros(n, length, dtype=torch.long), valid=all_valid(n, length))
-    assert torch.equal(lisa_attention_last(**arguments), torch.zeros(n, D, dtype=torch.float64))
-    assert lisa_attention_non_padding(**arguments).shape == (0, D)

@@ -102,18 +102,12 @@ def test_half_precision_values_keep_float32_histograms(dtype: torch.dtype) -> No
     codes = torch.zeros(length, 1, dtype=torch.long)
     codes[0] = 1
     items = torch.arange(length).view(1, -1)
-    values = torch.eye(w).unsqueeze(0).to(dtype)
-    decay = torch.zeros((), dtype=torch.float64, device=DEVICE)
-    out = TritonLISA.apply(
-        *(x.to(DEVICE) for x in (items, codes)),
-        None,
-        *(x.to(DEVICE) for x in (torch.zeros(1, w, w), values)),
-        decay,
-        None,
-    )
+    arguments = {"items": items, "codes": codes, "assignment": None, "decay": 0.0, "valid": None}
+    arguments |= {"table": torch.zeros(1, w, w), "values": torch.eye(w).unsqueeze(0).to(dtype)}
+    out = run_kernels(arguments)
     assert out.dtype == dtype
     share = 1 / torch.arange(1, length + 1)
-    assert_close(out[0, :, 1].cpu().float(), share, computed_in=dtype)
+    assert_close(out[0, :, 1].float(), share, computed_in=dtype)
 
 
 COMPILE = """
