@@ -106,11 +106,7 @@ def test_a_wrong_op_stops_the_command_before_anything_is_timed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     op = rows.lisa_attention_items
-
-    def wrong(*operands: torch.Tensor, **settings: Any) -> torch.Tensor:
-        return op(*operands, **settings).flip(1)
-
-    monkeypatch.setattr(rows, "lisa_attention_items", wrong)
+    monkeypatch.setattr(rows, "lisa_attention_items", lambda *operands, **more: op(*operands, **more).flip(1))
     assert main([*TINY, "--parts", "core"]) == 1
     printed = capsys.readouterr()
     assert printed.err.startswith("error: LISA-128 (core) is wrong, nothing was timed")

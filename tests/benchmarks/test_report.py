@@ -24,9 +24,12 @@ def test_a_report_writes_json_markdown_and_plots(tmp_path: Path, log: bool) -> N
     files = {file.name: file for file in (tmp_path / "new").iterdir()}
     assert sorted(files) == ["speed-time.png", "speed.json", "speed.md"]
     document = json.loads(files["speed.json"].read_text(encoding="utf-8"))
-    assert document == {"header": heading("the command", CPU), "rows": [1]}
+    header = heading("the command", CPU)
+    assert document == {"header": header, "rows": [1]}
+    assert f"{torch.get_num_threads()} threads, torch {torch.__version__}, recbole-lisa " in header
+    assert ", commit " in header and header.endswith("command: the command")
     text = files["speed.md"].read_text(encoding="utf-8")
-    assert text.startswith(f"{heading('the command', CPU)}\n\nTitle\n\n|")
+    assert text.startswith(f"{header}\n\nTitle\n\n|")
     assert text.count("| longer row |") == 2
     assert len({len(line) for line in text.splitlines() if line.startswith("|")}) == 1, "the columns are aligned"
     assert "![time](speed-time.png)" in text
@@ -53,13 +56,6 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
     with pytest.raises(UsageError, match=r"recbole-lisa\[bench\]"):
         report(tmp_path / "x")
     report(None)
-
-
-def test_the_heading_has_device_threads_versions_commit_and_command() -> None:
-    line = heading("python -m benchmarks x", CPU)
-    assert f"{torch.get_num_threads()} threads, torch {torch.__version__}, recbole-lisa " in line
-    assert ", commit " in line
-    assert line.endswith("command: python -m benchmarks x")
 
 
 def test_tables_over_lengths_say_why_a_value_is_missing() -> None:

@@ -91,9 +91,8 @@ def test_best_yaml_alone_gives_the_configuration_of_the_trial(tmp_path: Path, pr
 
 def test_row_is_read_from_the_result_of_ray(tmp_path: Path) -> None:
     (tmp_path / "params.json").write_text('{"n_codewords": 32, "model": "LISASoft", "seed": 3}', encoding="utf-8")
-    ending = SimpleNamespace(
-        path=str(tmp_path), metrics={}, checkpoint=None, error=RuntimeError("first\nout of memory")
-    )
+    error = RuntimeError("first\nout of memory")
+    ending = SimpleNamespace(path=str(tmp_path), metrics={}, checkpoint=None, error=error)
     failed = trial_row(ending, 4, ["n_codewords"], 7)
     assert (failed["trial"], failed["status"], failed["settings"]) == (4, "failed", {"n_codewords": 32})
     assert (failed["problem"], failed["score"], failed["best_file"], failed["seed"]) == ("out of memory", None, None, 3)
@@ -106,9 +105,8 @@ def test_row_is_read_from_the_result_of_ray(tmp_path: Path) -> None:
 def test_plot_takes_any_kind_of_setting(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     first = row(0, "finished", 0.3, 8, settings={"a": 1e-4, "b": "x", "c": "[1]", "d": None, "e": True})
-    draw_search(
-        [first, {**ROWS[1], "settings": {**first["settings"], "a": 1, "b": 2}}], "NDCG@10", tmp_path / "plot.png"
-    )
+    second = {**ROWS[1], "settings": {**first["settings"], "a": 1, "b": 2}}
+    draw_search([first, second], "NDCG@10", tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
 
 

@@ -104,9 +104,7 @@ def test_resources_that_no_node_has_are_refused(monkeypatch: pytest.MonkeyPatch)
     ]
     monkeypatch.setattr("ray.nodes", lambda: nodes)
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 6.0, "GPU": 1.0})
-    assert check_resources(2, None) == 1
-    assert check_resources(4, 0) == 0
-    assert check_resources(2, 0.25) == 0.25
+    assert [check_resources(*numbers) for numbers in ((2, None), (4, 0), (2, 0.25))] == [1, 0, 0.25]
     with pytest.raises(UsageError) as caught:
         check_resources(4, 0.25)
     assert str(caught.value) == (

@@ -109,20 +109,18 @@ def test_mistakes_are_one_line(config: dict[str, Any], tmp_path: Path, monkeypat
         run({"model": "LISASoft"}, session, monkeypatch)
     with pytest.raises(UsageError, match="unknown key 'epocs'"):
         run({**config, "epocs": 3}, session, monkeypatch)
-    with pytest.raises(UsageError, match="has no validation items"):
+    with pytest.raises(UsageError, match="protocol 'paper' has no validation items .* write --protocol=full_ranking"):
         run({**config, "protocol": "paper"}, session, monkeypatch)
     assert session.reports == []
 
 
-def test_configuration_of_a_trial_takes_files_and_texts_and_needs_validation_items(tmp_path: Path) -> None:
+def test_configuration_of_a_trial_takes_files_and_texts(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("n_layers: 2\nhidden_dropout_prob: 0.3\n", encoding="utf-8")
     names = {"model": "LISASoft", "dataset": "ml-100k", "protocol": "paper", "config_files": [str(file)]}
     config = build_config({**names, "epochs": "7", "hidden_dropout_prob": 0.2}, show_progress=False)
     shown = [config[key] for key in ("protocol", "n_layers", "hidden_dropout_prob", "epochs", "show_progress")]
     assert shown == ["paper", 2, 0.2, 7, False]
-    with pytest.raises(UsageError, match="protocol 'paper' has no validation items .* write --protocol=full_ranking"):
-        check_validation(config)
     kept = build_config({**names, "eval_args": "{split: {LS: valid_and_test}}"})
     check_validation(kept)
     assert kept["eval_args"]["mode"] == {"valid": "uni100", "test": "uni100"}

@@ -105,10 +105,9 @@ def test_an_interruption_stops_the_running_ones_and_starts_no_more(
 
     monkeypatch.setattr(runs, "start", sleep)
     begun = time.monotonic()
+    planned = [run_of(row, tmp_path) for row in ("Linear", "LISA-Mini", "LISA-Soft", "LISA-Base")]
     with pytest.raises(KeyboardInterrupt):
-        run_missing(
-            [run_of(row, tmp_path) for row in ("Linear", "LISA-Mini", "LISA-Soft", "LISA-Base")], parallel=2, threads=1
-        )
+        run_missing(planned, parallel=2, threads=1)
     assert list(processes) == ["Linear", "LISA-Mini", "LISA-Soft"]
     assert processes["LISA-Mini"].poll() is not None
     processes["LISA-Soft"].kill()
