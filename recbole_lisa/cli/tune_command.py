@@ -37,7 +37,7 @@ and each trial from its checkpoint. Epochs after the snapshot are run again. Ten
 _PATHS = ("data_path", "dataset_save_path")
 _REFUSED_SETTINGS = {
     "gpu_id": "Ray chooses the GPU of a trial: use --gpus_per_trial",
-    "nproc": "a trial is one process, trials run in parallel: use --cpus_per_trial and --gpus_per_trial",
+    "nproc": "a trial is one process, trials run in parallel; use --cpus_per_trial and --gpus_per_trial",
     **dict.fromkeys(("checkpoint_dir", "result_file", "codebook_plot"), "a trial has its own folder: use --storage"),
 }
 
@@ -80,17 +80,8 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]
     add("--config_files", nargs="+", default=[], metavar="FILE", help="as in run")
     add("--space", metavar="FILE", help="the search space (default: properties/tuning/<model>.yaml)")
     add("--search", choices=("random", "grid", "optuna"), default="random", help="default: random")
-    add(
-        "--num_samples",
-        type=positive,
-        help=f"number of trials, trial 0 included (default: {DEFAULT_SAMPLES}; grid: all)",
-    )
-    add(
-        "--scheduler",
-        choices=("asha", "none"),
-        default="asha",
-        help="the scheduler that stops trials early (default: asha)",
-    )
+    add("--num_samples", type=positive, help=f"trials, trial 0 included (default: {DEFAULT_SAMPLES}; grid: all)")
+    add("--scheduler", choices=("asha", "none"), default="asha", help="it stops trials early (default: asha)")
     add("--grace_period", type=positive, help="epochs before a trial may be stopped (default: a sixth of epochs)")
     add("--reduction_factor", type=int, default=3, help="ASHA continues 1 of N trials (default: 3)", metavar="N")
     add("--cpus_per_trial", type=float, default=1.0, help="CPU cores of a trial, and its threads (default: 1)")

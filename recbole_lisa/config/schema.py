@@ -187,7 +187,6 @@ def _has_type(key: Key, value: Any) -> bool:
 
 
 def _limit(number: float, bound: str) -> str:
-    """What a number must be that no computation can use; empty for other numbers."""
     if isinstance(number, int):
         return "" if abs(number) < 2**63 else "a whole number below 2^63"
     if not math.isfinite(number):

@@ -37,9 +37,7 @@ class SessionEncoder(SequenceEncoder):
                 able = ", ".join(key for key, mechanism in MECHANISMS.items() if mechanism.has_state)
                 raise ValueError(f"{name} has no state of constant size; mechanisms with one: {able}")
             if not attention.is_causal and number < len(layers):
-                raise ValueError(
-                    f"layer {number} is bidirectional ({name}): new items would change old inputs of later layers"
-                )
+                raise ValueError(f"layer {number} is bidirectional ({name}): later layers would read changed inputs")
         return layers
 
     def init_state(self, n: int) -> EncoderState:

@@ -217,10 +217,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         return self.encoder.encode_last(self.history(interaction), self.item_view()).hidden  # (N, D)
 
     def item_view(self) -> ItemView:
-        """All items for inference, (V, ...).
-
-        In eval mode the result is cached until a parameter changes. A change by `.data` is not noticed.
-        """
+        """All items for inference, (V, ...); in eval mode cached until a parameter changes (not by `.data`)."""
         if self.training:
             return self._build_item_view()
         versions = [(x.data_ptr(), x._version) for x in (*self.parameters(), *self.buffers())]

@@ -123,10 +123,8 @@ def summary(document: Mapping[str, Any], valid_metric: str) -> str:
     ranked = results_table(document)[keys].sort_values([keys[3], "trial"], ascending=[False, True])
     lines = [ranked.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.4g}")]
     lines += [f"trial {row['trial']} failed: {row['problem']}" for row in document["trials"] if row["problem"]]
-    default_text = "" if default is None else f", the default (trial 0) {default:.4f}"
-    lines.append(
-        f"best: trial {best['trial']} with {valid_metric} {best['score']:.4f} on the validation items{default_text}"
-    )
+    trial0 = "" if default is None else f", the default (trial 0) {default:.4f}"
+    lines.append(f"best: trial {best['trial']} with {valid_metric} {best['score']:.4f} on the validation items{trial0}")
     test = ", ".join(f"{name} {value:.4f}" for name, value in (best["test"] or {}).items())
     lines.append(f"its test metrics: {test}" if test else f"no test metrics: {best['test_note']}")
     return "\n".join([*lines, f"train it again: {best['command']}"])

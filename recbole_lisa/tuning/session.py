@@ -76,11 +76,7 @@ def ray_session(address: str | None) -> Iterator[None]:
 
 
 def check_resources(cpus: float, gpus: float | None) -> float:
-    """Return the number of GPUs of a trial; None means 1 if Ray has a GPU, else 0.
-
-    Raises:
-        UsageError: No node has enough cores and GPUs for a trial; Ray would wait for ever.
-    """
+    """The number of GPUs of a trial; None means 1 if Ray has a GPU, else 0. A UsageError if no node has enough."""
     import ray
 
     if gpus is None:

@@ -142,10 +142,8 @@ def planned(
     """The settings of all trials of a random or a grid search: `default` first, then candidates, none twice.
 
     `num_samples` is the number of trials, None for all candidates. A small space gives fewer trials. A larger
-    `num_samples` extends the list. `problem` returns None or why the model refuses a candidate, which is then left out.
-
-    Raises:
-        UsageError: The model refuses all candidates.
+    `num_samples` extends the list. `problem` returns None or why the model refuses a candidate, which is left out.
+    A UsageError if it refuses all.
     """
     accepted, reason = [default], ""
     refused: list[Settings] = []

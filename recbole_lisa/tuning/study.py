@@ -199,14 +199,11 @@ def _trial_lines(valid_metric: str, keys: Sequence[str]) -> Any:
 
 
 def save_data(fixed: Settings, folder: Path) -> Settings:
-    """Read, check and save the data once for all trials; return `fixed` with `dataset_save_path`.
-
-    Features of users or items cannot be saved: then each trial reads the files, and `fixed` is returned.
-    """
+    """Read, check and save the data once for all trials; `fixed` with `dataset_save_path` if it can be saved."""
     settings = {"dataset_save_path": str(folder / f"{fixed['dataset']}.dataset"), **fixed}
     try:
         dataset = create_dataset(build_config(settings))
-    except UsageError:
+    except UsageError:  # features of users or items cannot be saved: each trial reads the files
         settings = fixed
         dataset = create_dataset(build_config(settings))
     config = build_config(settings)
@@ -251,6 +248,4 @@ def _locked(folder: Path) -> Iterator[None]:
         with FileLock(folder / ".lock", timeout=0):
             yield
     except Timeout as error:
-        raise UsageError(
-            f"another `recbole-lisa tune` runs in '{folder}': wait until it ends, or {_OTHER_FOLDER}"
-        ) from error
+        raise UsageError(f"another `recbole-lisa tune` runs in '{folder}': wait for it, or {_OTHER_FOLDER}") from error
