@@ -188,14 +188,12 @@ def _domain(key: str, values: Any, path: Path) -> Domain:
         if repeated:
             raise UsageError(f"{where} has {repeated[0]!r} twice: write each value once")
         return Domain("choice", tuple(values))
-    forms = ", ".join(f"{{{kind}: [low, high]}}" for kind in _RANGES)
+    ways = ", ".join(f"{{{kind}: [low, high]}}" for kind in _RANGES)
     if not isinstance(values, dict) or len(values) != 1:
-        raise UsageError(f"{where} is {values!r}: write a list of values, or one of {forms}")
+        raise UsageError(f"{where} is {values!r}: write a list of values, or one of {ways}")
     ((kind, ends),) = values.items()
     if kind not in _RANGES:
-        raise UsageError(
-            f"{where} has the unknown range '{kind}': known are {forms}.{did_you_mean(str(kind), _RANGES)}"
-        )
+        raise UsageError(f"{where} has the unknown range '{kind}': known are {ways}.{did_you_mean(str(kind), _RANGES)}")
     where, number = f"{where} is {kind}: {ends!r}", "integers" if kind.endswith("integers") else "numbers"
     types = (int,) if number == "integers" else (int, float)  # a bool is an int
     if not isinstance(ends, list) or [type(end) in types and math.isfinite(end) for end in ends] != [True, True]:

@@ -224,9 +224,7 @@ def _check_folder(study: Study, *, resume: bool) -> None:
     if not resume and existing:
         raise UsageError(f"'{folder}' has {', '.join(existing)} and no search.json: {_OTHER_FOLDER}")
     if resume and not file.is_file():
-        raise UsageError(
-            f"there is no search in '{folder}' to resume: leave --resume out, or give its --storage and --name"
-        )
+        raise UsageError(f"there is no search in '{folder}' to resume: leave --resume out, or give its --storage")
     new = study.identity()
     try:
         saved = dict(json.loads(file.read_bytes())) if resume else new
