@@ -121,12 +121,15 @@ def probe_writing(path: str | os.PathLike[str]) -> None:
             temporary.unlink()
 
 
+def path_of(path: str | os.PathLike[str], what: str) -> Path:
+    """A path; a UsageError for a value of another type."""
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"{what} must be a path, got {path!r}")
+    return Path(path)
+
+
 def check_output(
-    path: str | os.PathLike[str],
-    *,
-    overwrite: bool,
-    folder: bool = False,
-    source: str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str], *, overwrite: bool, folder: bool = False, source: str | os.PathLike[str] | None = None
 ) -> None:
     """Refuse an output that cannot be written or that would replace something, before the work for it starts.
 
@@ -142,7 +145,7 @@ def check_output(
         UsageError: The path is empty, of the other kind, a device or the source, its folder cannot be written, or it
             exists without `overwrite`.
     """
-    target, kind = Path(path), "folder" if folder else "file"
+    target, kind = path_of(path, "the output"), "folder" if folder else "file"
     if not str(path).strip():
         raise UsageError(f"the path of the output is empty: name a {kind}")
     if source is not None and target.resolve() == Path(source).resolve():

@@ -7,7 +7,6 @@ needs, after it has checked that the export scores items as the model does.
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import path_of
 from recbole_lisa.serving.bundle import Bundle, encoder_weights
 from recbole_lisa.serving.export import check_export_folder, write_export
 from recbole_lisa.serving.ids import IdMap
@@ -80,7 +80,7 @@ def load_data_and_model(
 
 def is_recbole_file(path: str | os.PathLike[str]) -> bool:
     """Whether RecBole's trainer wrote this file for a model of this package; no code in the file is run."""
-    if not Path(path).is_file() or not zipfile.is_zipfile(path):
+    if not path_of(path, "a checkpoint").is_file() or not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
         pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]

@@ -145,7 +145,7 @@ def test_diverged_training_stops_with_the_place() -> None:
         ({"n_codewords": 70_000}, "LISASoft needs at least .* GiB of memory and .* free: lower n_codewords or n_codeb"),
         ({"resume": "gone.pth"}, "no checkpoint 'gone.pth'"),
         ({"resume": " "}, "resume is empty"),
-        ({"resume": "old.json"}, "'old.json' is damaged or is no"),
+        ({"resume": "old.json"}, "'old.json' is damaged or is not"),
     ],
 )
 def test_mistakes_stop_the_run_before_the_training(settings: dict[str, Any], message: str) -> None:

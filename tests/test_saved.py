@@ -10,6 +10,7 @@ from recbole_lisa.attention import FullAttention
 from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.sequence_encoder import ItemView
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.model.sequential_recommender.lisabase import LISABase
 from recbole_lisa.model.sequential_recommender.transformer import Transformer
 from recbole_lisa.quick_start import run
@@ -103,3 +104,13 @@ def test_a_class_outside_of_the_registry_is_named_and_exported(tmp_path: Path) -
     with pytest.raises(UsageError, match="a model of the class TwoHeads, which is not in the registry: pass model=Two"):
         load_data_and_model(path)
     assert export(path, tmp_path / "export", model=TwoHeads)["model"] == "TwoHeads"
+    with pytest.raises(UsageError, match="a checkpoint must be a path, got None"):
+        export(None, tmp_path / "other")  # type: ignore[arg-type]  # a user's mistake
+    with pytest.raises(UsageError, match="the folder of an export must be a path, got None"):
+        Recommender.load(None)  # type: ignore[arg-type]  # a user's mistake
+
+
+def test_a_class_without_layers_is_named() -> None:
+    for name, body in (("must define build_layer", {}), ("it returned None", {"build_layer": lambda *_: None})):
+        with pytest.raises(TypeError, match=name):
+            subclass_model(type("NoLayer", (AttentiveRecommender,), body), "Transformer")

@@ -56,8 +56,8 @@ def project_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
 def check_sizes(**sizes: int) -> None:
     """Raise ValueError for a size below 1; the keywords are the names of the constructor's arguments."""
     for name, size in sizes.items():
-        if not size >= 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
 
 
 def identity(x: Tensor) -> Tensor:

@@ -39,8 +39,8 @@ class Codebook(nn.Module):
     ) -> None:
         super().__init__()
         sizes = (hidden_size, n_codebooks, n_codewords)
-        if min(sizes) < 1:
-            raise ValueError(f"hidden_size, n_codebooks and n_codewords must be at least 1, got {sizes}")
+        if not all(isinstance(size, int) and size >= 1 for size in sizes):
+            raise ValueError(f"hidden_size, n_codebooks, n_codewords must be whole numbers of at least 1, got {sizes}")
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0, got {temperature}")
         if similarity not in SIMILARITIES:

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
                 bar.update(len(batch))
 
     total = write_recommendations(options.output, rows(), recommender.bundle.titles)
-    print(f"{options.output}: {total:,} rows for {len(users) - empty:,} users; {empty:,} users without any")
+    print(f"{options.output}: {total:,} rows for {len(users) - empty:,} users; {empty:,} users without recommendations")
     return 0
 
 

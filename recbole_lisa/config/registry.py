@@ -28,6 +28,8 @@ def model_class(model: Any) -> type[Any]:
     """
     if isinstance(model, type) and hasattr(model, "full_sort_predict"):
         return model
+    if isinstance(model, type):
+        raise UsageError(f"{model.__name__} is not a recommender: derive the class from AttentiveRecommender")
     known = {**MODELS, **OPTIONAL_MODELS}
     if not isinstance(model, str) or model not in known:
         raise UsageError(f"unknown model '{model}': known are {', '.join(known)}.{did_you_mean(str(model), known)}")

@@ -74,7 +74,7 @@ class DatasetCache:
 
     def _foreign(self) -> UsageError:
         return UsageError(
-            f"dataset_save_path '{self.path}' is no saved data set, or a damaged one: name another file, or delete it"
+            f"dataset_save_path '{self.path}' is not a saved data set, or is damaged: name another file, or delete it"
         )
 
     def write(self, state: dict[str, Any]) -> None:

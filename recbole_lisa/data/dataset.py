@@ -129,7 +129,9 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         )
         tied = int((store.gaps == 0).sum()) - len(store.users)
         if tied:
-            self.logger.info(f"{tied} interactions are at the time of the user's one before: they keep file order")
+            self.logger.info(
+                f"{tied} interactions have the time of the user's previous interaction: the order of the file decides"
+            )
         for phase, part in zip(("training", "validation", "test"), parts, strict=True):
             self.logger.info(f"{phase}: {int(part.count.sum())} targets of {int((part.count > 0).sum())} users")
 
@@ -198,7 +200,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         for field in self.config["normalize_field"] or ():
             if self.field2type.get(field) not in (FeatureType.FLOAT, FeatureType.FLOAT_SEQ):
                 hint = did_you_mean(str(field), self.field2type)
-                raise UsageError(f"normalize_field names {field!r}, which is no loaded column of numbers.{hint}")
+                raise UsageError(f"normalize_field names {field!r}, which is not a loaded column of numbers.{hint}")
         times = self.inter_feat.get(self.time_field)
         super()._normalize()
         if times is not None:

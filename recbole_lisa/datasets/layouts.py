@@ -83,7 +83,8 @@ def layout_of(name: str, options: dict[str, str]) -> Layout:
             `time_unit`, and `no_header` (any value).
     """
     if name not in FORMATS:
-        raise UsageError(f"unknown format '{name}': known are {', '.join(FORMATS)}.{did_you_mean(name, FORMATS)}")
+        known = f"known are {', '.join(FORMATS)} (a csv, tsv, parquet or JSON lines file)"
+        raise UsageError(f"unknown format '{name}': {known}.{did_you_mean(name, FORMATS)}")
     of_csv = [key for key in options if key not in ("encoding", "repeated")]
     if name != "csv" and of_csv:
         raise UsageError(f"--{of_csv[0]} is an option of the format csv: {name} has its columns fixed")

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from recbole_lisa.datasets.cells import MISSING
-from recbole_lisa.datasets.layouts import Layout
+from recbole_lisa.datasets.layouts import LAYOUTS, Layout
 from recbole_lisa.datasets.source import NO_TEXT, RawFile
 from recbole_lisa.errors import UsageError, did_you_mean
 
@@ -63,7 +63,7 @@ def read_pieces(raw: RawFile, layout: Layout) -> Iterator[pd.DataFrame]:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
         if isinstance(error, pd.errors.ParserWarning):
             reason = "its first line has fewer cells than the lines below it"
-        raise UsageError(f"{raw.name} is no table separated by {separator!r}: {reason}") from error
+        raise UsageError(f"{raw.name} is not a table separated by {separator!r}: {reason}") from error
 
 
 def _find_separator(head: str, columns: set[str | int]) -> str:
@@ -130,9 +130,10 @@ def _positions(name: str, labels: Sequence[Any], layout: Layout) -> dict[str, in
         if column not in known and role not in layout.optional:
             names = list(map(str, labels))
             hint = did_you_mean(str(column), names)
-            raise UsageError(
-                f"{name} has no column '{column}' for the {role}; it has {', '.join(names[:20])}.{hint} Use --{role}"
-            )
+            fixed = any(layout.table is one.table for one in LAYOUTS.values())
+            advice = "The format csv reads tables of your own" if fixed else f"Use --{role}"
+            has = ", ".join(names[:20])
+            raise UsageError(f"{name} has no column '{column}' for the {role}; it has {has}.{hint} {advice}")
     return {role: known[column] for role, column in layout.table.items() if column in known}
 
 
@@ -153,10 +154,12 @@ def _parsed(line: str, number: int, name: str) -> dict[str | int, Any]:
     try:
         row = _DECODER.decode(line)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"line {number} of {name} is no JSON: {error}") from error
+        raise UsageError(f"line {number} of {name} is not JSON: {error}") from error
     if isinstance(row, dict):
         return row
-    raise UsageError(f"line {number} of {name} is no JSON object, it is {line.strip()[:40]!r}: write one object a line")
+    raise UsageError(
+        f"line {number} of {name} is not a JSON object, it is {line.strip()[:40]!r}: write one object a line"
+    )
 
 
 def _json_text(name: str, key: str | int, value: Any) -> str | None:

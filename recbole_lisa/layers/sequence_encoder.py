@@ -136,6 +136,8 @@ class SequenceEncoder(nn.Module):
         self.position_embedding = nn.Embedding(max_length, hidden_size)
         self.dropout = Dropout(dropout)
         self.attentions = nn.ModuleList(build_layer(i) for i in range(n_layers))
+        if not all(isinstance(layer, nn.Module) for layer in self.attentions):
+            raise TypeError("build_layer must return an attention, it returned None")
         block: dict[str, Any] = {"inner_size": inner_size, "hidden_act": hidden_act, "layer_norm_eps": layer_norm_eps}
         self._settings = {"hidden_size": hidden_size, "max_length": max_length, **block}
         self.blocks = nn.ModuleList(

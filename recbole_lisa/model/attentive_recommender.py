@@ -110,7 +110,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def build_layer(self, config: Any, index: int) -> Attention:
         """The attention of layer index."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define build_layer(config, index), which returns an attention")
 
     def build_codebook(self, config: Any, n_codewords: int, *, hard: bool) -> Codebook:
         """A quantiser with the model's settings and W = n_codewords."""

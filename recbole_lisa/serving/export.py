@@ -27,7 +27,7 @@ from pydantic import BaseModel, Field, PositiveInt, TypeAdapter, ValidationError
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, check_output
+from recbole_lisa.files import atomic_writer, check_output, path_of
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.ops.packing import pack_codes, unpack_codes
 from recbole_lisa.serving.bundle import Bundle, check_weights
@@ -121,7 +121,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         UsageError: It is missing, damaged, of another program or of another version of this one.
     """
-    path = Path(folder) / MANIFEST
+    path = path_of(folder, "the folder of an export") / MANIFEST
     try:
         manifest = json.loads(path.read_bytes())
     except OSError as error:

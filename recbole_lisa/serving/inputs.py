@@ -68,6 +68,9 @@ def numbers_of(
         UsageError: An id is unknown and the policy is raise; or see `as_list`.
     """
     raw = as_list(raw, where)
+    nested = next((one for one in raw if isinstance(one, list | tuple | set | dict | np.ndarray)), None)
+    if nested is not None:
+        raise UsageError(f"{where}: {nested!r} stands where one id belongs: take off a pair of brackets")
     numbers = ids.numbers(raw)
     known = numbers >= 0
     if on_unknown != "skip" and not known.all():

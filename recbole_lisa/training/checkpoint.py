@@ -9,7 +9,6 @@ hold all that is needed to continue. The file is a zip archive: the CRC-32 of ea
 import contextlib
 import os
 import random
-import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from logging import getLogger
@@ -173,13 +172,13 @@ def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (),
         with zipfile.ZipFile(path) as archive:
             damaged = None if lazy else archive.testzip()
     except Exception as error:  # torch raises whatever the broken bytes lead to: many unrelated types
-        reason = re.split(r"\n|\. ", str(error).strip())[0]  # torch goes on with advice to run what the file says
-        raise UsageError(f"'{path}' is damaged or is no checkpoint of recbole-lisa: {reason}") from error
+        reason = getattr(error, "strerror", None) or "give a .pth file of a run"  # torch's text is of no use here
+        raise UsageError(f"'{path}' is damaged or is not a checkpoint of recbole-lisa: {reason}") from error
     if damaged:
         raise UsageError(f"'{path}' is damaged: the checksum of its record {damaged} is wrong; take another checkpoint")
     file_format = checkpoint.get("format") if isinstance(checkpoint, dict) else None
     if file_format != FORMAT:
-        raise UsageError(f"'{path}' is no checkpoint of recbole-lisa: format {file_format!r}, not {FORMAT!r}")
+        raise UsageError(f"'{path}' is not a checkpoint of recbole-lisa: format {file_format!r}, not {FORMAT!r}")
     missing = [key for key in needed if key not in checkpoint]
     if missing:
         raise UsageError(f"'{path}' is incomplete: it lacks {', '.join(missing)}; give a file that a run has written")
@@ -238,6 +237,7 @@ def differences(checkpoint: Mapping[str, Any], settings: Mapping[str, Any]) -> l
     saved = checkpoint["config"]
     keys = (saved.keys() | settings.keys()) - _FREE_SETTINGS
     changed = sorted(key for key in keys if _comparable(saved.get(key)) != _comparable(settings.get(key)))
+    changed = [key for key in ("model", "dataset") if key in changed] or changed
     return [f"{key} is {saved.get(key)!r} there and {settings.get(key)!r} here" for key in changed]
 
 

@@ -74,7 +74,7 @@ def watch_codebooks(trainer: Any, train_data: Any, epoch: int) -> list[str]:
     new = [name for name in names if name not in warned]
     if new:
         trainer.logger.warning(
-            f"epoch {epoch + 1}: codebook {', '.join(new)} has collapsed, most items have a few codewords: lower "
+            f"epoch {epoch + 1}: collapsed codebooks, where most items share few codewords: {', '.join(new)}; lower "
             "learning_rate, raise codebook_temperature, or use fewer codewords"
         )
     return [log_line(epoch, name, usage) for name, usage in sets.items()]

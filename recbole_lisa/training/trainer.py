@@ -131,6 +131,8 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         log = self.logger.info if verbose else self.logger.debug
         # Importing RecBole's sequential models switches anomaly detection on for the process (its SINE does).
         anomaly = torch.autograd.set_detect_anomaly(bool(self.config["detect_anomaly"]))
+        if self.start_epoch >= self.epochs:
+            log(f"no epoch is left to train (epochs: {self.epochs})")
         with anomaly, locked(self.saved_model_file) if saved and is_first() else nullcontext():
             for epoch in range(self.start_epoch, self.epochs):
                 if valid_data and self.cur_step > self.stopping_step:

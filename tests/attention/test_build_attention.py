@@ -23,7 +23,7 @@ def test_every_mechanism_is_built_by_name_and_refuses_sizes_below_one(name: str)
     sizes = {size: 8 for size in ("hidden_size", "max_length") if size in parameters}
     for size in parameters & SIZES:
         for wrong in (0, -1):
-            with pytest.raises(ValueError, match=f"{size} must be at least 1, got {wrong}"):
+            with pytest.raises(ValueError, match=f"{size} must be a whole number of at least 1, got {wrong}"):
                 MECHANISMS[name](**{**sizes, size: wrong})
 
 
@@ -32,8 +32,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("xyz", {}, "unknown attention 'xyz': known are .*lisa"),
     ("lisa", {"n_codeword": 4}, "'lisa' has no setting 'n_codeword': .* Did you mean 'n_codewords'"),
     ("full", {"n_codebooks": 4}, "'full' has no setting 'n_codebooks'"),
-    ("full", {"max_length": 0}, "max_length must be at least 1, got 0"),
-    ("gla", {"hidden_size": -5}, "hidden_size must be at least 1, got -5"),
+    ("full", {"max_length": 0}, "max_length must be a whole number of at least 1, got 0"),
+    ("gla", {"hidden_size": -5}, "hidden_size must be a whole number of at least 1, got -5"),
     ("gla", {"n_heads": 0}, "twice n_heads must divide hidden_size 8, got n_heads 0"),
     ("gla", {"n_heads": 8}, "twice n_heads must divide hidden_size 8, got n_heads 8"),
     ("reformer", {"causality": "loose"}, "'strict' or 'published', got 'loose'"),
@@ -53,6 +53,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("lisa", {"temperature": 0.0}, "temperature must be above 0, got 0.0"),
     ("lisa", {"encoding": "product"}, "residual, parallel, got 'product'"),
     ("lisa", {"similarity": "cosine"}, "bilinear, dot, euclidean, got 'cosine'"),
+    ("lisa", {"n_codewords": "8"}, r"whole numbers of at least 1, got \(8, 8, '8'\)"),
     ("lisa", {"n_codewords": 0}, r"at least 1, got \(8, 8, 0\)"),
 ]
 

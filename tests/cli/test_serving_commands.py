@@ -70,7 +70,7 @@ def test_recommend_from_the_checkpoint_for_all_users(
     rows = rows_of(tmp_path / "top.csv")
     assert len(rows) == 3 * N_USERS
     assert {row["user_id"] for row in rows} == {f"u{n}" for n in range(N_USERS)}
-    assert f"{3 * N_USERS} rows for {N_USERS} users; 0 users without any" in capsys.readouterr().out
+    assert f"{3 * N_USERS} rows for {N_USERS} users; 0 users without recommendations" in capsys.readouterr().out
 
 
 def test_options_choose_what_is_recommended(
@@ -87,7 +87,7 @@ def test_options_choose_what_is_recommended(
     options.append("--on_unknown=skip")
     assert recommend(table, *options, "--overwrite") == 0
     assert [(row["user_id"], row["item_id"]) for row in rows_of(tmp_path / "top.csv")] == [("a", "i5")]
-    assert "1 rows for 1 users; 1 users without any" in capsys.readouterr().out
+    assert "1 rows for 1 users; 1 users without recommendations" in capsys.readouterr().out
     assert recommend(table, *options, "--keep_seen") == 2
     assert "top.csv' exists: add --overwrite to replace it" in capsys.readouterr().err
     assert recommend(table, *options, "--keep_seen", "--overwrite") == 0

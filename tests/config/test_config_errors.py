@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import Linear
 
 from recbole_lisa.config import validation
 from recbole_lisa.config.config import LISAConfig
@@ -253,7 +254,8 @@ def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> Non
             "n_heads is 3, it must divide hidden_size, which is 128",
         ),
         ({"model": None}, "unknown model 'None': known are LISABase,"),
-        ({"model": dict}, "unknown model '<class 'dict'>': known are LISABase,"),
+        ({"model": Linear}, "Linear is not a recommender: derive the class from AttentiveRecommender"),
+        ({"model": dict}, "dict is not a recommender"),
     ],
 )
 def test_an_unknown_name_is_named_with_the_known_ones(

@@ -96,7 +96,7 @@ def test_no_file_of_another_kind_is_overwritten_and_what_cannot_be_saved_is_an_e
     torch.save({"a": 1}, tmp_path / "tensors")
     for content in (b"half", (tmp_path / "tiny" / "tiny.inter").read_bytes(), (tmp_path / "tensors").read_bytes()):
         path.write_bytes(content)
-        with pytest.raises(UsageError, match="dataset_save_path '.*kept' is no saved data set, or a damaged one"):
+        with pytest.raises(UsageError, match="dataset_save_path '.*kept' is not a saved data set, or is damaged"):
             create_dataset(config)
         assert path.read_bytes() == content
     with pytest.raises(UsageError, match="the data set cannot be saved to '/dev/null/kept'"):

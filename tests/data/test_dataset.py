@@ -171,7 +171,7 @@ def test_ml_100k_has_the_papers_counts_and_the_order_of_time() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"normalize_field": ["timestmp"]}, "normalize_field names 'timestmp', which is no loaded .*'timestamp'"),
+        ({"normalize_field": ["timestmp"]}, "normalize_field names 'timestmp', which is not a loaded .*'timestamp'"),
         ({"save_dataloaders": True}, "save_dataloaders is not supported"),
         ({"benchmark_filename": ["train", "test"]}, "benchmark_filename is not supported"),
         ({"rm_dup_inter": "any"}, "unknown rm_dup_inter 'any' .* known are first, last"),
@@ -183,7 +183,7 @@ def test_ml_100k_has_the_papers_counts_and_the_order_of_time() -> None:
         ({"unload_col": {"inter": ["item_id"]}, "load_col": None}, "no column item_id:token .*, or unload_col names"),
         ({"load_col": {"inter": [*FIELDS, "item"]}}, "load_col names 'item', .*inter has user_id:.* mean 'item_id'"),
         ({"unload_col": {"inter": ["rating"]}, "load_col": None}, "unload_col names 'rating', .*inter has user_id"),
-        ({"normalize_field": ["user_id"]}, "normalize_field names 'user_id', which is no loaded column of numbers"),
+        ({"normalize_field": ["user_id"]}, "normalize_field names 'user_id', which is not a loaded column of numbers"),
         ({"USER_ID_FIELD": "session_id"}, r"no column session_id:token \(USER_ID_FIELD\).* has user_id:token"),
         ({"TIME_FIELD": "when"}, "ordered by a column when:float .* set TIME_FIELD to ~ where the file is in"),
         ({"numerical_features": ["timestamp"]}, "ordered by a column timestamp:float .* does not give"),
@@ -269,7 +269,7 @@ def test_counts_of_the_data_set_and_of_each_part_are_logged(
     for line in (
         "tiny: 6 users, 9 items, 28 interactions after filtering",
         "6 windows of at most 4 items (all_positions), 1 users skipped",
-        "1 interactions are at the time of the user's one before: they keep file order",
+        "1 interactions have the time of the user's previous interaction: the order of the file decides",
         "TIME_FIELD is ~: interactions keep the order of the file, one time unit apart",
         "training: 1 targets of 1 users",
         "validation: 0 targets of 0 users",

@@ -211,7 +211,7 @@ REFUSED = [
     ("csv", TABLE, "no row of raw.csv can be used: it holds no rows"),
     ("csv", TABLE + "u,,1\n", "can be used: left out 1 rows without an item"),
     ("csv", TABLE + "u,i,1\nu,i,2,3\n", "Expected 3 fields in line 3, saw 4"),
-    ("csv", TABLE + "u,i,1,2\n", "no table separated by ','"),
+    ("csv", TABLE + "u,i,1,2\n", "not a table separated by ','"),
     ("csv", TABLE + 'u,"i,1\n', "EOF inside string"),
     ("csv", TABLE.encode() + b"u,\xff,1\n", "not text in the encoding utf-8.*: name its encoding"),
     ("csv", TABLE + "u,\0,1\n", "raw.csv has a NUL character in line 2: a packed file must be named .gz"),
@@ -246,8 +246,8 @@ def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[1]", r"line 2 of raw.jsonl is no JSON object, it is '\[1\]': write one object a line"),
-        ('{"user_id": ' + "[" * 10**5, "line 2 of raw.jsonl is no JSON"),
+        ("[1]", r"line 2 of raw.jsonl is not a JSON object, it is '\[1\]': write one object a line"),
+        ('{"user_id": ' + "[" * 10**5, "line 2 of raw.jsonl is not JSON"),
         ('{"user_id": [1], "item_id": 2, "timestamp": 3}', r"raw.jsonl has \['1'\] as its 'user_id'"),
     ],
 )

@@ -175,7 +175,7 @@ def test_a_file_of_recbole_resumes_and_is_read_only_when_trusted(tmp_path: Path)
     with pytest.raises(UsageError, match="there is no checkpoint 'gone.pth'"):
         load_data_and_model("gone.pth")
     (tmp_path / "odd.pth").write_bytes(b"odd")
-    with pytest.raises(UsageError, match="'odd.pth' is damaged or is no checkpoint"):
+    with pytest.raises(UsageError, match="'odd.pth' is damaged or is not a checkpoint"):
         load_data_and_model("odd.pth", trusted=True)
 
 

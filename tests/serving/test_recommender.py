@@ -137,6 +137,7 @@ def test_ids_that_are_no_text_count_as_their_text() -> None:
         ({"histories": [7, 8]}, r"history 0 must be a list of ids, got 7; write \[7\]"),
         ({"histories": [None]}, "history 0 must be a list of ids, got None"),
         ({"histories": None}, "histories must be a list of lists of ids, got None"),
+        ({"histories": [[["item 1"]]]}, r"history 0: \['item 1'\] stands where one id belongs"),
         ({"histories": [[]]}, "history 0 is empty"),
         ({"k": True}, "k must be a whole number of at least 1, got True"),
         ({"candidates": 5}, "candidates must be a list of ids, got 5"),

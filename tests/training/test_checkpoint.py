@@ -56,17 +56,20 @@ def test_load_names_what_is_wrong_and_runs_no_code(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no checkpoint '.*run\.pth'"):
         load_checkpoint(path)
     for content, message in (
-        ({"format": FORMAT, "config": Code()}, r"run\.pth' is damaged or is no checkpoint of recbole-lisa: [^.]*$"),
-        ({"state_dict": {}}, "no checkpoint of recbole-lisa: format None, not"),
-        ([1, 2], "no checkpoint of recbole-lisa: format None, not"),
-        ({"format": "other 7"}, "no checkpoint of recbole-lisa: format 'other 7', not"),
+        (
+            {"format": FORMAT, "config": Code()},
+            r"run\.pth' is damaged or is not a checkpoint of recbole-lisa: give a .pth file of a run$",
+        ),
+        ({"state_dict": {}}, "not a checkpoint of recbole-lisa: format None, not"),
+        ([1, 2], "not a checkpoint of recbole-lisa: format None, not"),
+        ({"format": "other 7"}, "not a checkpoint of recbole-lisa: format 'other 7', not"),
     ):
         torch.save(content, path)
         with pytest.raises(UsageError, match=message):
             load_checkpoint(path)
     save_checkpoint({"format": FORMAT, "w": torch.zeros(1000)}, path)
     path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(UsageError, match=r"run\.pth' is damaged or is no checkpoint"):
+    with pytest.raises(UsageError, match=r"run\.pth' is damaged or is not a checkpoint"):
         load_checkpoint(path)
     assert not (tmp_path / "ran").exists()
 

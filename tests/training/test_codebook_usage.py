@@ -119,7 +119,9 @@ def test_a_collapse_is_warned_of_once(isolated_run_dir: Path, caplog: pytest.Log
         trainer.fit(train)
     warnings = [r.message for r in caplog.records if "collapsed" in r.message]
     assert len(warnings) == 1
-    assert warnings[0].startswith("epoch 1: codebook history 1, history 2 has collapsed")
+    assert warnings[0].startswith(
+        "epoch 1: collapsed codebooks, where most items share few codewords: history 1, history 2;"
+    )
 
 
 def test_models_without_codebooks_have_no_lines_and_no_plot(

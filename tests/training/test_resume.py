@@ -131,6 +131,8 @@ def test_other_settings_are_refused_by_name(tmp_path: Path, key: str, value: obj
     run = finished(tmp_path, epochs=1)
     with pytest.raises(UsageError, match=message):
         finished(tmp_path, resume=str(last_file(run.saved_model_file)), **{key: value})
+    other = differences({"config": tiny_config(tmp_path).plain()}, {"model": "Other", key: value})
+    assert other == ["model is 'TinyModel' there and 'Other' here", "dataset is 'tiny' there and None here"]
 
 
 def test_settings_that_do_not_decide_what_is_learnt_may_differ(tmp_path: Path) -> None:
@@ -182,7 +184,7 @@ def damaged_optimizer(path: Path) -> None:
         (other_data, "cannot resume from '.*': it was trained on other interactions, or on items in another order"),
         (incomplete, "-last.pth' is incomplete: it lacks model, dataset, .*config, "),
         (damaged_optimizer, r"-last\.pth' is damaged: the checksum of its record .*data/\d+ is wrong"),
-        (lambda path: path.write_bytes(b"no checkpoint"), "-last.pth' is damaged or is no checkpoint"),
+        (lambda path: path.write_bytes(b"no checkpoint"), "-last.pth' is damaged or is not a checkpoint"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused_and_skipped_by_auto(
