@@ -10,7 +10,7 @@ import pytest
 import recbole_lisa
 from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 
-FUNCTIONS = {"run", "register", "unregister", "registered", "build_attention", "load_data_and_model"}
+FUNCTIONS = {"run", "register", "unregister", "registered", "build_attention", "export", "load_data_and_model"}
 
 
 def test_all_names_the_functions_the_recommender_and_every_model() -> None:
