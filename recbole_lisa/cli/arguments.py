@@ -14,10 +14,7 @@ _MOST = 2**31 - 1
 class UsageParser(argparse.ArgumentParser):
     """A parser that raises `UsageError`; `--help` prints and ends the process. Options are not abbreviated.
 
-    Args:
-        prog: The command.
-        description: What it does.
-        epilog: Text after the options, printed without new line breaks.
+    `epilog` is printed after the options with its own line breaks.
     """
 
     def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
@@ -56,13 +53,7 @@ def positive(text: str) -> int:
 
 
 def parse_settings(arguments: Sequence[str]) -> dict[str, str]:
-    """Read `--key=value` and `--key value`.
-
-    Args:
-        arguments: The arguments that the parser of the command does not know.
-
-    Returns:
-        Key -> text of the value.
+    """Read `--key=value` and `--key value` to key -> text of the value.
 
     Raises:
         UsageError: An argument is not an option, an option has no value, or a key has two different values.

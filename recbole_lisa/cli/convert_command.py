@@ -32,26 +32,19 @@ How cells are read; each case is counted and printed at the end:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Convert a raw file and print the counts.
-
-    Args:
-        arguments: The arguments after `convert`.
-
-    Returns:
-        0.
+    """Convert a raw file and print the counts, with the arguments after `convert`; return 0.
 
     Raises:
         UsageError: See `layout_of` and `convert`.
     """
     parser = UsageParser("recbole-lisa convert", "Write the atomic file of a data set from a raw file.", _EPILOG)
-    parser.add_argument("format", help=", ".join(FORMATS))
-    parser.add_argument("input", type=Path, help="the raw file, its .gz or .zip, or the folder of an archive")
-    parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="folder of the data set, such as dataset/ml-1m"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing atomic file")
-    parser.add_argument("--encoding", default="utf-8", help="text encoding (default: utf-8)")
-    parser.add_argument("--repeated", choices=["drop", "keep"], default="drop", help="rows equal in every column")
+    add = parser.add_argument
+    add("format", help=", ".join(FORMATS))
+    add("input", type=Path, help="the raw file, its .gz or .zip, or the folder of an archive")
+    add("--output", type=Path, required=True, metavar="DIR", help="folder of the data set, such as dataset/ml-1m")
+    add("--overwrite", action="store_true", help="replace an existing atomic file")
+    add("--encoding", default="utf-8", help="text encoding (default: utf-8)")
+    add("--repeated", choices=["drop", "keep"], default="drop", help="rows equal in every column")
     table = parser.add_argument_group("options of the format csv")
     for role, default in (("user", "user_id"), ("item", "item_id"), ("time", "timestamp"), ("rating", None)):
         table.add_argument(f"--{role}", metavar="COLUMN", help=f"column of the {role} (default: {default})")

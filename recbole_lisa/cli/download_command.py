@@ -14,13 +14,7 @@ from recbole_lisa.files import check_output
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Download and convert a public data set, and print what was done.
-
-    Args:
-        arguments: The arguments after `download`.
-
-    Returns:
-        0.
+    """Download and convert a public data set, with the arguments after `download`; return 0.
 
     Raises:
         UsageError: The data set is unknown or has no address; see also `obtain`.

@@ -32,13 +32,12 @@ def main(arguments: Sequence[str]) -> int:
         UsageError: See `load_bundle` and `write_export`.
     """
     parser = UsageParser("recbole-lisa export", "Write the files that serve a trained model.", _EPILOG)
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the export")
-    parser.add_argument("--data_path", metavar="DIR", help="folder of the data set, for a file of 0.1.0")
-    parser.add_argument(
-        "--titles", type=Path, metavar="FILE", help="titles to show: .csv or .tsv with item_id and title"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an export in the folder")
+    add = parser.add_argument
+    add("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")
+    add("--output", type=Path, required=True, metavar="DIR", help="folder of the export")
+    add("--data_path", metavar="DIR", help="folder of the data set, for a file of 0.1.0")
+    add("--titles", type=Path, metavar="FILE", help="titles to show: .csv or .tsv with item_id and title")
+    add("--overwrite", action="store_true", help="replace an export in the folder")
     options = parser.parse_args(arguments)
     check_export_folder(options.output, overwrite=options.overwrite)
     titles = {} if options.titles is None else read_titles(options.titles)

@@ -21,14 +21,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first argument names; without one, `run`.
-
-    Args:
-        argv: The arguments after the program's name; by default those of the process.
-
-    Returns:
-        The exit status, see `report_errors`.
-    """
+    """Run the command that the first of `argv` names, or `run`; return the exit status, see `report_errors`."""
     print_any_text()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "run"

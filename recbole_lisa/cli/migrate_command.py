@@ -21,13 +21,7 @@ others are the Transformer's.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Migrate codebooks and print the metrics before, and with epochs after, further training.
-
-    Args:
-        arguments: The arguments after `migrate`.
-
-    Returns:
-        0.
+    """Migrate codebooks and print the metrics, with the arguments after `migrate`; return 0.
 
     Raises:
         UsageError: See `migrate`.

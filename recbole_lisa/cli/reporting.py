@@ -15,9 +15,7 @@ _FAILED, _USAGE = 1, 2
 def report_errors(command: Callable[[], int], *, resume_hint: str = "") -> int:
     """Run a command; an expected error is one line on stderr and an exit status.
 
-    Args:
-        command: Returns its exit status.
-        resume_hint: How to continue after an interruption, added to its line.
+    `resume_hint` says how to continue after an interruption; it is added to its line.
 
     Returns:
         0; 2 after a mistake of the user; 1 when the training diverged, a process of a run ended early or a file

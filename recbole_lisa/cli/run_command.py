@@ -25,13 +25,7 @@ commands:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train and test one model: read the arguments and call `quick_start.run`.
-
-    Args:
-        arguments: The arguments after `run`.
-
-    Returns:
-        0.
+    """Train and test one model with `quick_start.run` and the arguments after `run`; return 0.
 
     Raises:
         UsageError: An argument or a setting is wrong.
@@ -46,20 +40,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--version", action="version", version=f"recbole-lisa {__version__}")
     options, rest = parser.parse_known_args(arguments)
     # RecBole's form, several names in one argument, unless the argument itself is a file.
-    config_files = [
-        file for text in options.config_files for file in ([text] if Path(text).is_file() else text.split())
-    ]
+    files = [file for text in options.config_files for file in ([text] if Path(text).is_file() else text.split())]
     settings = parse_settings(rest)
     if options.overwrite is not None:
         settings["overwrite"] = options.overwrite
     # Imported late: a mistake in the arguments should not wait for torch.
-    quick_start = import_module("recbole_lisa.quick_start")
+    run = import_module("recbole_lisa.quick_start").run
     import_module("recbole_lisa.environment").keep_freed_memory()
-    quick_start.run(
-        options.model,
-        options.dataset,
-        protocol=options.protocol,
-        config_files=config_files,
-        command_line=settings,
-    )
+    run(options.model, options.dataset, protocol=options.protocol, config_files=files, command_line=settings)
     return 0

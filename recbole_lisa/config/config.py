@@ -105,11 +105,8 @@ class LISAConfig(Config):
     ) -> "LISAConfig":
         """Build the configuration of a saved run again; see the constructor.
 
-        Args:
-            saved_settings: The result of `plain`.
-            model: The class, where it is not in the registry.
-            config_dict: Settings that replace saved ones.
-            command_line: As `config_dict`, and stronger.
+        `saved_settings` is the result of `plain`; `config_dict` replaces saved settings, and `command_line` both.
+        `model` is the class where it is not in the registry.
         """
         settings = {key: value for key, value in saved_settings.items() if key not in _DERIVED}
         if settings.get("use_gpu"):  # the default, which the user need not have written

@@ -17,11 +17,7 @@ def lineage(model: type[Any]) -> list[str]:
 
 
 def settings_files(model: type[Any]) -> list[Path]:
-    """The yaml files of a model, weakest first: those of its bases, its own, and its `settings_file`.
-
-    Args:
-        model: A model class; it may name a file as `settings_file`.
-    """
+    """The yaml files of a model, weakest first: those of its bases, its own, and its optional `settings_file`."""
     packaged = [properties_path() / "model" / f"{name}.yaml" for name in lineage(model)]
     class_files = [Path(model.settings_file)] if hasattr(model, "settings_file") else []
     return [*(file for file in packaged if file.is_file()), *class_files]
@@ -42,13 +38,9 @@ def models_with(key: str) -> list[str]:
 
 
 def fill_defaults(config: Any, model: type[Any]) -> None:
-    """Add the settings that a configuration of RecBole lacks.
+    """Add in place the settings of the model that a configuration of RecBole lacks.
 
     Without sampled negatives and without a loss_type, the loss is `LOSS_WITHOUT_NEGATIVES`.
-
-    Args:
-        config: A configuration, changed in place; keys that it has keep their values.
-        model: The model class.
     """
     defaults = model_defaults(model)
     sampling = config["train_neg_sample_args"]

@@ -4,6 +4,7 @@ A line `key: value  # (type) meaning` declares a key. The end of the meaning may
 allowed strings; `, >= 1`, `, > 0` or `, in [0, 1)` is the range of a number and of the numbers in a list.
 """
 
+import contextlib
 import math
 import os
 import re
@@ -63,7 +64,6 @@ class Key:
     """One declared setting.
 
     Attributes:
-        name: The key.
         types: Names of the types a value may have; empty when any is allowed.
         nullable: Whether `~` is a value.
         choices: The strings allowed; empty when any is.
@@ -161,7 +161,8 @@ def _convert(key: Key, value: Any) -> Any:
         if value in _NULLS:
             return None
         if key.types != ("str",):
-            value = _parse(value)
+            with contextlib.suppress(yaml.YAMLError):
+                value = yaml.load(value, Loader=YamlLoader)
     if value is False and "no" in key.choices:  # as yaml reads an unquoted no
         return "no"
     if not is_number(value) or not key.types:
@@ -171,19 +172,10 @@ def _convert(key: Key, value: Any) -> Any:
     return str(value) if key.types == ("str",) else value
 
 
-def _parse(text: str) -> Any:
-    try:
-        return yaml.load(text, Loader=YamlLoader)
-    except yaml.YAMLError:
-        return text
-
-
 def _has_type(key: Key, value: Any) -> bool:
     if value is None:
         return key.nullable
-    if not key.types:
-        return True
-    return type(value) in [_PYTHON_TYPES[kind] for kind in key.types]
+    return not key.types or type(value) in [_PYTHON_TYPES[kind] for kind in key.types]
 
 
 def _limit(number: float, bound: str) -> str:
@@ -191,9 +183,8 @@ def _limit(number: float, bound: str) -> str:
         return "" if abs(number) < 2**63 else "a whole number below 2^63"
     if not math.isfinite(number):
         return "" if math.isinf(number) and "inf" in bound else "a finite number"
-    return (
-        "" if abs(number) <= 1e30 else "a number from -1e30 to 1e30"
-    )  # so that a step of Adam stays below the largest float32
+    # So that a step of Adam stays below the largest float32.
+    return "" if abs(number) <= 1e30 else "a number from -1e30 to 1e30"
 
 
 def _within(number: float, bound: str) -> bool:

@@ -76,22 +76,6 @@ def quantize(
     return Quantized(torch.stack(codes, dim=1), torch.stack(assignments, dim=1), total)
 
 
-def reconstruct(codes: Tensor, codebooks: Tensor) -> Tensor:
-    """y = sum_b C_b[code_b], without any assignment tensor.
-
-    Args:
-        codes: (U, B) integers.
-        codebooks: (B, W, D).
-
-    Returns:
-        (U, D).
-    """
-    total = codebooks.new_zeros(codes.shape[0], codebooks.shape[-1])
-    for b, book in enumerate(codebooks):
-        total = total + book.index_select(0, codes[:, b])
-    return total
-
-
 def _similarity(x: Tensor, book: Tensor, similarity: str, bilinear: Tensor | None) -> Tensor:
     if similarity == "euclidean":
         return 2 * x @ book.t() - (book * book).sum(dim=-1) - (x * x).sum(dim=-1, keepdim=True)

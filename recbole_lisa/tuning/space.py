@@ -40,15 +40,10 @@ _NOT_SEARCHED = {
 
 @dataclass(frozen=True)
 class Domain:
-    """The values of one key.
+    """The values of one key."""
 
-    Attributes:
-        kind: `choice`, or a range: uniform | log_uniform | integers | log_integers.
-        values: The choices, or the lowest and the highest value of the range.
-    """
-
-    kind: str
-    values: tuple[Any, ...]
+    kind: str  # choice, or a range: uniform | log_uniform | integers | log_integers
+    values: tuple[Any, ...]  # the choices, or the lowest and the highest value of the range
 
     @property
     def _is_log(self) -> bool:
@@ -109,8 +104,7 @@ def read_space(path: Path) -> dict[str, Domain]:
 def check_space(config: LISAConfig, space: Mapping[str, Domain], origin: str) -> dict[str, Domain]:
     """Check every key and value of a space, from the file `origin`, against the settings of the model.
 
-    Returns:
-        The space; its values have the types of the keys, lists and dicts are JSON text.
+    The values of the result have the types of the keys; lists and dicts are JSON text.
     """
     checked = {}
     for key, domain in space.items():
