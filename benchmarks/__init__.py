@@ -4,10 +4,11 @@ Each benchmark is a module with `add_options(parser)` and `run(options)`.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
-from benchmarks.errors import CheckError
+from benchmarks.measure import CheckError
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.cli.reporting import report_errors
 from recbole_lisa.errors import UsageError, did_you_mean
@@ -27,22 +28,28 @@ BENCHMARKS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a benchmark, or with the first argument `paper` a table of the paper.
 
-    Returns:
-        The exit status: 0, or after one line on stderr 1 (a correctness check failed) or 2 (a wrong argument).
+    The exit status is 0, or after one line on stderr 1 (a correctness check failed) or 2 (a wrong argument).
     """
     name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     return report_errors(lambda: _run(name, arguments), resume_hint=": run the same command again")
 
 
-def _run(name: str, arguments: Sequence[str]) -> int:
+def choose(name: str, package: str, kind: str, known: Mapping[str, str]) -> Any:
+    """The module of a name; for --help, None after a list of the known names. Raises UsageError."""
     if name in ("-h", "--help"):
-        print("usage: python -m benchmarks NAME [--help]\n")
-        print("\n".join(f"  {known:10} {text}" for known, text in BENCHMARKS.items()))
+        width = max(map(len, known)) + 1
+        print(f"usage: python -m {package.replace('.', ' ')} NAME [--help]\n")
+        print("\n".join(f"  {one:{width}} {text}" for one, text in known.items()))
+        return None
+    if name not in known:
+        raise UsageError(f"unknown {kind} '{name}': known are {', '.join(known)}.{did_you_mean(name, known)}")
+    return import_module(f"{package}.{name}")
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    benchmark = choose(name, "benchmarks", "benchmark", BENCHMARKS)
+    if benchmark is None:
         return 0
-    if name not in BENCHMARKS:
-        known = ", ".join(BENCHMARKS)
-        raise UsageError(f"unknown benchmark '{name}': known are {known}.{did_you_mean(name, BENCHMARKS)}")
-    benchmark = import_module(f"benchmarks.{name}")
     if name == "paper":
         return int(benchmark.main(arguments))
     parser = UsageParser(f"python -m benchmarks {name}", BENCHMARKS[name])

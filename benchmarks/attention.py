@@ -8,21 +8,11 @@ from functools import partial
 import torch
 from tqdm import tqdm
 
-from benchmarks.measure import (
-    SAMPLES_FRACTION,
-    Record,
-    TimeLimitError,
-    free_memory_mb,
-    in_fresh_process,
-    limit_memory,
-    peak_of_call,
-    status_of,
-    time_in_turns,
-)
+from benchmarks import measure
+from benchmarks.measure import Record, TimeLimitError, in_fresh_process, peak_of_call, status_of
 from benchmarks.options import add_list, add_machine, add_number, set_up_device
-from benchmarks.problem import Problem
 from benchmarks.report import Panel, Report, Table, by_length, compared, lines, megabytes, milliseconds, spread
-from benchmarks.rows import LISA_NAIVE, LISA_ONE_PRODUCT, LISA_ROWS, NAIVE, ROWS, SDPA, check_rows
+from benchmarks.rows import LISA_NAIVE, LISA_ONE_PRODUCT, LISA_ROWS, NAIVE, ROWS, SDPA, Problem, check_rows
 from recbole_lisa.errors import UsageError
 
 PARTS = ("sublayer", "core")
@@ -90,14 +80,15 @@ def measure_rows(
     for name in tqdm(names, desc=f"{problem.part} D={problem.width} L={problem.length}", disable=None, leave=False):
         alone = {"status": late} if name in skipped else probe(name, problem, seconds)
         records[name] = {"row": name, **where, **alone}
-    builders = {}
+    builders, most = {}, measure.SAMPLES_FRACTION * seconds
     for name, record in records.items():
-        if record["status"] == "ok" and problem.device.type == "cpu" and record["seconds"] > SAMPLES_FRACTION * seconds:
+        if record["status"] == "ok" and problem.device.type == "cpu" and record["seconds"] > most:
             # The probe took the only sample of a slow row.
             record |= {**dict.fromkeys(("median", "low", "high"), record["seconds"]), "samples": 1}
         elif record["status"] == "ok":
             builders[name] = lambda build=ROWS[name].build: build(problem)
-    for name, timing in time_in_turns(builders, repeats=repeats, device=problem.device, seconds=seconds).items():
+    timings = measure.time_in_turns(builders, repeats=repeats, device=problem.device, seconds=seconds)
+    for name, timing in timings.items():
         records[name] |= timing
     for record in records.values():
         shown = f"{milliseconds(record['median'])} ms" if record["status"] == "ok" else record["status"]
@@ -107,7 +98,7 @@ def measure_rows(
 
 def probe(name: str, problem: Problem, seconds: float, memory_mb: float | None = None) -> Record:
     """Status, seconds and memory of the first call of a row; on the CPU in a fresh process with limits."""
-    arguments = (name, problem, torch.get_num_threads(), memory_mb or free_memory_mb())
+    arguments = (name, problem, torch.get_num_threads(), memory_mb or measure.free_memory_mb())
     call = probe_here if problem.device.type == "cuda" else partial(in_fresh_process, probe_here, seconds=seconds)
     try:
         record = call(*arguments)
@@ -125,7 +116,7 @@ def probe_here(name: str, problem: Problem, threads: int, memory_mb: float) -> R
     build(replace(problem, n=20, length=32))()  # loads libraries and compiles: too small to hide memory
     case = build(problem)
     if problem.device.type == "cpu":
-        limit_memory(memory_mb)
+        measure.limit_memory(memory_mb)
     peak = peak_of_call(case, problem.device)
     output_mb = problem.n * problem.length * problem.width * problem.dtype.itemsize / 2**20
     return {**peak._asdict(), "held_mb": case.held_mb, "output_mb": output_mb}
@@ -144,10 +135,9 @@ def tables(records: Sequence[Record]) -> list[Table]:
     for what, group in _groups(records).items():
         title = f"Time of {what}: ms, median [fastest, slowest] (samples)"
         result.append(by_length(title, group, lambda r: f"{spread(r)} ({r['samples']})"))
-        title = f"Peak memory of {what}: MB above inputs and parameters, which include the output of"
-        result.append(
-            by_length(f"{title} {group[0].get('output_mb', 0):g} MB", group, lambda r: megabytes(r["extra_mb"]))
-        )
+        output = f"the output of {group[0].get('output_mb', 0):g} MB"
+        title = f"Peak memory of {what}: MB above inputs and parameters, which include {output}"
+        result.append(by_length(title, group, lambda r: megabytes(r["extra_mb"])))
         for reference in (SDPA, NAIVE, LISA_NAIVE, LISA_ONE_PRODUCT):
             rows = [r for r in group if r["row"] in (reference, *LISA_ROWS) or not reference.startswith("LISA")]
             if any(r["row"] == reference for r in rows) and len({r["row"] for r in rows}) > 1:

@@ -142,10 +142,8 @@ def tables(outcomes: Sequence[Outcome], folder: Path) -> list[Table]:
         seconds = [f"{run['seconds_per_epoch']:.2f}", f"{run['seconds']:.0f}"]
         trainings.append([file.stem.removeprefix("training-"), str(run["epochs_run"]), *metrics, *seconds])
     columns = ["model", "epochs", "HR@10", "NDCG@10", "s an epoch", "s in all"]
-    return [
-        Table("Parts", ["part", "status", "s"], rows),
-        *([Table("Trainings", columns, trainings)] * bool(trainings)),
-    ]
+    parts = Table("Parts", ["part", "status", "s"], rows)
+    return [parts, Table("Trainings", columns, trainings)] if trainings else [parts]
 
 
 def collect(folder: Path, outcomes: Sequence[Outcome]) -> None:

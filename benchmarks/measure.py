@@ -31,6 +31,10 @@ Name = TypeVar("Name", bound=Hashable)
 T = TypeVar("T")
 
 
+class CheckError(RuntimeError):
+    """The code to be timed computes a wrong result."""
+
+
 class TimeLimitError(RuntimeError):
     """A call ran past its limit."""
 
@@ -92,13 +96,9 @@ def _warm_up(call: Call, device: torch.device, limit: float) -> tuple[Call, int]
     return call, max(1, min(MAX_CALLS_PER_SAMPLE, round(SAMPLE_SECONDS / seconds)))
 
 
-def _same(call: Call) -> Call:
-    return call
-
-
 def time_calls(calls: Mapping[Name, Call], *, repeats: int, device: torch.device = CPU) -> dict[Name, Record]:
     """`time_in_turns` for calls that exist; a call that fails raises a RuntimeError."""
-    builders = {name: partial(_same, call) for name, call in calls.items()}
+    builders = {name: partial(calls.__getitem__, name) for name in calls}
     records = time_in_turns(builders, repeats=repeats, device=device)
     for name, record in records.items():
         if record["status"] != "ok":
@@ -108,11 +108,7 @@ def time_calls(calls: Mapping[Name, Call], *, repeats: int, device: torch.device
 
 def seconds_of(call: Call, n_calls: int, device: torch.device) -> float:
     """Seconds of one of several calls in a row; waits for a GPU."""
-
-    def synchronize() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-
+    synchronize: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     synchronize()
     start = time.perf_counter()
     for _ in range(n_calls):
@@ -167,9 +163,7 @@ def limit_memory(extra_mb: float) -> None:
 def in_fresh_process(function: Callable[..., T], *args: Any, seconds: float | None = None) -> T:
     """Call a function at the top of a module in its own process; what it raises is raised here.
 
-    Raises:
-        TimeLimitError: The call ran past `seconds` and START_SECONDS.
-        MemoryError: The process was killed: the system does so when memory is short.
+    Raises TimeLimitError past `seconds` and START_SECONDS, and MemoryError if the system kills the process.
     """
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")

@@ -7,9 +7,8 @@ from dataclasses import replace
 from benchmarks.attention import PARTS, add_problem, probe, problem_of
 from benchmarks.measure import OUT_OF_MEMORY, Record
 from benchmarks.options import add_list, add_machine, add_number, set_up_device
-from benchmarks.problem import Problem
 from benchmarks.report import Panel, Report, Table, by_length, compared, lines, megabytes
-from benchmarks.rows import NAIVE, SDPA, check_rows
+from benchmarks.rows import NAIVE, SDPA, Problem, check_rows
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,13 +59,10 @@ def measure_length(names: Sequence[str], problem: Problem, *, seconds: float, bu
     n = 1
     while 2 * n * largest <= budget_mb:
         n *= 2
-    best = one
-    while n > 1:
-        best = measure(fitting, n)
-        if all(record["status"] != OUT_OF_MEMORY for record in best.values()):
-            break
+    best = measure(fitting, n) if n > 1 else one
+    while n > 1 and any(record["status"] == OUT_OF_MEMORY for record in best.values()):
         n //= 2
-    best = best if n > 1 else one
+        best = measure(fitting, n) if n > 1 else one
     records = [{"row": name, "length": problem.length, "n": n, **best.get(name, one[name])} for name in names]
     for record in records:
         shown = f"{megabytes(record['peak_mb'])} MB" if record["status"] == "ok" else record["status"]
@@ -82,6 +78,5 @@ def tables(records: Sequence[Record]) -> list[Table]:
     result = [by_length(title, records, lambda record: megabytes(record["peak_mb"]))]
     for reference in (NAIVE, SDPA):
         if any(record["row"] == reference for record in records):
-            title = "How many times as much memory is taken by"
-            result.append(compared(title, reference, records, "peak_mb"))
+            result.append(compared("How many times as much memory is taken by", reference, records, "peak_mb"))
     return result

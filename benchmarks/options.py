@@ -33,11 +33,7 @@ def add_machine(parser: argparse.ArgumentParser, *, repeats: int | None = 5, cud
 
 
 def set_up_device(options: argparse.Namespace) -> torch.device:
-    """Read --device and set torch's threads; as in a run, the process keeps the memory that it frees.
-
-    Raises:
-        UsageError: There is no CUDA device.
-    """
+    """Read --device, set torch's threads, and keep freed memory as in a run; raises UsageError without a GPU."""
     if options.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device=cuda, but torch sees no CUDA device: write --device=cpu")
     if options.threads:

@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -48,11 +49,7 @@ class Panel(NamedTuple):
 
 
 class Report:
-    """The heading, tables and files of one benchmark; `options` has command, output and overwrite.
-
-    Raises:
-        UsageError: A file of `output` exists or cannot be written, or matplotlib is missing.
-    """
+    """The heading, tables and files of one benchmark; raises UsageError for an output that cannot be written."""
 
     def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
         self.heading = heading(options.command, device)
@@ -63,14 +60,12 @@ class Report:
                 check_output(f"{self.output}{ending}", overwrite=options.overwrite)
         print(self.heading)
 
-    def write(
-        self, document: Record, tables: Sequence[Table], plots: Mapping[str, Sequence[Panel]] | None = None
-    ) -> None:
+    def write(self, document: Record, tables: Sequence[Table], plots: Mapping[str, Sequence[Panel]] = {}) -> None:
         """Write the document as JSON, the tables as Markdown, and the plots, which are named by their file's end."""
         if self.output is None:
             return
         text = [self.heading + "\n", *(table.markdown() for table in tables)]
-        for name, panels in (plots or {}).items():
+        for name, panels in plots.items():
             plot = Path(f"{self.output}-{name}.png")
             draw(panels, plot)
             text.append(f"![{name}]({plot.name})\n")
@@ -90,11 +85,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_plots() -> None:
-    """Refuse to start work whose plots cannot be drawn at its end.
-
-    Raises:
-        UsageError: matplotlib is missing.
-    """
+    """Refuse to start work whose plots cannot be drawn at its end: raises UsageError if matplotlib is missing."""
     if find_spec("matplotlib") is None:
         raise UsageError("plots need matplotlib: pip install 'recbole-lisa[bench]'")
 
@@ -165,11 +156,10 @@ def heading(command: str, device: torch.device) -> str:
     if device.type == "cuda":
         hardware = torch.cuda.get_device_name(device)
     git = ["git", "--no-optional-locks", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=10"]
-    try:
+    commit = "unknown"
+    with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=30)
-        commit = done.stdout.strip() or "unknown"
-    except (OSError, subprocess.TimeoutExpired):
-        commit = "unknown"
+        commit = done.stdout.strip() or commit
     return f"{hardware}, torch {torch.__version__}, recbole-lisa {__version__}, commit {commit}, command: {command}"
 
 

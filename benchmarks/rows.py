@@ -4,9 +4,9 @@ In the sub-layer, LISA reads the codes of its items from the table that the mode
 start from vectors (N, L, D). Reading the residual stream costs both sides the same and is in neither.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import one_hot, scaled_dot_product_attention
 
-from benchmarks.errors import CheckError
-from benchmarks.problem import Case, Problem
+from benchmarks.measure import CheckError
 from recbole_lisa.attention import FullAttention, LISAAttention, build_attention
 from recbole_lisa.attention.base import CodedSequences
 from recbole_lisa.attention.gla import missing_requirement
@@ -34,6 +33,55 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, tor
 # A tensor smaller than this, relative to the largest tensor, is compared with the largest: it may be exactly 0.
 SMALL_TENSOR = 5e-2
 Attend = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes and settings of one attention."""
+
+    part: str  # sublayer: the models' modules with their projections, or LISA's tables; core: the attention between
+    width: int  # D
+    n: int = 1
+    length: int = 1
+    dtype: torch.dtype = torch.float32
+    device: torch.device = torch.device("cpu")
+    backward: bool = False
+    decay: float = 0.0  # of LISA's histogram
+    n_items: int = 3417  # V
+
+    def normal(self, *shape: int, seed: int) -> Tensor:
+        """Standard-normal tensor, the same for every dtype and device; a leaf if backward."""
+        values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        return values.to(self.device, self.dtype).requires_grad_(self.backward)
+
+    def integers(self, high: int, *shape: int, seed: int, low: int = 0) -> Tensor:
+        """Random integers from low to high - 1, the same for every device."""
+        return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed)).to(self.device)
+
+    def everything(self) -> Tensor:
+        """The mask (N, L) of sequences without padding."""
+        return torch.ones(self.n, self.length, dtype=torch.bool, device=self.device)
+
+
+class Case:
+    """A row that is ready to run: its forward pass (N, L, D), and its inputs and parameters."""
+
+    def __init__(self, problem: Problem, forward: Callable[[], Tensor], tensors: Sequence[Tensor]) -> None:
+        self.forward = forward
+        self.held_mb = sum(x.nbytes for x in tensors) / 2**20
+        self.leaves = [x for x in tensors if x.requires_grad]
+        shape = (problem.n, problem.length, problem.width)
+        self.gradient = problem.normal(*shape, seed=9).detach() if problem.backward else None
+
+    def __call__(self) -> list[Tensor]:
+        """Attend once: the output, and with backward the gradient of every leaf."""
+        with torch.set_grad_enabled(self.gradient is not None):
+            out = self.forward()
+        if self.gradient is None:
+            return [out]
+        return [out, *torch.autograd.grad(out, self.leaves, self.gradient, allow_unused=True, materialize_grads=True)]
+
+
 Build = Callable[[Problem], Case]
 
 
@@ -80,11 +128,10 @@ def lisa(problem: Problem, *, n_codewords: int, hard: bool = True, attend: Atten
     module = module.to(problem.device, problem.dtype).eval()
     distinct = Quantized(codes, codes.new_empty(len(codes), 0) if keys is None else keys, codes.new_empty(0))
 
-    def forward() -> Tensor:
+    def forward() -> Any:
         if attend is not None:
             return attend(items, codes, *module.table_and_values(), assignment=keys, decay=problem.decay)
-        out: Tensor = module(CodedSequences(items, distinct), problem.everything())
-        return out
+        return module(CodedSequences(items, distinct), problem.everything())
 
     # The codes exist already, so the weight of the quantiser is not a parameter here.
     return Case(problem, forward, [*inputs, module.codebook.codewords, module.query, module.key, module.value])
@@ -100,14 +147,12 @@ def transformer(problem: Problem, *, naive: bool) -> Case:
     module = FullAttention(hidden_size=problem.width).to(problem.device, problem.dtype).eval()
     x, valid = problem.normal(*shape, seed=1), problem.everything()
 
-    def forward() -> Tensor:
+    def forward() -> Any:
         if naive:
             attended = causal_softmax_attention(module.query(x), module.key(x), module.value(x))
-            out: Tensor = module.output(attended) * valid.unsqueeze(-1)
-            return out
+            return module.output(attended) * valid.unsqueeze(-1)
         with _fused_kernels(problem.device):
-            out = module(x, valid)
-        return out
+            return module(x, valid)
 
     return Case(problem, forward, [x, *module.parameters()])
 
@@ -122,10 +167,8 @@ def _fused_kernels(device: torch.device) -> AbstractContextManager[Any]:
     """On a GPU, prefer torch's fastest kernel that serves the problem; the CPU has only one."""
     if device.type != "cuda":
         return nullcontext()
-    kernels = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
-    context: AbstractContextManager[Any] = sdpa_kernel(
-        [getattr(SDPBackend, name) for name in kernels], set_priority=True
-    )
+    names = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
+    context: AbstractContextManager[Any] = sdpa_kernel([getattr(SDPBackend, x) for x in names], set_priority=True)
     return context
 
 
@@ -181,11 +224,7 @@ ROWS: dict[str, Row] = {
 
 
 def check_rows(names: Iterable[str], problem: Problem) -> None:
-    """Compare outputs, and with backward all gradients, with the float64 reference at a small odd length.
-
-    Raises:
-        CheckError: A tensor differs by more than TOLERANCE.
-    """
+    """Compare outputs (with backward, gradients) with the float64 reference at an odd length; raises CheckError."""
     small = replace(problem, n=2, length=67, n_items=50)
     exact = replace(small, dtype=torch.float64, device=torch.device("cpu"))
     for name in names:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.errors import CheckError
-from benchmarks.measure import Call, Record, in_fresh_process, peak_of_call, time_calls
+from benchmarks.measure import Call, CheckError, Record, in_fresh_process, peak_of_call, time_calls
 from benchmarks.options import add_list, add_machine, add_number, set_up_device
 from benchmarks.report import Report, Table, megabytes, ratio, spread
 from benchmarks.standin import Catalogue, build_model
@@ -145,10 +144,9 @@ def cached_step(length: int, width: int) -> Call:
     module, x = FullAttention(hidden_size=width).eval(), torch.randn(1, length + 1, width)
     new, keys, values = x[:, -1:].clone(), module.key(x), module.value(x)  # the step writes the last position
 
-    def step() -> Tensor:
+    def step() -> Any:
         keys[:, -1:], values[:, -1:] = module.key(new), module.value(new)
-        out: Tensor = module.output(scaled_dot_product_attention(module.query(new), keys, values)).squeeze(1)
-        return out
+        return module.output(scaled_dot_product_attention(module.query(new), keys, values)).squeeze(1)
 
     expected = module.last(x, torch.ones(1, length + 1, dtype=torch.bool))
     error = float((step() - expected).abs().max() / expected.abs().max())

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.errors import CheckError
-from benchmarks.measure import CPU, Record, in_fresh_process, peak_of_call, time_calls
+from benchmarks.measure import CPU, CheckError, Record, in_fresh_process, peak_of_call, time_calls
 from benchmarks.options import add_machine, add_number, set_up_device
 from benchmarks.report import Report, Table, megabytes, ratio
 from benchmarks.standin import Catalogue, build_model
@@ -65,11 +64,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def measure_step(name: str, sizes: Sizes, *, repeats: int) -> Record:
-    """Check both sides, time them in turns, and measure the memory of each on its own.
-
-    Returns:
-        model, time and MB of both sides, and ratio, ours to naive.
-    """
+    """Check both sides, time them in turns, and measure the memory of each alone; `ratio` is ours to naive."""
     check_equal(name, sizes)
     row: Record = {"model": name}
     alone = peak_of_step if sizes.device.type == "cuda" else partial(in_fresh_process, peak_of_step)
@@ -159,10 +154,7 @@ def naive_loss(model: LISARecommender, batch: Batch) -> Tensor:
     encoder: Any = model.encoder
     n, length = items.shape
     attention, block = encoder.attentions[0], encoder.blocks[0]
-
-    def drop(x: Tensor) -> Tensor:
-        return nn.functional.dropout(x, encoder.dropout.p, model.training)
-
+    drop = partial(nn.functional.dropout, p=encoder.dropout.p, training=model.training)
     x = model.embed(items.flatten())  # (N * L, D)
     codes, assignment, y = (part.view(n, length, *part.shape[1:]) for part in _quantize(model.codebook, x))
     attended = naive_ops.lisa_attention_eager(

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper.rows import ROWS
-from benchmarks.paper.runs import Results, results_of
+from benchmarks.paper.runs import ROWS, Results, results_of
 from benchmarks.paper.study import Study
 from benchmarks.report import markdown
 from recbole_lisa.saved import bundle_of_checkpoint

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.paper.rows import METRICS, ROWS, Row
-from benchmarks.paper.runs import Results, Run, results_of
+from benchmarks.paper.runs import METRICS, ROWS, Results, Row, Run, results_of
 from benchmarks.paper.study import Study, cells
 from benchmarks.report import markdown
 from recbole_lisa.saved import load_data_and_model
@@ -30,17 +28,14 @@ def main(arguments: Sequence[str]) -> int:
     n_failed = study.run(sources)
     results = results_of(sources)
     folders = {run.seed: run.folder.with_name(f"migrated-{run.seed}") for run in sources}
-    migrated = [_migration(source, folders[source["seed"]], study.settings) for source in results[SOURCE]]
+    migrated = []
+    for source in results[SOURCE]:  # trained further for as many epochs as the source by default
+        epochs = study.settings.get("epochs", source["config"]["epochs"])
+        more = [f"--checkpoint={source['checkpoint']}", f"--output={_START}", f"--epochs={epochs}"]
+        migrated.append(Run(MIGRATED, source["seed"], more, folders[source["seed"]], "migrate"))
     n_failed += study.run(migrated)
     write_page(study, results | {MIGRATED: results_of(migrated).get(MIGRATED, [])}, migrated)
     return 1 if n_failed else 0
-
-
-def _migration(source: dict[str, Any], folder: Path, settings: dict[str, str]) -> Run:
-    """`recbole-lisa migrate` for a finished run, trained further for as many epochs as the run by default."""
-    epochs = settings.get("epochs", source["config"]["epochs"])
-    arguments = [f"--checkpoint={source['checkpoint']}", f"--output={_START}", f"--epochs={epochs}"]
-    return Run(MIGRATED, source["seed"], arguments, folder, "migrate")
 
 
 def write_page(study: Study, results: Results, migrated: Sequence[Run]) -> None:

@@ -3,8 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.paper.rows import METRICS, ROWS, paper_figures
-from benchmarks.paper.runs import Results, results_of
+from benchmarks.paper.runs import METRICS, ROWS, Results, paper_figures, results_of
 from benchmarks.paper.study import Study, cells, write_csv
 from benchmarks.report import Panel, draw, markdown
 
@@ -31,24 +30,12 @@ def write_page(study: Study, results: Results) -> None:
     ]
     write_csv(curve, ["row", "seed", "epoch", *METRICS], points)
     draw([_panel(results, dataset, metric) for metric in ("hit@10", "ndcg@10")], plot)
-    shared = " ".join(
-        [f"--dataset={dataset}", "--protocol=paper", *study.shared(), "--seed=SEED", "--result_file=r.json"]
-    )
-    body = [
-        _table(results, dataset),
-        "",
-        "The whole table, and each row alone (for every SEED):",
-        "",
-        "```bash",
-        study.command(results),
-        *(f"python run_recbole_lisa.py {' '.join(ROWS[row].arguments())} {shared}" for row in results),
-        "```",
-        "",
-        f"Test metrics every few epochs, for the curve only (nothing is chosen by them), are in [{curve.name}]"
-        f"({curve.name}):",
-        "",
-        f"![HR@10 and NDCG@10 by epoch]({plot.name})",
-    ]
+    shared = [f"--dataset={dataset}", "--protocol=paper", *study.shared(), "--seed=SEED", "--result_file=r.json"]
+    alone = [" ".join(["python run_recbole_lisa.py", *ROWS[row].arguments(), *shared]) for row in results]
+    body = [_table(results, dataset), "", "The whole table, and each row alone (for every SEED):", ""]
+    body += ["```bash", study.command(results), *alone, "```", ""]
+    about = "Test metrics every few epochs, for the curve only (nothing is chosen by them), are in"
+    body += [f"{about} [{curve.name}]({curve.name}):", "", f"![HR@10 and NDCG@10 by epoch]({plot.name})"]
     study.write("the paper's protocol", results, body)
 
 

@@ -1,5 +1,6 @@
-"""The runs of a table: each is a process in its own folder; a finished one is not run again."""
+"""The rows of the paper's tables, and their runs: each a process in its own folder; a finished one is not run again."""
 
+import csv
 import json
 import os
 import subprocess
@@ -15,6 +16,46 @@ from recbole_lisa.errors import UsageError
 ROOT = Path(__file__).parents[2]
 NEEDED = {"seed", "test", "curve", "config", "versions", "device", "checkpoint"}
 Results = dict[str, list[dict[str, Any]]]  # row -> results of its finished runs, in the order of the seeds
+
+METRICS = {"hit@5": "HR@5", "ndcg@5": "NDCG@5", "hit@10": "HR@10", "ndcg@10": "NDCG@10"}
+"""Name in a result -> name in the paper."""
+
+
+class Row(NamedTuple):
+    """A model and the settings that differ from its yaml file."""
+
+    model: str
+    settings: dict[str, Any]
+
+    def arguments(self) -> list[str]:
+        """The row as command-line arguments."""
+        return [f"--model={self.model}", *(f"--{key}={value}" for key, value in self.settings.items())]
+
+
+ROWS: dict[str, Row] = {
+    "Transformer": Row("Transformer", {}),
+    "Linformer": Row("Linformer", {"n_projected": 128}),
+    "LSH-1": Row("Reformer", {"n_hashes": 1}),
+    "LSH-4": Row("Reformer", {"n_hashes": 4}),
+    "Sinkhorn-32": Row("SinkhornTransformer", {"bucket_size": 32}),
+    "Sinkhorn-64": Row("SinkhornTransformer", {"bucket_size": 64}),
+    "Routing-32": Row("RoutingTransformer", {"window_size": 32}),
+    "Routing-64": Row("RoutingTransformer", {"window_size": 64}),
+    "Clustered-100": Row("ClusteredTransformer", {"n_clusters": 100}),
+    "Clustered-200": Row("ClusteredTransformer", {"n_clusters": 200}),
+    "LISA-Base": Row("LISABase", {}),
+    "LISA-Soft": Row("LISASoft", {}),
+    "LISA-Mini": Row("LISAMini", {}),
+    "Linear": Row("LinearTransformer", {}),
+}
+"""Row name -> what to run; `Linear` is not in the paper."""
+
+
+def paper_figures(dataset: str) -> dict[str, dict[str, float]]:
+    """Row name -> metric -> the paper's figure; empty for a data set that the paper does not have."""
+    with Path(__file__).with_name("paper.csv").open(encoding="utf-8", newline="") as stream:
+        lines = [line for line in csv.DictReader(stream) if line["dataset"] == dataset]
+    return {line["row"]: {name: float(line[name]) for name in METRICS} for line in lines}
 
 
 class Run(NamedTuple):
@@ -68,11 +109,7 @@ def start(run: Run, threads: int) -> "subprocess.Popen[bytes]":
 
 
 def run_missing(runs: Sequence[Run], *, parallel: int, threads: int) -> list[Run]:
-    """Run all that have no result, `parallel` at a time; an interruption stops the running ones.
-
-    Returns:
-        The runs that failed.
-    """
+    """Run all that have no result, `parallel` at a time, and return the failed; an interruption stops all."""
     waiting, running, failed = [run for run in runs if run.result() is None], list[Any](), list[Run]()
     try:
         while waiting or running:

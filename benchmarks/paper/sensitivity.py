@@ -4,8 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from benchmarks.options import add_list
-from benchmarks.paper.rows import METRICS, Row
-from benchmarks.paper.runs import Results, results_of
+from benchmarks.paper.runs import METRICS, Results, Row, results_of
 from benchmarks.paper.study import Study, cells, write_csv
 from benchmarks.report import Panel, draw, markdown
 from recbole_lisa.config.properties import properties_path
@@ -52,14 +51,12 @@ def write_page(study: Study, rows: Mapping[str, Row], results: Results) -> None:
     for name, row in rows.items():
         runs = results[name]
         seeds = ", ".join(str(run["seed"]) for run in runs) or "-"
-        metrics = cells([run["test"] for run in runs])
-        lines.append([MODELS[row.model], str(row.settings["n_codewords"]), *metrics, seeds])
+        sizes = [MODELS[row.model], str(row.settings["n_codewords"])]
+        lines.append([*sizes, *cells([run["test"] for run in runs]), seeds])
     body = [markdown(["model", "W", *METRICS.values(), "seeds"], lines), ""]
     body += ["```bash", study.command(results), "```", "", _FINDINGS, ""]
-    body += [
-        f"Each run is in [{table.name}]({table.name}). Mean over the seeds, bars from the smallest to the largest:"
-    ]
-    body += ["", f"![HR@10 and NDCG@10 over W]({plot.name})"]
+    about = "Mean over the seeds, bars from the smallest to the largest:"
+    body += [f"Each run is in [{table.name}]({table.name}). {about}", "", f"![HR@10 and NDCG@10 over W]({plot.name})"]
     study.write("the number of codewords", results, body)
 
 

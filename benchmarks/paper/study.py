@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.options import add_list, add_number
-from benchmarks.paper.rows import METRICS, Row
-from benchmarks.paper.runs import Results, Run, run_missing
+from benchmarks.paper.runs import METRICS, Results, Row, Run, run_missing
 from benchmarks.report import check_plots, write_text
 from recbole_lisa.cli.arguments import UsageParser, parse_settings
 from recbole_lisa.config.config import LISAConfig
@@ -90,8 +89,8 @@ class Study:
     def command(self, results: Results) -> str:
         """The command line of the page, with the seeds of the finished runs."""
         seeds = " ".join(map(str, sorted({run["seed"] for runs in results.values() for run in runs})))
-        words = [f"python -m benchmarks paper {self.name} --dataset={self.options.dataset} --seeds {seeds}"]
-        return " ".join([*words, *self.shared()])
+        table = f"python -m benchmarks paper {self.name} --dataset={self.options.dataset} --seeds {seeds}"
+        return " ".join([table, *self.shared()])
 
     def write(self, title: str, results: Results, body: Sequence[str]) -> None:
         """Write the page: title, settings, body; what is written by hand below MARK stays."""

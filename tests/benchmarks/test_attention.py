@@ -8,10 +8,8 @@ import torch
 
 from benchmarks import attention, main, rows
 from benchmarks.attention import PARTS, measure_rows, probe
-from benchmarks.errors import CheckError
-from benchmarks.measure import Record, TimeLimitError, status_of
-from benchmarks.problem import Problem
-from benchmarks.rows import LISA_NAIVE, NAIVE, ROWS, SDPA, Row, check_rows, remove_projections
+from benchmarks.measure import CheckError, Record, TimeLimitError, status_of
+from benchmarks.rows import LISA_NAIVE, NAIVE, ROWS, SDPA, Problem, Row, check_rows, remove_projections
 from recbole_lisa.attention import MECHANISMS, build_attention
 from tests.helpers import assert_close
 

@@ -7,8 +7,7 @@ import pytest
 from benchmarks import main, memory
 from benchmarks.measure import Record
 from benchmarks.memory import measure_length, tables
-from benchmarks.problem import Problem
-from benchmarks.rows import NAIVE, SDPA
+from benchmarks.rows import NAIVE, SDPA, Problem
 
 PER_SEQUENCE = {"LISA-128": 1.0, SDPA: 3.0, NAIVE: 10.0}
 PROBLEM = Problem("core", 16, length=64)

@@ -9,8 +9,7 @@ from benchmarks import main, serving
 from tests.serving.http.build import running
 
 pytest.importorskip("uvicorn")
-from benchmarks.load import Client
-from benchmarks.service import growth_of, summary
+from benchmarks.service import Client, growth_of, summary
 
 SIZES = serving.Sizes(n_items=90, width=8, n_codebooks=2, n_codewords=4, k=5, length=3)
 
@@ -49,7 +48,7 @@ def test_requests_are_answered_as_they_must_be_and_wrong_answers_are_counted(mon
         client.kinds = {"recommend": (1, ask_once)}
         client.run(end)
     (error,) = client.errors
-    assert error.startswith("recommend: WrongAnswerError: expected 10 items that are not in the history")
+    assert error.startswith("recommend: CheckError: expected 10 items that are not in the history")
     assert summary([client]) == []
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from benchmarks import main, serving
-from benchmarks.errors import CheckError
+from benchmarks.measure import CheckError
 
 SIZES = serving.Sizes(n_items=70, width=8, n_codebooks=2, n_codewords=4, k=5, length=3)
 ARGUMENTS = ["--items=70", "--width=8", "--codebooks=2", "--codewords=4", "--k=5", "--history=3", "--batches", "1", "3"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import main, step
-from benchmarks.errors import CheckError
+from benchmarks.measure import CheckError
 from benchmarks.step import LISA_MODELS, Sizes, check_equal
 
 SIZES = Sizes(n=4, length=13, n_items=40)

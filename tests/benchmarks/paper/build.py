@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.paper.rows import METRICS
+from benchmarks.paper.runs import METRICS
 
 
 def made_up(seed: int, hit: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import main
 from benchmarks.paper import compression, ranking, sensitivity
-from benchmarks.paper.rows import ROWS, Row, paper_figures
+from benchmarks.paper.runs import ROWS, Row, paper_figures
 from benchmarks.paper.study import MARK, Study
 from recbole_lisa.config.registry import MODELS
 from tests.benchmarks.paper.build import made_up, table

@@ -13,8 +13,7 @@ import pytest
 
 from benchmarks import main
 from benchmarks.paper import runs
-from benchmarks.paper.rows import METRICS, ROWS
-from benchmarks.paper.runs import Run, run_missing, start
+from benchmarks.paper.runs import METRICS, ROWS, Run, run_missing, start
 from tests.benchmarks.paper.build import made_up, table
 from tests.tiny import write_tiny_dataset
 
