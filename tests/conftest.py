@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import torch
 # The tensors of the tests are small: a second thread gains nothing, and on a busy machine it spins.
 torch.set_num_threads(1)
 
+# A shell that starts pytest in the background makes it ignore SIGINT; some tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Triton reads this when it is imported: without a GPU its kernels run in its interpreter.
 if not torch.cuda.is_available():
