@@ -97,6 +97,7 @@ def test_mistakes_stop_before_ray_starts(
     arguments: list[str], message: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("recbole_lisa.tuning.study.ray_session", None)
+    monkeypatch.setattr("recbole_lisa.tuning.study.import_tune", lambda: None)  # the extra may be missing
     files = {
         "bad.yaml": "n_codeword: [8]\n", "broken.yaml": "a: [1\n", "one.yaml": "n_codewords: [8, 16]\n",
         "two.yaml": "nproc: 2\n",
