@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from recbole_lisa.ops.numba_threads import arrays, numba_serves, writable
+
 BLOCK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 """Entries of the gathered (rows, R, D) block: 2 MB in float32, near the cache, and 256 MB on a GPU."""
 
@@ -65,6 +67,13 @@ class _PairScores(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         """Gradients by hidden and table."""
         hidden, table, index = ctx.saved_tensors
+        if index.numel() and hidden.shape[1] and numba_serves(hidden, table, grad):
+            from recbole_lisa.ops.pair_kernels import UndoScores, undo_scores
+
+            d_hidden, d_table = hidden.new_zeros(hidden.shape), table.new_zeros(table.shape)
+            read = arrays(hidden=hidden, table=table, index=index.long(), grad=grad)
+            undo_scores(hidden.shape[1], UndoScores(**read, **writable(d_hidden=d_hidden, d_table=d_table)))
+            return d_hidden, d_table, None
         d_hidden, d_table = torch.empty_like(hidden), torch.zeros_like(table)
         with torch.autocast(hidden.device.type, enabled=False):
             for rows, gathered in _blocks(table, index):
