@@ -57,15 +57,12 @@ def read_titles(path: Path) -> dict[str, str]:
     """Read titles by item from a table with the columns item_id and title; the last title of an item counts."""
     if path.suffix not in SEPARATORS:
         raise UsageError(f"'{path}' must end in .csv or .tsv")
-    layout = Layout((), {"item": "item_id", "title": "title"}, separator=SEPARATORS[path.suffix], quoted=True)
+    layout = Layout((), {"item": "item_id", "title": "title"}, separator=SEPARATORS[path.suffix], advice="")
     titles: dict[str, str] = {}
-    try:
-        with open_raw(path) as raw:
-            for piece in read_pieces(raw, layout):
-                named = piece.dropna()
-                titles.update(zip(named["item"], named["title"], strict=True))
-    except UsageError as error:
-        raise UsageError(str(error).partition(" Use --")[0]) from error  # export has no options for columns
+    with open_raw(path) as raw:
+        for piece in read_pieces(raw, layout):
+            named = piece.dropna()
+            titles.update(zip(named["item"], named["title"], strict=True))
     if not titles:
         raise UsageError(f"'{path}' has no row with both item_id and title")
     return titles

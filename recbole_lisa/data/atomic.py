@@ -84,7 +84,7 @@ def read_columns(
     """
     labels = {name: f"{name}:{kind}" for name, kind in fields.items()}
     numbers = tuple(name for name, kind in fields.items() if kind == "float")
-    layout = Layout((), {**labels}, separator=separator, quoted=False, encoding=encoding, numbers=numbers)
+    layout = Layout((), {**labels}, separator=separator, quoted=False, encoding=encoding, numbers=numbers, advice="")
     categories = [name for name, kind in fields.items() if kind == "token" and tokens == "category"]
     try:
         with open_raw(path) as raw:

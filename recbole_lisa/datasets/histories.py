@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from recbole_lisa.datasets.cells import read_numbers
-from recbole_lisa.datasets.layouts import Columns, Layout
+from recbole_lisa.datasets.layouts import COLUMN_OPTION, Columns, Layout
 from recbole_lisa.datasets.reader import read_pieces
 from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
@@ -44,7 +44,9 @@ def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[
         raise UsageError(f"'{path}' must end in .csv, .tsv, .inter or .parquet")
     columns: Columns = {"user": user, "item": item, "time": time}
     quoted = path.suffix != ".inter"
-    layout = Layout((), columns, separator=_SEPARATORS[path.suffix], quoted=quoted, optional=("time",))
+    layout = Layout(
+        (), columns, separator=_SEPARATORS[path.suffix], quoted=quoted, optional=("time",), advice=COLUMN_OPTION
+    )
     with open_raw(path) as raw:
         frame = pd.concat([pd.DataFrame(), *read_pieces(raw, layout)], ignore_index=True)
     if frame.empty:

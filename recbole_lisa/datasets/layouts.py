@@ -31,6 +31,7 @@ class Layout:
         keeps_repeated: Whether all rows that are equal in every column stay.
         optional: Roles that may have no column.
         numbers: Roles that are parsed as float64, in delimited text.
+        advice: What the error of a missing column tells to do, with {role} in it.
     """
 
     members: tuple[str, ...]
@@ -44,8 +45,11 @@ class Layout:
     keeps_repeated: bool = False
     optional: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    advice: str = "The format csv reads tables of your own"
 
 
+COLUMN_OPTION = "Use --{role}"
+"""The advice of commands that have an option for the column of each role."""
 _TABLES = ("*.csv", "*.tsv", "*.json", "*.jsonl", "*.ndjson", "*.parquet", "*.pq")
 _ANY_COLUMNS: Columns = {"user": "user_id", "item": "item_id", "time": "timestamp"}
 _MOVIELENS: Columns = {"user": 0, "item": 1, "rating": 2, "time": 3}
@@ -108,4 +112,5 @@ def _any_table(options: dict[str, str]) -> Layout:
                 raise UsageError(f"--{role} is '{column}', with --no_header it must be the number of a column, from 0")
             columns[role] = int(column)
     time_unit = options.get("time_unit", AUTO_UNIT)
-    return Layout(_TABLES, columns, separator=separator, header="no_header" not in options, time_unit=time_unit)
+    with_header = "no_header" not in options
+    return Layout(_TABLES, columns, separator=separator, header=with_header, time_unit=time_unit, advice=COLUMN_OPTION)

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from recbole_lisa.datasets.cells import MISSING
-from recbole_lisa.datasets.layouts import LAYOUTS, Layout
+from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.source import NO_TEXT, RawFile
 from recbole_lisa.errors import UsageError, did_you_mean
 
@@ -130,10 +130,8 @@ def _positions(name: str, labels: Sequence[Any], layout: Layout) -> dict[str, in
         if column not in known and role not in layout.optional:
             names = list(map(str, labels))
             hint = did_you_mean(str(column), names)
-            fixed = any(layout.table is one.table for one in LAYOUTS.values())
-            advice = "The format csv reads tables of your own" if fixed else f"Use --{role}"
-            has = ", ".join(names[:20])
-            raise UsageError(f"{name} has no column '{column}' for the {role}; it has {has}.{hint} {advice}")
+            has, advice = ", ".join(names[:20]), layout.advice.format(role=role)
+            raise UsageError(f"{name} has no column '{column}' for the {role}; it has {has}.{hint} {advice}".rstrip())
     return {role: known[column] for role, column in layout.table.items() if column in known}
 
 
