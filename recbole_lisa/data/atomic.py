@@ -108,8 +108,9 @@ def _odd_number(path: Path, layout: Layout) -> str | None:
                 cells = piece[name].where(~piece[name].isin(MISSING))
                 odd = np.flatnonzero(cells.notna() & pd.to_numeric(cells, errors="coerce").isna())
                 if len(odd):
+                    cell = cells.iloc[odd[0]]  # by position: the index goes on from piece to piece
                     return (
-                        f"{path}, line {line + odd[0]}: the column {name} must hold numbers, got {cells[odd[0]]!r}; "
+                        f"{path}, line {line + odd[0]}: the column {name} must hold numbers, got {cell!r}; "
                         "`recbole-lisa convert csv` reads dates and writes them as numbers"
                     )
             line += len(piece)

@@ -89,6 +89,12 @@ def test_damaged_files_are_refused_with_the_line(tmp_path: Path, separator: str,
         read(tmp_path, text, separator)
 
 
+@pytest.mark.usefixtures("piece_rows")
+def test_a_cell_that_is_not_a_number_is_named_in_any_piece(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="x.inter, line 4: the column time must hold numbers, got '2020-01-01'"):
+        read(tmp_path, HEAD + "u\t1\nu\tNA\nv\t2020-01-01\n", "\t")
+
+
 def test_intervals_have_open_and_closed_ends() -> None:
     low, high = parse_intervals("key", "[2,4); (9,20]")
     counts = np.array([1, 2, 3, 4, 9, 10, 20, 21])
