@@ -22,7 +22,7 @@ from recbole_lisa.training.compilation import check_compiler, compile_encoder
 from recbole_lisa.training.evaluation import check_loader
 from recbole_lisa.training.logging import RunLog, log_settings, run_log
 from recbole_lisa.training.memory import check_memory, named_allocation_errors
-from recbole_lisa.training.result import collect_result, result_table, write_result
+from recbole_lisa.training.result import collect_result, log_tied_targets, result_table, write_result
 from recbole_lisa.training.trainer import LISATrainer, fit_supervision
 
 
@@ -138,6 +138,7 @@ def report(result: dict[str, Any], trainer: LISATrainer, log: RunLog) -> None:
             later.callback(draw_codebooks, trainer.history, config["codebook_plot"])
         later.callback(print, table, flush=True)
         later.callback(log.note, f"result\n{table}")
+        later.callback(log_tied_targets, result)
         later.callback(log_equal_codes, trainer.model)
         if config["result_file"]:
             write_result(result, config["result_file"])

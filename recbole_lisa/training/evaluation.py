@@ -10,7 +10,7 @@ ranking, numbered by first appearance in the file, are permuted.
 """
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from recbole.config import Config
@@ -22,11 +22,23 @@ from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.training.ranking import collect, rank_all_items
 from recbole_lisa.training.reporting import progress_bar
 
-_PER_HISTORY = ("rec.topk", "rec.items", "rec.meanrank", "rec.score", "data.label")
+_PER_HISTORY = ("rec.topk", "rec.items", "rec.meanrank", "rec.score", "data.label", "lisa.tied")
+
+
+class Evaluation(NamedTuple):
+    """Metrics, and the fraction of held-out items that have the score of another ranked item."""
+
+    metrics: dict[str, float]
+    tied_targets: float
+
+
+def evaluate(model: Any, loader: EvalLoader, config: Config, *, show_progress: bool = False) -> dict[str, float]:
+    """The metrics of `evaluate_targets`."""
+    return evaluate_targets(model, loader, config, show_progress=show_progress).metrics
 
 
 @torch.no_grad()
-def evaluate(model: Any, loader: EvalLoader, config: Config, *, show_progress: bool = False) -> dict[str, float]:
+def evaluate_targets(model: Any, loader: EvalLoader, config: Config, *, show_progress: bool = False) -> Evaluation:
     """Rank the held-out item of every history in `loader` and average the metrics of `config`.
 
     Several processes each rank every P-th batch; all of them return the metrics of all histories.
@@ -39,7 +51,7 @@ def evaluate(model: Any, loader: EvalLoader, config: Config, *, show_progress: b
         show_progress: Show a bar on a terminal.
 
     Returns:
-        Metric name (for example `ndcg@10`) to its mean over all histories.
+        Metrics: name (for example `ndcg@10`) to its mean over all histories; and the fraction of tied targets.
 
     Raises:
         UsageError: max(topk) is larger than the number of ranked items.
@@ -62,7 +74,8 @@ def evaluate(model: Any, loader: EvalLoader, config: Config, *, show_progress: b
     collector.data_collect(SimpleNamespace(dataset=loader.dataset.training))
     metrics = Evaluator(config).evaluate(collector.data_struct)
     # From one process, so that decisions that depend on them are the same in all.
-    return from_first({name: float(value) for name, value in metrics.items()})
+    tied = float(collector.data_struct.get("lisa.tied").double().mean())
+    return Evaluation(*from_first(({name: float(value) for name, value in metrics.items()}, tied)))
 
 
 def _merge(collected: Any) -> None:
@@ -81,7 +94,10 @@ def _rank_candidates(model: Any, batch: EvalBatch, config: Config, collector: Co
     scores = model.score_candidates(batch.interaction.to(device), batch.candidates.to(device))
     _check_finite(scores.amax(dim=1).isfinite(), config)
     rows = torch.arange(len(scores), device=device)
-    collector.eval_batch_collect(scores, batch.interaction, rows, batch.positive_column.to(device))
+    columns = batch.positive_column.to(device)
+    same = scores == scores.gather(1, columns.unsqueeze(1))  # before the collector, which sorts and may write
+    collector.data_struct.update_tensor("lisa.tied", same.sum(dim=1) > 1)
+    collector.eval_batch_collect(scores, batch.interaction, rows, columns)
 
 
 def _rank_all_items(
@@ -97,6 +113,7 @@ def _rank_all_items(
     n_top = max(config["topk"]) if collector.register.need("rec.items") else 0
     ranks = rank_all_items(scorer, interaction[config["ITEM_ID_FIELD"]], item_order, n_top)
     _check_finite(ranks.higher >= 0, config)
+    collector.data_struct.update_tensor("lisa.tied", ranks.tied > 0)
     collect(collector, ranks, len(item_order), max(config["topk"]))
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ def collect_result(
         log_file: The log of the run.
 
     Returns:
-        Plain values. `valid` holds the metrics of the best epoch (None without validation), `test` those of the
-        test phase (None without test targets, null in the file); `best_epoch` counts from 1 and is the last one
-        without validation; `loss` holds the mean training loss of each epoch; `seconds_per_epoch` is the mean over
-        all epochs, training alone, `sequences_per_second` the windows (prefixes under `last_position`) trained in that
-        time; `nproc` is the number of processes, and memory that of the first of them; `codebooks` holds used
-        codewords and perplexity of every codebook by epoch; `curve` the test metrics every `test_step` epochs. A
-        resumed run counts the epochs before the interruption, too.
+        Plain values. `valid` holds the metrics of the best epoch (None without validation), `test` those of the test
+        phase (None without test targets, null in the file), `tied_targets` the fraction of test targets that have the
+        score of another item; `best_epoch` counts from 1 and is the last one without validation; `loss` holds the mean
+        training loss of each epoch; `seconds_per_epoch` is the mean over all epochs, training alone,
+        `sequences_per_second` the windows (prefixes under `last_position`) trained in that time; `nproc` is the number
+        of processes, and memory that of the first of them; `codebooks` holds used codewords and perplexity of every
+        codebook by epoch; `curve` the test metrics every `test_step` epochs. A resumed run counts the epochs before the
+        interruption, too.
     """
     config, history = trainer.config, trainer.history
     times = [epoch["seconds"] for epoch in history]
@@ -40,6 +42,7 @@ def collect_result(
         **{key: config[key] for key in ("model", "dataset", "protocol", "seed")},
         "valid": trainer.best_valid_result,
         "test": test_metrics,
+        "tied_targets": None if test_metrics is None else trainer.tied_targets,
         "best_epoch": len(history) if trainer.best_epoch is None else trainer.best_epoch + 1,
         "epochs_run": len(history),
         "seconds": seconds,
@@ -57,6 +60,12 @@ def collect_result(
         "curve": trainer.curve,
         "config": config.plain(),
     }
+
+
+def log_tied_targets(result: Mapping[str, Any]) -> None:
+    """Log how often a test target has the score of another item; the order of equal scores is random."""
+    if result["tied_targets"]:
+        getLogger().info(f"{result['tied_targets']:.2%} of the test targets have the same score as another item")
 
 
 def write_result(result: Mapping[str, Any], path: str | Path) -> None:

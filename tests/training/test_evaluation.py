@@ -19,7 +19,7 @@ from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataloader import EvalBatch, create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import TrainingDivergedError, UsageError
-from recbole_lisa.training.evaluation import check_loader, evaluate
+from recbole_lisa.training.evaluation import check_loader, evaluate, evaluate_targets
 from recbole_lisa.tuning.trial import check_validation
 from tests.tiny import BlockModel, ConstantBlockModel, ConstantModel, TinyModel, tiny_config, tiny_loaders, tiny_trainer
 
@@ -212,3 +212,25 @@ def test_a_metric_that_the_user_registered_is_computed_and_chooses_the_epoch(
             trainer.fit(train, valid, saved=False)
     finally:
         register.smaller_metrics.remove("meanrank")
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [(ConstantModel, "full"), (ConstantBlockModel, "full"), (ConstantModel, "uni12")]
+)
+def test_targets_that_share_their_score_are_counted(tmp_path: Path, kind: type[Any], mode: str) -> None:
+    config = tiny_config(tmp_path, eval_args={"mode": mode})
+    train, _, test = tiny_loaders(config)
+    assert evaluate_targets(kind(config, train.dataset), test, config).tied_targets == 1.0
+
+    class HalfTied(TinyModel):
+        """Items of odd ids have different scores, the others one."""
+
+        def full_sort_predict(self, interaction: Any) -> torch.Tensor:
+            ids = torch.arange(self.n_items)
+            return torch.where(ids % 2 == 1, ids, 0).float().expand(len(interaction), -1).clone()
+
+    targets = torch.cat([batch.interaction["item_id"] for batch in test.batches(range(len(test)))])
+    metrics, tied = evaluate_targets(HalfTied(config, train.dataset), test, config)
+    assert tied == pytest.approx((targets % 2 == 0).double().mean().item())
+    assert 0 < tied < 1 and metrics == evaluate(HalfTied(config, train.dataset), test, config)
+    assert evaluate_targets(TinyModel(config, train.dataset), test, config).tied_targets == 0

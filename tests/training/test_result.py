@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
+from recbole_lisa.quick_start import run_configured
 from recbole_lisa.training.result import collect_result, result_table, write_result
-from tests.tiny import tiny_config, tiny_trainer
+from tests.tiny import ConstantModel, TinyModel, tiny_config, tiny_trainer
 
 KEYS = {
     *("model", "dataset", "protocol", "seed", "valid", "test", "best_epoch", "epochs_run", "seconds"),
     *("seconds_per_epoch", "nproc", "sequences_per_second", "peak_memory_mb", "peak_gpu_memory_mb", "device"),
     *("checkpoint", "log", "versions"),
-    *("loss", "codebooks", "curve", "config"),
+    *("tied_targets", "loss", "codebooks", "curve", "config"),
 }
 
 
@@ -78,3 +79,13 @@ def test_table_sets_validation_beside_test() -> None:
         "--------------------------",
         "-              -         -",
     ]
+
+
+@pytest.mark.parametrize(("model", "protocol", "tied"), [(ConstantModel, "paper", 1.0), (TinyModel, "full_ranking", 0)])
+def test_the_result_and_the_log_say_how_often_a_target_is_tied(
+    isolated_run_dir: Path, model: type[Any], protocol: str, tied: float
+) -> None:
+    result = run_configured(tiny_config(isolated_run_dir, protocol, model, epochs=1))
+    assert result["tied_targets"] == tied
+    line = "100.00% of the test targets have the same score as another item"
+    assert (line in Path(result["log"]).read_text()) == (tied > 0)
