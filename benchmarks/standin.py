@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from recbole_lisa.config.properties import properties_path
+from recbole_lisa.config.model_defaults import model_defaults
 from recbole_lisa.config.registry import model_class
-from recbole_lisa.config.schema import read_yaml
 
 FIELDS: dict[str, Any] = {
     "USER_ID_FIELD": "user_id",
@@ -37,8 +36,8 @@ class Catalogue:
 
 
 def default_settings(name: str) -> dict[str, Any]:
-    """The settings of the model's yaml file."""
-    return read_yaml(properties_path() / "model" / f"{name}.yaml")
+    """The settings of the model's yaml files."""
+    return model_defaults(model_class(name))
 
 
 def build_model(name: str, *, catalogue: Catalogue, max_length: int, **settings: Any) -> Any:

@@ -32,7 +32,7 @@ def model_defaults(model: type[Any]) -> dict[str, Any]:
 
 
 def models_with(key: str) -> list[str]:
-    """Names of the models whose yaml file has a key."""
+    """Names of the models whose own yaml file has a key."""
     folder = properties_path() / "model"
     return [name for name in (*MODELS, *OPTIONAL_MODELS) if key in read_yaml(folder / f"{name}.yaml")]
 

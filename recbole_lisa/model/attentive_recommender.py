@@ -71,6 +71,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         self.hidden_size: int = config["hidden_size"]
         self.loss_type: str = config["loss_type"]
         self.gbce_t: float = config["gbce_t"]
+        self.embedding_scale = math.sqrt(self.hidden_size) if config["scale_embedding"] else 1.0
         if self.loss_type not in losses.LOSSES:
             raise ValueError(f"loss_type must be one of {', '.join(losses.LOSSES)}, got {self.loss_type!r}")
         self.item_embedding = nn.Embedding(self.n_items, self.hidden_size, padding_idx=0)
@@ -86,8 +87,9 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         )
         self.register_buffer("time_unit", torch.tensor(float(getattr(dataset, "time_unit", 1.0))))
         self.register_buffer("log_q", self._log_q(config, dataset), persistent=False)
-        nn.init.xavier_normal_(self.item_embedding.weight)
-        nn.init.xavier_normal_(self.encoder.position_embedding.weight)
+        std: float | None = config["item_init_std"]
+        for table in (self.item_embedding, self.encoder.position_embedding):
+            nn.init.xavier_normal_(table.weight) if std is None else nn.init.normal_(table.weight, std=std)
         with torch.no_grad():
             self.item_embedding.weight[0].zero_()
         self._cached: tuple[list[tuple[int, int]], ItemView] | None = None
@@ -167,9 +169,9 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         return None
 
     def embed(self, items: Tensor) -> Tensor:
-        """Scaled item embeddings, (...) -> (..., D)."""
-        out: Tensor = self.item_embedding(items) * math.sqrt(self.hidden_size)
-        return out
+        """Item embeddings, times sqrt(D) with scale_embedding, (...) -> (..., D)."""
+        out: Tensor = self.item_embedding(items)
+        return out if self.embedding_scale == 1 else out * self.embedding_scale
 
     def view(self, x: Tensor) -> ItemView:
         """Items with scaled embeddings x (U, D) as the model sees them."""

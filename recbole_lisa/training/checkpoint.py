@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from recbole_lisa.config.properties import properties_path
+from recbole_lisa.config.schema import read_yaml
 from recbole_lisa.distributed.processes import from_first
 from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
@@ -233,8 +235,12 @@ def fingerprint_of(loader: Any) -> str | None:
 
 
 def differences(checkpoint: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Why a run with these plain `settings` cannot continue: `learning_rate is 0.001 there and 0.01 here`, ..."""
-    saved = checkpoint["config"]
+    """Why a run with these plain `settings` cannot continue: `learning_rate is 0.001 there and 0.01 here`, ...
+
+    A setting that the checkpoint lacks is newer than it and had its default there.
+    """
+    saved = {key: value for key, value in _defaults(settings["model"]).items() if key in settings}
+    saved.update(checkpoint["config"])
     keys = (saved.keys() | settings.keys()) - _FREE_SETTINGS
     changed = sorted(key for key in keys if _comparable(saved.get(key)) != _comparable(settings.get(key)))
     changed = [key for key in ("model", "dataset") if key in changed] or changed
@@ -290,6 +296,13 @@ def restore_rng(state: Mapping[str, Any]) -> None:
 def _differ(left: str | None, right: str | None) -> bool:
     """Whether two known fingerprints are of different data."""
     return left is not None and right is not None and left != right
+
+
+def _defaults(model: str) -> dict[str, Any]:
+    """Our defaults that hold for every data set."""
+    names = ("overall", "model/AttentiveRecommender", f"model/{model}")
+    files = [properties_path() / f"{name}.yaml" for name in names]
+    return {key: value for file in files if file.is_file() for key, value in read_yaml(file).items()}
 
 
 def _comparable(value: Any) -> Any:

