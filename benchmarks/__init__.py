@@ -12,6 +12,7 @@ from benchmarks.measure import CheckError
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.cli.reporting import report_errors
 from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.files import advise_after_interruption
 
 BENCHMARKS = {
     "attention": "Time and memory of every attention mechanism over lengths, forward or with backward.",
@@ -31,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     The exit status is 0, or after one line on stderr 1 (a correctness check failed) or 2 (a wrong argument).
     """
     name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    return report_errors(lambda: _run(name, arguments), resume_hint=": run the same command again")
+    with_advice = advise_after_interruption(lambda: "run the same command again")
+    return report_errors(lambda: with_advice(_run)(name, arguments))
 
 
 def choose(name: str, package: str, kind: str, known: Mapping[str, str]) -> Any:

@@ -18,7 +18,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -99,6 +99,16 @@ def tidy_termination() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def advise_after_interruption(advice: Callable[[], str]) -> Iterator[None]:
+    """Make `advice()` the argument of a Ctrl+C or SIGTERM that passes; the command line prints it."""
+    try:
+        yield
+    except (KeyboardInterrupt, Termination) as stop:
+        stop.args = (advice(),)
+        raise
 
 
 def probe_writing(path: str | os.PathLike[str]) -> None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from os import PathLike
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any
 
 from recbole.utils import init_seed
@@ -15,8 +16,8 @@ from recbole_lisa.data.split import check_held_out
 from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.distributed.launch import launch
 from recbole_lisa.distributed.processes import is_first, process_group, started_by_torchrun
-from recbole_lisa.files import check_output
-from recbole_lisa.training.checkpoint import Checkpoint, check_resume
+from recbole_lisa.files import advise_after_interruption, check_output
+from recbole_lisa.training.checkpoint import Checkpoint, advice_after_interruption, check_resume
 from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks, log_equal_codes
 from recbole_lisa.training.compilation import check_compiler, compile_encoder
 from recbole_lisa.training.evaluation import check_loader
@@ -85,12 +86,14 @@ def run_configured(
     check_resume(config["resume"])
     check_compiler(config)
     check_memory(config)
-    if started_by_torchrun(config):
-        with process_group(config):
-            return train_and_test(config, notes, prepare, observe)
-    if config["nproc"] > 1:
-        return launch(train_and_test, config, list(notes), prepare, observe)
-    return train_and_test(config, notes, prepare, observe)
+    advice = partial(advice_after_interruption, config.plain(), config["checkpoint_dir"], time())
+    with advise_after_interruption(advice):
+        if started_by_torchrun(config):
+            with process_group(config):
+                return train_and_test(config, notes, prepare, observe)
+        if config["nproc"] > 1:
+            return launch(train_and_test, config, list(notes), prepare, observe)
+        return train_and_test(config, notes, prepare, observe)
 
 
 def train_and_test(

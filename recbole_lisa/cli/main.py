@@ -7,17 +7,7 @@ from importlib import import_module
 from recbole_lisa.cli.reporting import print_any_text, report_errors
 from recbole_lisa.errors import UsageError, did_you_mean
 
-# Command -> how to continue after an interruption.
-COMMANDS = {
-    "run": ": continue from the last checkpoint by the same arguments and --resume=auto",
-    "download": "",
-    "convert": "",
-    "tune": ": continue by the same arguments and --resume",
-    "export": "",
-    "recommend": "",
-    "serve": "",
-    "migrate": ": continue from the last checkpoint by the same arguments and --resume=auto",
-}
+COMMANDS = ("run", "download", "convert", "tune", "export", "recommend", "serve", "migrate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_any_text()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "run"
-    return report_errors(lambda: _command(name)(arguments), resume_hint=COMMANDS.get(name, ""))
+    return report_errors(lambda: _command(name)(arguments))
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:

@@ -12,10 +12,8 @@ from recbole_lisa.files import Termination, tidy_termination
 _FAILED, _USAGE = 1, 2
 
 
-def report_errors(command: Callable[[], int], *, resume_hint: str = "") -> int:
-    """Run a command; an expected error is one line on stderr and an exit status.
-
-    `resume_hint` says how to continue after an interruption; it is added to its line.
+def report_errors(command: Callable[[], int]) -> int:
+    """Run a command; an expected error, or an interruption, is one line on stderr and an exit status.
 
     Returns:
         0; 2 after a mistake of the user; 1 when the training diverged, a process of a run ended early or a file
@@ -39,7 +37,8 @@ def report_errors(command: Callable[[], int], *, resume_hint: str = "") -> int:
             return _print_error(f"{type(error).__name__}: {error}", _FAILED)
         return _print_error(f"'{path}': {error.strerror or error}", _FAILED)
     except (KeyboardInterrupt, Termination) as stop:
-        print(f"interrupted{resume_hint}", file=sys.stderr)
+        advice = [f": {text}" for text in stop.args if isinstance(text, str)]  # of `advise_after_interruption`
+        print("interrupted", *advice, sep="", file=sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(stop, Termination) else signal.SIGINT)
 
 

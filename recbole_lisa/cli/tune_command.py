@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ from typing import Any
 from recbole_lisa.cli.arguments import UsageParser, parse_settings, positive
 from recbole_lisa.config.config import BUNDLED_DATASET, LISAConfig
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import probe_writing
+from recbole_lisa.files import advise_after_interruption, probe_writing
 from recbole_lisa.tuning.space import Domain, check_space, defaults, grid, read_space, space_file
-from recbole_lisa.tuning.study import Study, run_study
+from recbole_lisa.tuning.study import SEARCH_FILE, Study, run_study
 from recbole_lisa.tuning.trial import build_config, check_validation
 
 DEFAULT_EPOCHS = 30
@@ -68,7 +69,15 @@ def main(arguments: Sequence[str]) -> int:
         resources=_resources(options, config),
         folder=_folder(options, config),
     )
-    return run_study(study, address=options.address, resume=options.resume)
+    with advise_after_interruption(partial(_advice, study.folder)):
+        return run_study(study, address=options.address, resume=options.resume)
+
+
+def _advice(folder: Path) -> str:
+    begun = (folder / SEARCH_FILE).is_file()
+    return (
+        f"{'continue' if begun else 'no trial has begun, start again'} by the same arguments{' and --resume' * begun}"
+    )
 
 
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
@@ -155,7 +164,7 @@ def _folder(options: argparse.Namespace, config: LISAConfig) -> Path:
         raise UsageError(f"--name is '{name}', it must be the name of one folder; --storage names its parent folder")
     folder = (Path(options.storage) / name).resolve()
     try:
-        probe_writing(folder / "search.json")
+        probe_writing(folder / SEARCH_FILE)
     except OSError as error:
         raise UsageError(f"--storage '{options.storage}': nothing can be written there ({error.strerror})") from error
     if find_spec("matplotlib") is None:

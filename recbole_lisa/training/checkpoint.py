@@ -248,13 +248,18 @@ def differences(checkpoint: Mapping[str, Any], settings: Mapping[str, Any]) -> l
 
 
 def find_resumable(
-    settings: Mapping[str, Any], directory: str | os.PathLike[str], data_fingerprint: str | None = None
+    settings: Mapping[str, Any],
+    directory: str | os.PathLike[str],
+    data_fingerprint: str | None = None,
+    since: float = 0.0,
 ) -> Path | None:
     """The newest `-last.pth` in a folder that a run with these plain `settings` and this data can continue, or None.
 
-    Damaged files and those of other data are skipped with a warning.
+    Damaged files and those of other data are skipped with a warning. Only files written after `since`, in seconds
+    since 1970, count.
     """
-    for path in sorted(Path(directory).glob("*" + LAST_SUFFIX), key=os.path.getmtime, reverse=True):
+    files = [path for path in Path(directory).glob("*" + LAST_SUFFIX) if os.path.getmtime(path) >= since]
+    for path in sorted(files, key=os.path.getmtime, reverse=True):
         try:
             checkpoint = load_checkpoint(path, needed=RUN_KEYS, lazy=True)
             if differences(checkpoint, settings):
@@ -268,6 +273,14 @@ def find_resumable(
             continue
         return path
     return None
+
+
+def advice_after_interruption(settings: Mapping[str, Any], directory: str | os.PathLike[str], started: float) -> str:
+    """How to continue a run with these plain `settings`, of a resumed run or one that began at `started` (seconds)."""
+    path = find_resumable(settings, directory, since=0.0 if settings["resume"] else started)
+    if path is None:
+        return "no epoch is saved yet, start again by the same arguments and --overwrite"
+    return f"continue from '{path}' by the same arguments and --resume=auto"
 
 
 def capture_rng() -> dict[str, Any]:

@@ -23,6 +23,7 @@ from recbole_lisa.tuning.session import check_resources, import_tune, ray_sessio
 from recbole_lisa.tuning.space import Domain, Settings, draws, grid, planned
 from recbole_lisa.tuning.trial import PRUNING_EPOCH, RUN_TO_END, build_config, trainable
 
+SEARCH_FILE = "search.json"
 _FORMAT = "recbole-lisa search 2"
 _RESTARTS = 3  # of a trial that failed, from its newest checkpoint
 _OTHER_FOLDER = "choose another --name or --storage"
@@ -88,7 +89,7 @@ def run_study(study: Study, *, address: str | None, resume: bool) -> int:
         _check_folder(study, resume=resume)
         gpus = check_resources(*study.resources)
         fixed = save_data({**study.fixed, **({} if gpus else {"use_gpu": False})}, study.folder)
-        with atomic_writer(study.folder / "search.json") as stream:
+        with atomic_writer(study.folder / SEARCH_FILE) as stream:
             stream.write(json.dumps(study.identity(), indent=2).encode() + b"\n")
         rows = _run_trials(study, fixed, points, {"cpu": study.resources[0], "gpu": gpus})
         return conclude(rows, study.fixed, study.folder, study.valid_metric)
@@ -216,7 +217,7 @@ def save_data(fixed: Settings, folder: Path) -> Settings:
 
 def _check_folder(study: Study, *, resume: bool) -> None:
     """Refuse a folder with another search or with other files; --resume needs a folder with the same search."""
-    folder, file = study.folder, study.folder / "search.json"
+    folder, file = study.folder, study.folder / SEARCH_FILE
     names = ("trials", "results.csv", "results.json", "results.png", "best.yaml")
     existing = [name for name in names if (folder / name).exists()]
     if not resume and file.exists():

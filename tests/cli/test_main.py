@@ -1,5 +1,6 @@
 """The command line: what reaches `quick_start.run`, and one line for every mistake."""
 
+import contextlib
 import io
 import os
 import signal
@@ -15,6 +16,7 @@ from recbole_lisa.cli.arguments import parse_settings
 from recbole_lisa.cli.main import COMMANDS, main
 from recbole_lisa.cli.reporting import print_any_text, report_errors
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import advise_after_interruption
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["-m", "LISASoft", "-d", "ml-100k"]
@@ -212,11 +214,16 @@ def test_an_error_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interruption_is_one_line_that_says_how_to_go_on(
+@pytest.mark.parametrize("advice", ["", "continue from 'x-last.pth'"])
+def test_an_interruption_is_one_line_with_the_advice_of_the_command(
     monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str],
-    sent: signal.Signals, status: int,
+    sent: signal.Signals, status: int, advice: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(sys.modules["recbole_lisa.quick_start"], "run", lambda *_, **__: signal.raise_signal(sent))
+    def run(*_: Any, **__: Any) -> None:
+        with advise_after_interruption(lambda: advice) if advice else contextlib.nullcontext():
+            signal.raise_signal(sent)
+
+    monkeypatch.setattr(sys.modules["recbole_lisa.quick_start"], "run", run)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the shell has it ignored
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -226,6 +233,4 @@ def test_an_interruption_is_one_line_that_says_how_to_go_on(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert capsys.readouterr() == (
-        "", "interrupted: continue from the last checkpoint by the same arguments and --resume=auto\n"
-    )  # fmt: skip
+    assert capsys.readouterr() == ("", f"interrupted: {advice}\n" if advice else "interrupted\n")

@@ -112,3 +112,14 @@ def test_mistakes_stop_before_ray_starts(
     assert errors.startswith("error: ") and errors.count("\n") == 1
     assert message in errors
     assert {path.name for path in isolated_run_dir.iterdir()} == set(files)
+
+
+def test_the_advice_after_ctrl_c_is_true(search: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+    search.side_effect = KeyboardInterrupt
+    assert main(ARGUMENTS) == 130
+    assert capsys.readouterr().err == "interrupted: no trial has begun, start again by the same arguments\n"
+    folder = Path("tuned/LISASoft-ml-100k-full_ranking")
+    folder.mkdir(parents=True)
+    (folder / "search.json").write_text("{}")
+    assert main([*ARGUMENTS, "--resume"]) == 130
+    assert capsys.readouterr().err == "interrupted: continue by the same arguments and --resume\n"

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from recbole_lisa import quick_start
+from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import Termination
 from recbole_lisa.training.checkpoint import (
     FORMAT,
     Checkpoint,
@@ -19,7 +22,7 @@ from recbole_lisa.training.checkpoint import (
     save_checkpoint,
 )
 from recbole_lisa.training.trainer import LISATrainer
-from tests.tiny import TinyModel, tiny_config, tiny_loaders, tiny_trainer
+from tests.tiny import TinyModel, tiny_config, tiny_loaders, tiny_settings, tiny_trainer
 
 pytestmark = pytest.mark.usefixtures("isolated_run_dir")
 
@@ -229,3 +232,40 @@ def test_a_run_that_another_process_trains_is_refused(tmp_path: Path) -> None:
         finished(tmp_path, epochs=2, resume="auto")
     assert len(finished(tmp_path, epochs=2, resume="auto").history) == 2
     assert not list((tmp_path / "saved").glob("*.lock"))
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Termination])
+def test_the_advice_after_an_interruption_is_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: type[BaseException]
+) -> None:
+    """Only a checkpoint of this run is named, not that of an older run with the same settings."""
+    train_epoch, stop_before = LISATrainer._train_epoch, {"epoch": 0}
+
+    def stopping(self: LISATrainer, data: Any, epoch: int, **options: Any) -> Any:
+        if epoch == stop_before["epoch"]:
+            raise kind
+        return train_epoch(self, data, epoch, **options)
+
+    monkeypatch.setattr(LISATrainer, "_train_epoch", stopping)
+    # As the launcher of several processes does, which sees only the files of the run.
+    monkeypatch.setattr(quick_start, "launch", lambda work, config, *args: work(config, *args))
+    settings = tiny_settings(tmp_path, epochs=3, hidden_size=8, inner_size=8, state="ERROR")
+    arguments = ["-m", "Transformer", "-d", "tiny", *(f"--{key}={value}" for key, value in settings.items())]
+    for epoch, options, saved in (
+        (0, [], False),
+        (2, [], True),
+        (0, [], False),
+        (0, ["--nproc=2"], False),
+        (2, ["--resume=auto"], True),
+        (1, ["--nproc=2"], True),
+    ):
+        stop_before["epoch"] = epoch
+        assert main([*arguments, *options]) in (130, 143)
+        advice = "no epoch is saved yet, start again by the same arguments and --overwrite"
+        if saved:
+            newest = max((tmp_path / "saved").glob("*-last.pth"), key=os.path.getmtime)
+            advice = f"continue from '{newest}' by the same arguments and --resume=auto"
+        assert capsys.readouterr().err == f"interrupted: {advice}\n"
+    stop_before["epoch"] = 9
+    assert main([*arguments, "--resume=auto", "--overwrite"]) == 0
+    assert len(list((tmp_path / "saved").glob("*-last.pth"))) == 2
