@@ -11,10 +11,14 @@ from recbole_lisa.ops.quantize import Quantized
 
 
 class CodedSequences(NamedTuple):
-    """N sequences of items that are quantised already: rows (N, L) int64 index the U distinct items of quantized."""
+    """N sequences of items that are quantised already: rows (N, L) int64 index the U distinct items of quantized.
+
+    vectors (N, L, D) is the residual stream, for an attention with needs_vectors.
+    """
 
     rows: Tensor
     quantized: Quantized
+    vectors: Tensor | None = None
 
 
 Input = Tensor | CodedSequences
@@ -119,6 +123,11 @@ class Attention(nn.Module):
         """The codebooks that quantise the input, or None."""
         return None
 
+    @property
+    def needs_vectors(self) -> bool:
+        """Whether the attention needs the residual stream beside codes."""
+        return False
+
     def settings(self) -> dict[str, Any]:
         """The keywords that build a module of the same shape, as plain values."""
         return dict(self._keywords)
@@ -185,6 +194,10 @@ class Attention(nn.Module):
             The output at the new position (N, D), and the new state.
         """
         raise NotImplementedError
+
+    def step_coded(self, state: Any, codes: Quantized, x: Tensor, time_gap: Tensor | None = None) -> tuple[Tensor, Any]:
+        """As step, where there is a quantizer: the codes of the N items, and the residual stream x (N, D)."""
+        return self.step(state, codes, time_gap)
 
     def project(self, attended: Tensor) -> Tensor:
         """The output projection, where there is one."""

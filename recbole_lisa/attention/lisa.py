@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, CodedSequences, Input, zero_padding
+from recbole_lisa.attention.base import Attention, CodedSequences, Input, take_non_padding, zero_padding
 from recbole_lisa.attention.codebook import Codebook
+from recbole_lisa.attention.local import Local, LocalAttention
 from recbole_lisa.ops.lisa.attention import (
     lisa_attention_items,
     lisa_attention_last,
@@ -27,9 +28,16 @@ BLOCK_ROWS = 2**13
 
 
 class LISAState(NamedTuple):
-    """A whole history at constant size: histogram (N, B, W)."""
+    """A whole history at constant size: histogram (N, B, W).
+
+    With a local window, also the keys and values (N, w, D) of the last items, see LocalAttention, and their count (N,);
+    without one w is 0.
+    """
 
     histogram: Tensor
+    recent_keys: Tensor
+    recent_values: Tensor
+    n_recent: Tensor
 
 
 class LISAAttention(Attention):
@@ -38,7 +46,9 @@ class LISAAttention(Attention):
         T[b,i,j] = (C_b[i] P_b^Q)^T (C_b[j] P_b^K) / sqrt(D)
 
     O(L B W D) time. Deviations from the paper, as in the authors' code: the decay of the histogram, the scaling by
-    sqrt(D), one projection per codebook.
+    sqrt(D), one projection per codebook. Beyond the paper, with local_window: the output is
+    gate * exact attention over the last w items + (1 - gate) * x', see LocalAttention. The histogram keeps counting
+    all items, the last w too, so LISA is the limit of a gate of 0.
 
     Args:
         hidden_size: D.
@@ -52,10 +62,13 @@ class LISAAttention(Attention):
         decay: of the histogram per step: a number (0 as in the paper), "learnable" (a scalar that starts at 0.1), or
             "time" (a learnable rate times the time gap before each item).
         bidirectional: sum the histogram over the whole sequence; needs decay 0.
+        local_window: w, items that are also attended to exactly; 0 for none.
+        local_heads: heads of the attention to these items.
         codebook: quantiser to use instead of a new one, such as that of a recommender's items.
 
     Raises:
-        ValueError: on an unknown projection or decay, or bidirectional with a decay.
+        ValueError: on an unknown projection or decay, bidirectional with a decay or a local window, or local_heads that
+            do not divide hidden_size.
     """
 
     has_state = True
@@ -73,6 +86,8 @@ class LISAAttention(Attention):
         projection: str = "per_codebook",
         decay: float | str = DEFAULT_DECAY,
         bidirectional: bool = False,
+        local_window: int = 0,
+        local_heads: int = 1,
         codebook: Codebook | None = None,
     ) -> None:
         super().__init__(hidden_size)
@@ -82,6 +97,8 @@ class LISAAttention(Attention):
             raise ValueError(f"decay must be a number >= 0, learnable or time, got {decay!r}")
         if bidirectional and decay != 0:
             raise ValueError(f"bidirectional LISA sums the histogram over all positions: set decay to 0, got {decay!r}")
+        if bidirectional and local_window:
+            raise ValueError(f"bidirectional LISA has no local window: set local_window to 0, got {local_window}")
         self.codebook = codebook or Codebook(
             hidden_size=hidden_size,
             n_codebooks=n_codebooks,
@@ -103,6 +120,7 @@ class LISAAttention(Attention):
         for weight in (self.query, self.key, self.value):
             for matrix in weight:
                 nn.init.xavier_normal_(matrix)
+        self.local = LocalAttention(hidden_size, window=local_window, n_heads=local_heads) if local_window else None
 
     def settings(self) -> dict[str, Any]:
         """The keywords that build a module of the same shape with its own quantiser, as plain values."""
@@ -142,24 +160,47 @@ class LISAAttention(Attention):
             raise ValueError('decay="time" needs time_gaps (N, L): the time since the previous item')
         return rate * time_gaps
 
+    @property
+    def needs_vectors(self) -> bool:
+        """Whether codes must come with the residual stream: the local window attends to it."""
+        return self.local is not None
+
     def forward(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """Attend at every position; see Attention. Vectors are quantised first."""
-        return self._read(partial(lisa_attention_items, causal=self.is_causal), x, valid, time_gaps)  # (N, L, D)
+        out = self._read(partial(lisa_attention_items, causal=self.is_causal), x, valid, time_gaps)  # (N, L, D)
+        if self.local is None or not valid.numel():
+            return out
+        return zero_padding(self.local(self._vectors(x, valid)).mixed_with(out), valid)
 
     def non_padding(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """As forward, at the M non-padding positions only, row after row: (M, D)."""
-        return self._read(partial(lisa_attention_non_padding, causal=self.is_causal), x, valid, time_gaps)
+        out = self._read(partial(lisa_attention_non_padding, causal=self.is_causal), x, valid, time_gaps)
+        if self.local is None or not valid.numel():
+            return out
+        local: Local = self.local(self._vectors(x, valid))
+        return Local(*(take_non_padding(part, valid) for part in local)).mixed_with(out)
 
     def last(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """As forward, at each row's final item only: (N, D)."""
         if not valid.numel():
             self.check_input(x, valid)
             return self.codebook.codewords.new_zeros(len(valid), self.hidden_size)
-        return self._read(lisa_attention_last, x, valid, time_gaps)
+        out = self._read(lisa_attention_last, x, valid, time_gaps)
+        if self.local is None:
+            return out
+        mixed = self.local.at_last(self._vectors(x, valid), valid).mixed_with(out)
+        return mixed.masked_fill(~valid.any(dim=1, keepdim=True), 0.0)
+
+    def _vectors(self, x: Input, valid: Tensor) -> Tensor:
+        """What the local window attends to, (N, L, D) with 0 at padding."""
+        vectors = x.vectors if isinstance(x, CodedSequences) else x
+        if vectors is None:
+            raise ValueError("local_window attends to vectors (N, L, D): give them beside the codes")
+        return zero_padding(vectors, valid)
 
     def _read(self, read: Callable[..., Tensor], x: Input, valid: Tensor, time_gaps: Tensor | None) -> Tensor:
         """One of the operators over the codes of x."""
-        rows, distinct = self.coded(x, valid)
+        rows, distinct, _ = self.coded(x, valid)
         table, values = self.table_and_values()  # (B, W, W), (B, W, D)
         keys, decay = self._soft(distinct), self.step_decay(time_gaps)
         return read(rows, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid)
@@ -184,22 +225,42 @@ class LISAAttention(Attention):
         """The empty history of n users, at least in float32: bfloat16 cannot count above 256."""
         codewords = self.codebook.codewords
         dtype = torch.promote_types(codewords.dtype, torch.float32)
-        return LISAState(codewords.new_zeros(n, *codewords.shape[:2], dtype=dtype))
+        histogram = codewords.new_zeros(n, *codewords.shape[:2], dtype=dtype)
+        window = 0 if self.local is None else self.local.window
+        keys, values = (histogram.new_zeros(n, window, self.hidden_size) for _ in range(2))
+        return LISAState(histogram, keys, values, histogram.new_zeros(n))
 
     def step(self, state: LISAState, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, LISAState]:
         """Append one item to each user's history in O(B W D); see Attention. Hard items may have codes only."""
-        item: Quantized = x if isinstance(x, Quantized) else self.codebook(x)
+        if isinstance(x, Tensor):
+            return self.step_coded(state, self.codebook(x), x, time_gap)
+        if self.needs_vectors:
+            raise ValueError("local_window attends to vectors (N, D): use step_coded with codes and vectors")
+        return self._step_histogram(state, x, time_gap)
+
+    def step_coded(
+        self, state: LISAState, codes: Quantized, x: Tensor, time_gap: Tensor | None = None
+    ) -> tuple[Tensor, LISAState]:
+        """As step, with the codes and the residual stream x (N, D)."""
+        out, state = self._step_histogram(state, codes, time_gap)
+        if self.local is None:
+            return out, state
+        local, recent = self.local.step(state[1:], x)
+        return local.mixed_with(out), LISAState(state.histogram, *recent)
+
+    def _step_histogram(self, state: LISAState, item: Quantized, time_gap: Tensor | None) -> tuple[Tensor, LISAState]:
+        """The output of the histogram alone, and the state with the new histogram."""
         table, values = self.table_and_values()
         decay = torch.as_tensor(self.step_decay(time_gap), dtype=torch.float64, device=table.device)
         codes, keys = item.codes.long(), self._soft(item)
         if keys is None:
             keys = torch.zeros_like(state.histogram).scatter_(2, codes.unsqueeze(2), 1.0)
-        state = LISAState(histogram_step(state.histogram, keys, decay))
+        state = state._replace(histogram=histogram_step(state.histogram, keys, decay))
         return read_histogram(state.histogram, codes, table, values), state
 
     def state_of(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> LISAState:
         """The state after whole sequences; see Attention."""
-        rows, distinct = self.coded(x, valid)
+        rows, distinct, _ = self.coded(x, valid)
         keys = self._soft(distinct)
         histogram = last_histogram(
             rows,
@@ -209,7 +270,10 @@ class LISAAttention(Attention):
             decay=torch.as_tensor(self.step_decay(time_gaps), dtype=torch.float64, device=rows.device),
             valid=valid,
         )
-        return LISAState(histogram)
+        state = self.init_state(len(rows))._replace(histogram=histogram)
+        if self.local is None or not valid.numel():
+            return state
+        return LISAState(histogram, *(part.double() for part in self.local.state_of(self._vectors(x, valid), valid)))
 
     def _soft(self, distinct: Quantized) -> Tensor | None:
         """Keys of the distinct items; None for hard keys without gradient, where the codes are enough."""
@@ -234,6 +298,7 @@ class FrozenLISA(LISAAttention):
         self.needs_time_gaps = attention.needs_time_gaps
         self.raw_decay = attention.raw_decay
         self.is_causal = attention.is_causal
+        self.local = attention.local
         table, values = (x.detach().contiguous() for x in attention.table_and_values())
         rows, self.log_domain = score_table(table, row_span(table))
         self.table, self.values, self.rows = nn.Buffer(table), nn.Buffer(values), nn.Buffer(rows)
@@ -243,11 +308,10 @@ class FrozenLISA(LISAAttention):
         """Inner-product table T (B, W, W) and projected codebooks (B, W, D)."""
         return self.table, self.values
 
-    def step(self, state: LISAState, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, LISAState]:
-        """As LISAAttention.step, without gradients; LISAAttention.step itself is used where exp(T) would overflow."""
-        item: Quantized = x if isinstance(x, Quantized) else self.codebook(x)
+    def _step_histogram(self, state: LISAState, item: Quantized, time_gap: Tensor | None) -> tuple[Tensor, LISAState]:
+        """As of LISAAttention, without gradients; its own code is used where exp(T) would overflow."""
         if self.log_domain:
-            return super().step(state, item, time_gap)
+            return super()._step_histogram(state, item, time_gap)
         decay = torch.as_tensor(self.step_decay(time_gap), dtype=torch.float64)
         histogram = state.histogram * torch.exp(-decay).to(state.histogram.dtype).reshape(-1, 1, 1)
         codes, keys = item.codes.long(), self._soft(item)
@@ -257,4 +321,4 @@ class FrozenLISA(LISAAttention):
             histogram += keys
         scores = ScoreTable(self.rows, log_domain=False)
         out = read_scored(histogram, codes + self.first_rows, scores, self.values.flatten(0, 1))
-        return out, LISAState(histogram)
+        return out, state._replace(histogram=histogram)

@@ -193,7 +193,8 @@ class SequenceEncoder(nn.Module):
     ) -> Encoded:
         """Hidden states at M of the N L positions; attend computes the last attention at these positions."""
         length = history.rows.shape[1]
-        if len(self.attentions) == 1 and self.reads_codes(view):  # no layer needs the whole (N, L, D) stream
+        coded_only = self.reads_codes(view) and not self.layers()[0].needs_vectors
+        if len(self.attentions) == 1 and coded_only:  # no layer needs the whole (N, L, D) stream
             inputs = []
             h = self._stream(history.rows.flatten().index_select(0, positions), positions % length, view)  # (M, D)
         else:
@@ -220,7 +221,8 @@ class SequenceEncoder(nn.Module):
         """The input of a layer's attention: the codes of the items, or the residual stream before the layer."""
         is_first = layer in (0, -len(self.attentions))
         if is_first and view.quantized is not None and self.reads_codes(view):
-            return CodedSequences(history.rows, view.quantized)
+            vectors = inputs[0] if self.layers()[0].needs_vectors else None
+            return CodedSequences(history.rows, view.quantized, vectors)
         return inputs[layer]
 
     def _stream(self, rows: Tensor, positions: Tensor, view: ItemView) -> Tensor:

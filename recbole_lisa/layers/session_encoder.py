@@ -81,7 +81,10 @@ class SessionEncoder(SequenceEncoder):
         layers: list[Any] = []
         for i, (attention, block) in enumerate(zip(self.stateful_layers(), self.blocks, strict=True)):
             codes = items.quantized if i == 0 and self.reads_codes(items) else None
-            attended, after = attention.step(state.layers[i], h if codes is None else codes, time_gaps)
+            if codes is None:
+                attended, after = attention.step(state.layers[i], h, time_gaps)
+            else:
+                attended, after = attention.step_coded(state.layers[i], codes, h, time_gaps)
             h = block(h, attended)
             layers.append(after)
         return EncoderState(tuple(layers), h, state.length + 1)

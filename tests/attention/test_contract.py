@@ -30,6 +30,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lisa-learnable-decay": ("lisa", LISA | {"decay": "learnable"}),
     "lisa-bidirectional": ("lisa", LISA | {"decay": 0, "bidirectional": True, "hard": False}),
     "lisa-1-codeword": ("lisa", {"n_codebooks": 2, "n_codewords": 1}),
+    "lisa-local": ("lisa", LISA | {"local_window": 5}),
+    "lisa-local-soft": ("lisa", LISA | {"local_window": 20, "local_heads": 4, "hard": False, "decay": "learnable"}),
     "reformer": ("reformer", {"bucket_size": 4}),
     "reformer-4-hashes": ("reformer", {"bucket_size": 4, "n_hashes": 4}),
     "reformer-published": ("reformer", {"bucket_size": 2, "causality": "published"}),

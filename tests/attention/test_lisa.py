@@ -6,6 +6,7 @@ import torch
 from recbole_lisa.attention import LISAAttention
 from recbole_lisa.attention.base import CodedSequences
 from recbole_lisa.attention.lisa import FrozenLISA
+from recbole_lisa.ops import naive
 from recbole_lisa.ops.quantize import Quantized
 from tests.attention.references import D
 from tests.helpers import all_valid, assert_close, ragged
@@ -37,7 +38,7 @@ def test_given_codes_equal_own_quantisation(hard: bool) -> None:
 @hard_and_soft
 def test_steps_equal_the_whole_sequence(hard: bool, decay: float | str) -> None:
     attention = build(hard=hard, decay=decay)
-    items, distinct = coded = quantised(attention, 2, 40)
+    items, distinct, _ = coded = quantised(attention, 2, 40)
     gaps = torch.rand(2, 40)
     whole = attention(coded, all_valid(2, 40), gaps)
     state = attention.init_state(2)
@@ -112,3 +113,52 @@ def test_a_frozen_attention_keeps_no_projection_and_computes_its_table_once() ->
     with torch.no_grad():
         attention.query.zero_()
     assert frozen.table.abs().sum() > 0
+
+
+@hard_and_soft
+def test_a_local_window_is_a_gated_sum_of_exact_attention_and_the_histogram(hard: bool) -> None:
+    attention, plain = build(hard=hard, local_window=4, local_heads=2), build(hard=hard)
+    plain.load_state_dict(attention.state_dict(), strict=False)
+    x, valid = torch.randn(3, 21, D), ragged(3, 21)
+    query, key, value, gate = (part.view(3, 21, -1, D // 2) for part in attention.local.projections(x).chunk(4, dim=-1))
+    attention.local.bias.data.normal_()
+    exact = naive.banded_attention(query, key, value, attention.local.bias)
+    gate = torch.sigmoid(gate)
+    mixed = gate * exact + (1 - gate) * plain(x, valid).view_as(gate)
+    assert_close(attention(x, valid), mixed.flatten(2) * valid.unsqueeze(2))
+
+
+@every_decay
+@hard_and_soft
+def test_steps_with_a_local_window_equal_the_whole_sequence(hard: bool, decay: float | str) -> None:
+    """Coded items come with vectors of their own; the frozen attention gives the same."""
+    attention = build(hard=hard, decay=decay, local_window=6, local_heads=4)
+    attention.local.bias.data.normal_()
+    coded = quantised(attention, 2, 20)._replace(vectors=torch.randn(2, 20, D))
+    gaps, valid = torch.rand(2, 20), ragged(2, 20)
+    whole = attention(coded, all_valid(2, 20), gaps)
+    assert_close(attention.last(coded, valid, gaps), whole[torch.arange(2), valid.sum(dim=1) - 1])
+    for module in (attention, attention.frozen()):
+        state = module.init_state(2)
+        for i in range(20):
+            new = Quantized(*(column[coded.rows[:, i]] for column in coded.quantized))
+            gap = gaps[:, i] if decay == "time" else None
+            out, state = module.step_coded(state, new, coded.vectors[:, i], gap)
+            assert_close(out, whole[:, i])
+        for kept, expected in zip(state, attention.state_of(coded, all_valid(2, 20), gaps), strict=True):
+            assert_close(kept, expected)
+
+
+def test_a_local_window_needs_vectors_and_a_direction() -> None:
+    attention = build(local_window=3)
+    coded = quantised(attention, 2, 5)
+    with pytest.raises(ValueError, match="give them beside the codes"):
+        attention(coded, all_valid(2, 5))
+    with pytest.raises(ValueError, match="use step_coded"):
+        attention.step(attention.init_state(11), coded.quantized)
+    with pytest.raises(ValueError, match="set local_window to 0, got 3"):
+        build(local_window=3, decay=0, bidirectional=True)
+    with pytest.raises(ValueError, match="local_heads must divide hidden_size 16, got 3"):
+        build(local_window=3, local_heads=3)
+    with pytest.raises(ValueError, match="local_window must be a whole number of at least 1, got -1"):
+        build(local_window=-1)

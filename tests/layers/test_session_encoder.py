@@ -21,6 +21,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "soft": {"mechanism": "lisa", "hard": False} | LISA,
     "learnable": {"mechanism": "lisa", "decay": "learnable"} | LISA,
     "time": {"mechanism": "lisa", "decay": "time"} | LISA,
+    "local": {"mechanism": "lisa", "local_window": 4} | LISA,
+    "local-soft": {"mechanism": "lisa", "local_window": 30, "hard": False} | LISA,
     "linear": {"mechanism": "linear"},
 }
 every_form = pytest.mark.parametrize("form", FORMS)

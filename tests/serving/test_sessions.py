@@ -18,6 +18,7 @@ every_form = pytest.mark.parametrize(
         *((name, {}) for name in ("LISABase", "LISASoft", "LISAMini", "LinearTransformer")),
         *((name, {"n_layers": 2}) for name in ("LISABase", "LISASoft", "LISAMini")),
         ("LISABase", {"histogram_decay": 0}),
+        *((name, {"n_layers": 2, "local_window": 5}) for name in ("LISABase", "LISASoft")),
     ],
     ids=str,
 )
