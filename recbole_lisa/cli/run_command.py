@@ -16,6 +16,7 @@ commands:
   recbole-lisa [run] -m MODEL -d DATASET ...   train a model on a data set and print its metrics
   recbole-lisa download DATASET ...            fetch a public data set and write its file
   recbole-lisa convert FORMAT INPUT ...        write the file of a data set from a public archive or any table
+  recbole-lisa evaluate --checkpoint FILE ...  score a checkpoint again, for instance with --eval_seen=both
   recbole-lisa tune -m MODEL -d DATASET ...    search hyperparameters with Ray Tune
   recbole-lisa export --checkpoint FILE ...    write what serving a model needs: packed codes, no RecBole, no data
   recbole-lisa recommend --export DIR ...      write the best items for the users of a table or of the data set

@@ -15,7 +15,7 @@ from recbole_lisa.config.model_defaults import lineage, models_with, settings_fi
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import model_class
 from recbole_lisa.config.schema import Key, YamlLoader, as_plain, check_value, declared_keys, read_yaml
-from recbole_lisa.config.validation import check_settings, completed, device_of, log_notes
+from recbole_lisa.config.validation import SEEN_SUFFIXES, check_settings, completed, device_of, log_notes
 from recbole_lisa.errors import UsageError, did_you_mean
 
 # Dicts whose parts are merged: a user who sets one part keeps the others.
@@ -119,6 +119,9 @@ class LISAConfig(Config):
         folder = Path(saved_settings["data_path"])
         if folder.name == saved_settings["dataset"]:  # the constructor adds the name
             settings["data_path"] = str(folder.parent)
+        seen = {**(config_dict or {}), **(command_line or {})}.get("eval_seen")
+        if seen in ("rank", "mask"):  # the same metric, by its name in the other ranking
+            settings["valid_metric"] = settings["valid_metric"].removesuffix("_masked") + SEEN_SUFFIXES[seen][0]
         settings.update(config_dict or {})
         settings = {key: value for key, value in settings.items() if key not in (command_line or {})}
         model, names = model or saved_settings["model"], {key: saved_settings[key] for key in ("dataset", "protocol")}

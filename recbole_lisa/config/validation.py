@@ -15,6 +15,8 @@ Settings = Mapping[str, Any]
 
 # Data that RecBole's metrics may need: no ranking has the first, a sampled evaluation has neither.
 _VALUES, _ALL_ITEMS = {"rec.score", "data.label"}, {"rec.items", "rec.meanrank"}
+SEEN_SUFFIXES = {"rank": ("",), "mask": ("_masked",), "both": ("", "_masked")}
+"""`eval_seen` -> the endings of the names of metrics."""
 _FILES = ("inter", "user", "item", "net", "kg", "link")
 _RECBOLES_METRICS = "recbole.evaluator.metrics"
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
@@ -68,8 +70,11 @@ def completed(settings: Settings, external: Settings) -> dict[str, Any]:
         changed["train_neg_sample_args"] = checked_negatives(settings["train_neg_sample_args"], settings["loss_type"])
     reported, default = _reported(settings), settings["valid_metric"]
     if "valid_metric" not in external and reported and not _is_in(default, reported):
-        same_metric = [name for name in reported if name.split("@")[0] == default.split("@")[0]]
-        changed["valid_metric"] = same_metric[-1] if same_metric else reported[0]
+        suffixes = SEEN_SUFFIXES[settings["eval_seen"]]
+        first = reported[: len(reported) // len(suffixes)]  # of `both`, those of `rank`
+        same_metric = [name for name in first if name.split("@")[0] == default.split("@")[0]]
+        masked = [name for name in same_metric if _is_in(name, [default + suffixes[0]])]
+        changed["valid_metric"] = [*first[:1], *same_metric, *masked][-1]
     return changed
 
 
@@ -162,13 +167,14 @@ def checked_eval_args(eval_args: Any) -> dict[str, Any]:
 
 def _reported(settings: Settings) -> list[str]:
     """Names of the reported values. GAUC has no cutoff; a metric that the user has added is named in both ways."""
+    suffixes = SEEN_SUFFIXES[settings["eval_seen"]]
     reported = []
     for metric in _listed(settings["metrics"]):
         kind = metrics_dict.get(str(metric).lower())
         with_cutoffs = [f"{metric}@{k}" for k in _listed(settings["topk"])]
         reported += [str(metric)] if _is_in(metric, ("GAUC",)) else with_cutoffs
         reported += [str(metric)] if kind and kind.__module__ != _RECBOLES_METRICS else []
-    return reported
+    return [f"{name}{suffix}" for suffix in suffixes for name in reported]
 
 
 def ranking_metrics() -> list[str]:
@@ -193,6 +199,11 @@ def _is_in(name: Any, names: Iterable[str]) -> bool:
 def _check_metrics(settings: Settings) -> None:
     mode, topk, reported = settings["eval_args"]["mode"], _listed(settings["topk"]), _reported(settings)
     sampled = [part for part in (mode.values() if isinstance(mode, dict) else [mode]) if part != "full"]
+    if sampled and settings["eval_seen"] != "rank":
+        raise UsageError(
+            f"eval_seen is '{settings['eval_seen']}', but eval_args mode is '{sampled[0]}', whose candidates are never "
+            "seen items: leave eval_seen out, or set the mode to full"
+        )
     known = ranking_metrics()
     for metric in _listed(settings["metrics"]) or [None]:
         if not _is_in(metric, known):

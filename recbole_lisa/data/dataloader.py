@@ -171,11 +171,14 @@ class EvalBatch:
         interaction: user_id (N,), item_id_list (N, L), item_length (N,), time_gap_list (N, L), item_id (N,) target.
         candidates: (N, 1 + K) item ids to rank, the target among them; None to rank every item.
         positive_column: (N,) the target's column in `candidates`; None to rank every item.
+        seen: Rows (P,) of the batch and item ids (P,): all items before the target in its whole history, each once and
+            without the target; None where `eval_seen` is `rank` or candidates are ranked.
     """
 
     interaction: Interaction
     candidates: torch.Tensor | None
     positive_column: torch.Tensor | None
+    seen: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
 class EvalLoader(_Loader):
@@ -201,7 +204,9 @@ class EvalLoader(_Loader):
         if not sample_num and not hasattr(config.model_class, "item_scorer"):  # it would score all items at once
             batch_size = max(1, min(batch_size, _MAX_SCORES // dataset.item_num))
         super().__init__(config, dataset, windows, batch_size)
-        getLogger().info(f"{phase}: {len(windows)} targets, ranked among {sample_num or 'all'} items each")
+        self.eval_seen = config["eval_seen"] or "rank"
+        ranked = f"{sample_num or 'all'} items each, eval_seen: {self.eval_seen}"
+        getLogger().info(f"{phase}: {len(windows)} targets, ranked among {ranked}")
         self.order = np.argsort(windows.length, kind="stable")
         self.targets = dataset.histories.items[windows.end]
         self.candidates: npt.NDArray[np.int32] | None = None
@@ -224,10 +229,21 @@ class EvalLoader(_Loader):
             columns[self.fields.item] = torch.from_numpy(self.targets[chosen].astype(np.int64))
             interaction = Interaction(columns)
             if self.candidates is None:
-                yield EvalBatch(interaction, None, None)
+                yield EvalBatch(interaction, None, None, None if self.eval_seen == "rank" else self._seen(chosen))
             else:
                 candidates = torch.from_numpy(self.candidates[chosen].astype(np.int64))
                 yield EvalBatch(interaction, candidates, torch.from_numpy(self.positive_column[chosen]))
+
+    def _seen(self, chosen: Index) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `EvalBatch.seen`."""
+        start = self.dataset.histories.offsets[self.windows.history[chosen]]
+        count = self.windows.end[chosen] - start
+        row = np.repeat(np.arange(len(chosen)), count)
+        items = self.dataset.histories.items[np.arange(len(row)) + (start - np.cumsum(count) + count)[row]]
+        pairs = row * self.dataset.item_num + items
+        pairs = np.unique(pairs[items != self.targets[chosen][row]])
+        row, items = np.divmod(pairs, self.dataset.item_num)
+        return torch.from_numpy(row), torch.from_numpy(items)
 
 
 def _eval_mode(mode: str | dict[str, Any], phase: str) -> tuple[str, int]:

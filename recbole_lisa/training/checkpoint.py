@@ -40,7 +40,7 @@ _ID_ENCODING = ("utf-8", "surrogatepass")
 _FREE_SETTINGS = {
     *("epochs", "stopping_step", "test_step", "resume", "result_file", "codebook_plot", "checkpoint_dir", "overwrite"),
     *("show_progress", "state", "loss_decimal_place", "log_wandb", "wandb_project", "config_files", "data_path"),
-    *("worker", "gpu_id", "use_gpu", "device", "eval_batch_size", "compile"),
+    *("worker", "gpu_id", "use_gpu", "device", "eval_batch_size", "eval_seen", "compile"),
     *("nproc", "world_size", "local_rank", "offset", "ip", "port"),
     "amp",  # enable_amp and enable_scaler, which older files have too, say the same
     *("download", "archive", "source", "conversion", "archive_url", "archive_checksum"),

@@ -7,8 +7,13 @@ sampled evaluation runs the model on 1 + K copies of every history; the metrics 
 Equal scores are common (items with equal codes), and the collector keeps the first of them. So the order of columns
 must not depend on the held-out item or its popularity: candidates come in a random order, and the items of a full
 ranking, numbered by first appearance in the file, are permuted.
+
+The setting `eval_seen` says what a full ranking does with the items of the whole history before the target. `rank`
+ranks them, as RecBole does. `mask` leaves them out, but never the target itself: names of metrics end in `_masked`.
+`both` gives both sets of metrics from one pass.
 """
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -16,6 +21,7 @@ import torch
 from recbole.config import Config
 from recbole.evaluator import Collector, Evaluator
 
+from recbole_lisa.config.validation import SEEN_SUFFIXES
 from recbole_lisa.data.dataloader import EvalBatch, EvalLoader
 from recbole_lisa.distributed.processes import from_first, gathered, n_processes, rank, several
 from recbole_lisa.errors import TrainingDivergedError, UsageError
@@ -51,31 +57,35 @@ def evaluate_targets(model: Any, loader: EvalLoader, config: Config, *, show_pro
         show_progress: Show a bar on a terminal.
 
     Returns:
-        Metrics: name (for example `ndcg@10`) to its mean over all histories; and the fraction of tied targets.
+        Metrics: name (for example `ndcg@10` or `ndcg@10_masked`) to its mean over all histories; and the fraction of
+        tied targets, among the unseen items only where `eval_seen` is `mask`.
 
     Raises:
         UsageError: max(topk) is larger than the number of ranked items.
         TrainingDivergedError: A score is NaN or infinite.
     """
     model.eval()
-    collector = Collector(config)
+    collectors = {suffix: Collector(config) for suffix in SEEN_SUFFIXES[config["eval_seen"] or "rank"]}
     generator = torch.Generator().manual_seed(config["seed"])
     item_order = torch.randperm(loader.dataset.item_num, generator=generator).to(config["device"])
     numbers = range(rank(), len(loader), n_processes())
     for batch in progress_bar(loader.batches(numbers), len(numbers), "Evaluate   ", show_progress, keep=False):
         check_ranking(batch, config, loader.dataset.item_num)
         if batch.candidates is None:
-            _rank_all_items(model, batch, config, item_order, collector)
+            _rank_all_items(model, batch, config, item_order, collectors)
         else:
-            _rank_candidates(model, batch, config, collector)
-    _merge(collector.data_struct)
-    # What metrics need of the training data comes after `get_data_struct`, which takes tensors alone.
-    collector.data_struct = collector.get_data_struct()
-    collector.data_collect(SimpleNamespace(dataset=loader.dataset.training))
-    metrics = Evaluator(config).evaluate(collector.data_struct)
+            _rank_candidates(model, batch, config, collectors[""])
+    metrics: dict[str, float] = {}
+    for suffix, collector in collectors.items():
+        _merge(collector.data_struct)
+        # What metrics need of the training data comes after `get_data_struct`, which takes tensors alone.
+        collector.data_struct = collector.get_data_struct()
+        collector.data_collect(SimpleNamespace(dataset=loader.dataset.training))
+        values = Evaluator(config).evaluate(collector.data_struct)
+        metrics |= {f"{name}{suffix}": float(value) for name, value in values.items()}
     # From one process, so that decisions that depend on them are the same in all.
-    tied = float(collector.data_struct.get("lisa.tied").double().mean())
-    return Evaluation(*from_first(({name: float(value) for name, value in metrics.items()}, tied)))
+    first = next(iter(collectors.values())).data_struct
+    return Evaluation(*from_first((metrics, float(first.get("lisa.tied").double().mean()))))
 
 
 def _merge(collected: Any) -> None:
@@ -101,7 +111,7 @@ def _rank_candidates(model: Any, batch: EvalBatch, config: Config, collector: Co
 
 
 def _rank_all_items(
-    model: Any, batch: EvalBatch, config: Config, item_order: torch.Tensor, collector: Collector
+    model: Any, batch: EvalBatch, config: Config, item_order: torch.Tensor, collectors: Mapping[str, Collector]
 ) -> None:
     """Rank all items for a batch and collect what the metrics need; `item_order` (V,) decides between equal scores."""
     interaction = batch.interaction.to(config["device"])
@@ -110,11 +120,15 @@ def _rank_all_items(
     else:
         scores = model.full_sort_predict(interaction)
         scorer = lambda ids: scores[:, ids]  # noqa: E731  # reads as the other branch
-    n_top = max(config["topk"]) if collector.register.need("rec.items") else 0
-    ranks = rank_all_items(scorer, interaction[config["ITEM_ID_FIELD"]], item_order, n_top)
+    longest = max(config["topk"])
+    n_top = longest if next(iter(collectors.values())).register.need("rec.items") else 0
+    seen = batch.seen and (batch.seen[0].to(item_order.device), batch.seen[1].to(item_order.device))
+    ranks = rank_all_items(scorer, interaction[config["ITEM_ID_FIELD"]], item_order, n_top, seen)
     _check_finite(ranks.higher >= 0, config)
-    collector.data_struct.update_tensor("lisa.tied", ranks.tied > 0)
-    collect(collector, ranks, len(item_order), max(config["topk"]))
+    for suffix, collector in collectors.items():
+        ranking = ranks.masked if suffix and ranks.masked else ranks
+        collector.data_struct.update_tensor("lisa.tied", ranking.tied > 0)
+        collect(collector, ranking, longest)
 
 
 def _check_finite(finite: torch.Tensor, config: Config) -> None:

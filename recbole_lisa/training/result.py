@@ -39,7 +39,7 @@ def collect_result(
     counted = [epoch for epoch in history if epoch.get("sequences")]  # old checkpoints have epochs without the count
     counted_seconds = sum(epoch["seconds"] for epoch in counted)
     return {
-        **{key: config[key] for key in ("model", "dataset", "protocol", "seed")},
+        **{key: config[key] for key in ("model", "dataset", "protocol", "eval_seen", "seed")},
         "valid": trainer.best_valid_result,
         "test": test_metrics,
         "tied_targets": None if test_metrics is None else trainer.tied_targets,

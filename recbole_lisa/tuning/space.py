@@ -29,7 +29,7 @@ _RUN_KEYS = ("checkpoint_dir", "result_file", "resume", "codebook_plot", "overwr
 _NOT_SEARCHED = {
     **dict.fromkeys(("model", "dataset", "protocol"), "write it on the command line"),
     **dict.fromkeys(
-        ("eval_args", "metrics", "topk", "valid_metric", "eval_step", "stopping_step"),
+        ("eval_args", "metrics", "topk", "valid_metric", "eval_step", "stopping_step", "eval_seen"),
         "trials with different metrics cannot be compared",
     ),
     "epochs": "it is the limit of every trial: write --epochs=N",

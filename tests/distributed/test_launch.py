@@ -30,7 +30,7 @@ STILL = {"hidden_dropout_prob": 0.0, "epochs": 2, "hidden_size": 16, "learner": 
 # A last batch of one window leaves the second process without any; one batch of evaluation leaves it without a user.
 ODD = {**STILL, "train_batch_size": 47, "eval_batch_size": 50}
 CASES: list[tuple[str, str, dict[str, Any]]] = [
-    ("LISASoft", "full_ranking", {**STILL, "reconstruction_weight": 0.0}),
+    ("LISASoft", "full_ranking", {**STILL, "reconstruction_weight": 0.0, "eval_seen": "both"}),
     ("LISABase", "paper", {**ODD, "loss_type": "CE", "n_codewords": 5}),
     ("LISAMini", "full_ranking", {**STILL, "supervision": "last_position", "n_codewords": 5, "n_target_codewords": 9}),
     ("Transformer", "paper", {**STILL, "attn_dropout_prob": 0.0, "clip_grad_norm": {"max_norm": 0.1}}),
@@ -60,6 +60,7 @@ def test_two_processes_train_and_evaluate_as_one_does(tmp_path: Path) -> None:
         assert_close(torch.tensor(two["parts"]), torch.tensor(one["parts"]))
         assert_close(torch.tensor(two["weights"]), torch.tensor(one["weights"]))
         assert two["test"] == pytest.approx(one["test"], abs=1e-6)
+        assert one["test"].keys() == two["test"].keys()
         assert two["valid"] is None or two["valid"] == pytest.approx(one["valid"], abs=1e-6)
 
 

@@ -40,7 +40,7 @@ def test_all_metrics_equal_those_of_recbole(
     for part in (slice(0, 20), slice(20, N)):
         rows = scores[part]
         ranks = rank_all_items(lambda ids, rows=rows: rows[:, ids], target[part], torch.randperm(V), 9)
-        collect(ours, ranks, V, 9)
+        collect(ours, ranks, 9)
     expected, actual = (Evaluator(config).evaluate(collector.get_data_struct()) for collector in (recboles, ours))
     assert actual.keys() == expected.keys()
     # RecBole averages GAUC in float32.

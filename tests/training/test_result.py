@@ -12,7 +12,7 @@ from recbole_lisa.training.result import collect_result, result_table, write_res
 from tests.tiny import ConstantModel, TinyModel, tiny_config, tiny_trainer
 
 KEYS = {
-    *("model", "dataset", "protocol", "seed", "valid", "test", "best_epoch", "epochs_run", "seconds"),
+    *("model", "dataset", "protocol", "eval_seen", "seed", "valid", "test", "best_epoch", "epochs_run", "seconds"),
     *("seconds_per_epoch", "nproc", "sequences_per_second", "peak_memory_mb", "peak_gpu_memory_mb", "device"),
     *("checkpoint", "log", "versions"),
     *("tied_targets", "loss", "codebooks", "curve", "config"),

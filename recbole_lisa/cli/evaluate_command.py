@@ -1,0 +1,46 @@
+"""The command `recbole-lisa evaluate`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from recbole_lisa.cli.arguments import UsageParser, parse_settings
+from recbole_lisa.errors import UsageError
+from recbole_lisa.saved import load_data_and_model
+from recbole_lisa.training.evaluation import check_loader, evaluate
+
+_SETTINGS = ("eval_seen", "metrics", "topk", "valid_metric", "metric_decimal_place", "eval_batch_size")
+_PLACES = ("data_path", "use_gpu", "gpu_id")
+_EPILOG = f"""\
+The split and the data are those of the checkpoint. Settings that may be others, as --key=value:
+{", ".join(_SETTINGS)}; {", ".join(_PLACES)}
+
+  recbole-lisa evaluate --checkpoint saved/RUN.pth --eval_seen=both
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the metrics of a checkpoint, with the arguments after `evaluate`; return 0.
+
+    Raises:
+        UsageError: See `load_data_and_model`; a setting is wrong, or the phase has no items.
+    """
+    parser = UsageParser("recbole-lisa evaluate", "Score a checkpoint again on the data of its run.", _EPILOG)
+    add = parser.add_argument
+    add("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")
+    add("--phase", choices=("valid", "test"), default="test", help="the held-out items to rank; default test")
+    options, rest = parser.parse_known_args(arguments)
+    settings = parse_settings(rest)
+    for key in settings:
+        if key not in (*_SETTINGS, *_PLACES):
+            raise UsageError(f"evaluate does not take '--{key}': known are {', '.join((*_SETTINGS, *_PLACES))}")
+    config, model, *_, valid, test = load_data_and_model(options.checkpoint, config_dict=settings)
+    loader = valid if options.phase == "valid" else test
+    if loader is None:
+        raise UsageError(f"protocol '{config['protocol']}' has no {options.phase} items: choose the other --phase")
+    check_loader(loader, config)
+    metrics = evaluate(model, loader, config, show_progress=True)
+    names = (config[key] for key in ("model", "dataset", "protocol", "eval_seen"))
+    print("{} on {}, protocol {}, eval_seen {}, {} targets".format(*names, f"{len(loader.targets)} {options.phase}"))
+    for name, value in metrics.items():
+        print(f"{name:<{max(map(len, metrics))}}  {value:.4f}")
+    return 0
