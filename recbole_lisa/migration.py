@@ -132,4 +132,6 @@ def _config(state: Mapping[str, Any], settings: Mapping[str, Any]) -> LISAConfig
     for key in ("n_layers", *_SIZES):
         if config[key] != plain[key]:
             raise UsageError(f"{key} is {config[key]}, it must be that of the checkpoint, {plain[key]}: leave it out")
+    if config["block"] != "post_norm":
+        raise UsageError(f"block is {config['block']}: only the codebooks of a post_norm model migrate")
     return config

@@ -13,7 +13,7 @@ from recbole_lisa.ops.quantize import Quantized
 class CodedSequences(NamedTuple):
     """N sequences of items that are quantised already: rows (N, L) int64 index the U distinct items of quantized.
 
-    vectors (N, L, D) is the residual stream, for an attention with needs_vectors.
+    vectors (N, L, D) is what the layer would read without codes, for an attention with needs_vectors.
     """
 
     rows: Tensor

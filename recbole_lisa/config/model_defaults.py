@@ -1,11 +1,13 @@
 """The settings in the yaml files of a model, which RecBole's own configuration does not read."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 from recbole_lisa.config.schema import read_yaml
+from recbole_lisa.errors import UsageError
 
 LOSS_WITHOUT_NEGATIVES = "CE"
 """The loss over all items."""
@@ -35,6 +37,21 @@ def models_with(key: str) -> list[str]:
     """Names of the models whose own yaml file has a key."""
     folder = properties_path() / "model"
     return [name for name in (*MODELS, *OPTIONAL_MODELS) if key in read_yaml(folder / f"{name}.yaml")]
+
+
+def inner_width(inner_size: int | str, hidden_size: int) -> int:
+    """Width of the feed-forward network: a number, or a factor of hidden_size such as 4x.
+
+    Raises:
+        UsageError: the text is not a factor, or the width is below 1.
+    """
+    if not isinstance(inner_size, str):
+        return inner_size
+    factor = re.fullmatch(r"(\d+(?:\.\d+)?)x", inner_size)
+    width = round(float(factor[1]) * hidden_size) if factor else 0
+    if width < 1:
+        raise UsageError(f"inner_size is {inner_size!r}, it must be a number, or a factor of hidden_size such as 4x")
+    return width
 
 
 def fill_defaults(config: Any, model: type[Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from recbole.evaluator.register import metric_information, metric_types, metrics_dict
 
+from recbole_lisa.config.model_defaults import inner_width
 from recbole_lisa.config.schema import Key, check_value, is_number
 from recbole_lisa.errors import UsageError, did_you_mean
 
@@ -54,7 +55,7 @@ _PARTS = {
 
 
 def completed(settings: Settings, external: Settings) -> dict[str, Any]:
-    """The settings that depend on others: number types, negatives, the metric of the best epoch, parts of dicts.
+    """The settings that depend on others: number types, negatives, inner_size, the metric of the best epoch, dicts.
 
     `settings` are all, `external` those of the user.
 
@@ -68,6 +69,8 @@ def completed(settings: Settings, external: Settings) -> dict[str, Any]:
             raise UsageError("clip_grad_norm lacks max_norm: write clip_grad_norm={max_norm: 5}")
     if "loss_type" in settings:
         changed["train_neg_sample_args"] = checked_negatives(settings["train_neg_sample_args"], settings["loss_type"])
+    if isinstance(settings.get("inner_size"), str):
+        changed["inner_size"] = inner_width(settings["inner_size"], settings["hidden_size"])
     reported, default = _reported(settings), settings["valid_metric"]
     if "valid_metric" not in external and reported and not _is_in(default, reported):
         suffixes = SEEN_SUFFIXES[settings["eval_seen"]]

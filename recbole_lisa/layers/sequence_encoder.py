@@ -1,6 +1,10 @@
-"""From items to hidden states, post-norm as in SASRec (LISA, Section 4.3); the same for training and for serving.
+"""From items to hidden states, by default post-norm as in SASRec (LISA, Section 4.3); for training and for serving.
 
-h = dropout(item + position),   then in every layer   h = block(h, attention(h))
+h = dropout(item + position),  then in every layer  h = block(h, attention(block.read(h))),  at the end  final_norm(h)
+
+The attention reads h (post_norm) or a norm of h (pre_norm, gated; see blocks.py). LISA's first layer is different: it
+reads the codes of the items, without positions and without a norm. LISA's other layers quantise block.read(h).
+final_norm is a LayerNorm for pre_norm and gated; for post_norm it returns h.
 """
 
 from collections.abc import Callable
@@ -11,17 +15,9 @@ from torch import Tensor, nn
 
 from recbole_lisa.attention import Attention, describe_attention
 from recbole_lisa.attention.base import CodedSequences, Input, apply_layer, final_positions
+from recbole_lisa.layers.blocks import BLOCKS, EncoderBlock
 from recbole_lisa.layers.dropout import Dropout
-from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block, encoder_block_serves
 from recbole_lisa.ops.quantize import Quantized
-
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "swish": nn.SiLU,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-}
 
 
 class ItemView(NamedTuple):
@@ -48,62 +44,13 @@ class Sequences(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Hidden states, and as inputs the residual stream (N, L, D) before each layer; empty where no layer needs it."""
+    """Hidden states, and as inputs what each layer's attention reads where it reads no codes, (N, L, D).
+
+    inputs is empty where no layer reads vectors.
+    """
 
     hidden: Tensor
     inputs: list[Tensor]
-
-
-class EncoderBlock(nn.Module):
-    """One layer after its attention.
-
-        h = LayerNorm(h + dropout(attended))
-        h = LayerNorm(h + dropout(W2 dropout(act(W1 h))))
-
-    Args:
-        hidden_size: D.
-        inner_size: F, width of the feed-forward network.
-        dropout: probability.
-        hidden_act: name of the activation.
-        layer_norm_eps: of both LayerNorms.
-    """
-
-    def __init__(
-        self, *, hidden_size: int, inner_size: int, dropout: float, hidden_act: str, layer_norm_eps: float
-    ) -> None:
-        super().__init__()
-        if hidden_act not in ACTIVATIONS:
-            raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, got {hidden_act!r}")
-        self.attention_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
-        self.feed_forward = nn.Sequential(
-            nn.Linear(hidden_size, inner_size),
-            ACTIVATIONS[hidden_act](),
-            Dropout(dropout),
-            nn.Linear(inner_size, hidden_size),
-        )
-        self.feed_forward_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
-        self.dropout = Dropout(dropout)
-
-    def forward(self, stream: Tensor, attended: Tensor) -> Tensor:
-        """The residual stream (..., D) and the output of the attention (..., D) -> (..., D)."""
-        if self._fits_the_op(stream, attended):
-            return encoder_block(
-                stream, attended, self._weights(), dropout=self.dropout.active, eps=self.attention_norm.eps
-            )
-        return self.steps(stream, attended)
-
-    def steps(self, stream: Tensor, attended: Tensor) -> Tensor:
-        """As forward, by torch's modules, where the op does not serve: without gradients, on a GPU, under autocast."""
-        h = self.attention_norm(stream + self.dropout(attended))
-        return apply_layer(self.feed_forward_norm, h + self.dropout(self.feed_forward(h)))
-
-    def _fits_the_op(self, stream: Tensor, attended: Tensor) -> bool:
-        fits = isinstance(self.feed_forward[1], nn.ReLU) and stream.numel() > 0
-        return fits and encoder_block_serves(stream, attended, self.attention_norm.weight)
-
-    def _weights(self) -> BlockWeights:
-        modules = self.feed_forward[0], self.feed_forward[-1], self.attention_norm, self.feed_forward_norm
-        return BlockWeights(*(parameter for module in modules for parameter in module.parameters()))
 
 
 class SequenceEncoder(nn.Module):
@@ -118,6 +65,11 @@ class SequenceEncoder(nn.Module):
         dropout: probability.
         hidden_act: name of the activation.
         layer_norm_eps: of the LayerNorms.
+        block: a key of BLOCKS.
+
+    Raises:
+        TypeError: build_layer returns None.
+        ValueError: block or hidden_act is unknown.
     """
 
     def __init__(
@@ -131,6 +83,7 @@ class SequenceEncoder(nn.Module):
         dropout: float,
         hidden_act: str,
         layer_norm_eps: float,
+        block: str = "post_norm",
     ) -> None:
         super().__init__()
         self.position_embedding = nn.Embedding(max_length, hidden_size)
@@ -138,11 +91,17 @@ class SequenceEncoder(nn.Module):
         self.attentions = nn.ModuleList(build_layer(i) for i in range(n_layers))
         if not all(isinstance(layer, nn.Module) for layer in self.attentions):
             raise TypeError("build_layer must return an attention, it returned None")
-        block: dict[str, Any] = {"inner_size": inner_size, "hidden_act": hidden_act, "layer_norm_eps": layer_norm_eps}
-        self._settings = {"hidden_size": hidden_size, "max_length": max_length, **block}
+        if block not in BLOCKS:
+            raise ValueError(f"block must be one of {', '.join(BLOCKS)}, got {block!r}")
+        sizes: dict[str, Any] = {"hidden_size": hidden_size, "inner_size": inner_size}
+        own: dict[str, Any] = {**sizes, "hidden_act": hidden_act, "layer_norm_eps": layer_norm_eps}
+        self._settings = {**own, "max_length": max_length, "block": block}
+        codes_only = self.layers()[0].quantizer is not None and not self.layers()[0].needs_vectors
         self.blocks = nn.ModuleList(
-            EncoderBlock(hidden_size=hidden_size, dropout=dropout, **block) for _ in self.attentions
+            BLOCKS[block](dropout=dropout, reads_codes=i == 0 and codes_only, **own) for i in range(n_layers)
         )
+        pre_norm = BLOCKS[block].pre_norm
+        self.final_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps) if pre_norm else nn.Identity()
 
     def settings(self) -> dict[str, Any]:
         """The constructor's keywords without dropout, as plain values; `layers` has what build_attention needs.
@@ -156,6 +115,10 @@ class SequenceEncoder(nn.Module):
         """The attention of every layer."""
         return [layer for layer in self.attentions if isinstance(layer, Attention)]
 
+    def encoder_blocks(self) -> list[EncoderBlock]:
+        """The block of every layer."""
+        return [block for block in self.blocks if isinstance(block, EncoderBlock)]
+
     def encode(self, history: Sequences, view: ItemView) -> Encoded:
         """Hidden states at every position, (N, L, D).
 
@@ -167,9 +130,9 @@ class SequenceEncoder(nn.Module):
             ValueError: a sequence has more items than there are positions.
         """
         self._check_length(history)
-        inputs = self.layer_inputs(history, view)
+        stream, inputs = self._before_last_layer(history, view)
         attended = self.attentions[-1](self._input_of(-1, history, view, inputs), history.valid, history.gaps)
-        return Encoded(self.blocks[-1](inputs[-1], attended), inputs)
+        return Encoded(self.final_norm(self.blocks[-1](stream, attended)), inputs)
 
     def encode_non_padding(self, history: Sequences, view: ItemView) -> Encoded:
         """Hidden states at the M non-padding positions only, row after row, (M, D)."""
@@ -195,30 +158,37 @@ class SequenceEncoder(nn.Module):
         length = history.rows.shape[1]
         coded_only = self.reads_codes(view) and not self.layers()[0].needs_vectors
         if len(self.attentions) == 1 and coded_only:  # no layer needs the whole (N, L, D) stream
-            inputs = []
+            inputs: list[Tensor] = []
             h = self._stream(history.rows.flatten().index_select(0, positions), positions % length, view)  # (M, D)
         else:
-            inputs = self.layer_inputs(history, view)
-            stream = inputs[-1].flatten(0, 1)  # (N L, D)
+            whole, inputs = self._before_last_layer(history, view)
+            stream = whole.flatten(0, 1)  # (N L, D)
             h = stream if len(positions) == len(stream) else stream.index_select(0, positions)  # (M, D)
         attended = attend(self._input_of(-1, history, view, inputs), history.valid, history.gaps)  # (M, D)
-        return Encoded(self.blocks[-1](h, attended), inputs)
+        return Encoded(self.final_norm(self.blocks[-1](h, attended)), inputs)
 
     def layer_inputs(self, history: Sequences, view: ItemView) -> list[Tensor]:
-        """The residual stream before each layer, n_layers tensors (N, L, D)."""
+        """What each layer's attention reads where it reads no codes, n_layers tensors (N, L, D)."""
+        return self._before_last_layer(history, view)[1]
+
+    def _before_last_layer(self, history: Sequences, view: ItemView) -> tuple[Tensor, list[Tensor]]:
+        """The residual stream before the last layer (N, L, D), and the layer_inputs."""
         positions = torch.arange(history.rows.shape[1], device=history.rows.device)
-        inputs = [self._stream(history.rows, positions, view)]
-        for i, (attention, block) in enumerate(zip(list(self.attentions)[:-1], self.blocks, strict=False)):
-            attended = attention(self._input_of(i, history, view, inputs), history.valid, history.gaps)
-            inputs.append(block(inputs[i], attended))
-        return inputs
+        stream = self._stream(history.rows, positions, view)
+        blocks = self.encoder_blocks()
+        inputs = [blocks[0].read(stream)]
+        for i, block in enumerate(blocks[:-1]):
+            attended = self.attentions[i](self._input_of(i, history, view, inputs), history.valid, history.gaps)
+            stream = block(stream, attended)
+            inputs.append(blocks[i + 1].read(stream))
+        return stream, inputs
 
     def reads_codes(self, view: ItemView) -> bool:
         """Whether the first layer attends with the codes of the items instead of their vectors."""
         return view.quantized is not None and self.layers()[0].quantizer is not None
 
     def _input_of(self, layer: int, history: Sequences, view: ItemView, inputs: list[Tensor]) -> Input:
-        """The input of a layer's attention: the codes of the items, or the residual stream before the layer."""
+        """The input of a layer's attention: the codes of the items, or the vectors of layer_inputs."""
         is_first = layer in (0, -len(self.attentions))
         if is_first and view.quantized is not None and self.reads_codes(view):
             vectors = inputs[0] if self.layers()[0].needs_vectors else None

@@ -79,12 +79,12 @@ class SessionEncoder(SequenceEncoder):
         positions = state.length.clamp_max(self.position_embedding.num_embeddings - 1)
         h = self.dropout(items.stream + self.position_embedding(positions))  # (N, D)
         layers: list[Any] = []
-        for i, (attention, block) in enumerate(zip(self.stateful_layers(), self.blocks, strict=True)):
+        for i, (attention, block) in enumerate(zip(self.stateful_layers(), self.encoder_blocks(), strict=True)):
             codes = items.quantized if i == 0 and self.reads_codes(items) else None
             if codes is None:
-                attended, after = attention.step(state.layers[i], h, time_gaps)
+                attended, after = attention.step(state.layers[i], block.read(h), time_gaps)
             else:
-                attended, after = attention.step_coded(state.layers[i], codes, h, time_gaps)
+                attended, after = attention.step_coded(state.layers[i], codes, block.read(h), time_gaps)
             h = block(h, attended)
             layers.append(after)
-        return EncoderState(tuple(layers), h, state.length + 1)
+        return EncoderState(tuple(layers), self.final_norm(h), state.length + 1)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from recbole_lisa.attention import Attention
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.config.fields import field_names
-from recbole_lisa.config.model_defaults import fill_defaults
+from recbole_lisa.config.model_defaults import fill_defaults, inner_width
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 from recbole_lisa.model import losses
@@ -80,10 +80,11 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
             n_layers=config["n_layers"],
             hidden_size=self.hidden_size,
             max_length=self.max_seq_length,
-            inner_size=config["inner_size"],
+            inner_size=inner_width(config["inner_size"], self.hidden_size),
             dropout=config["hidden_dropout_prob"],
             hidden_act=config["hidden_act"],
             layer_norm_eps=config["layer_norm_eps"],
+            block=config["block"],
         )
         self.register_buffer("time_unit", torch.tensor(float(getattr(dataset, "time_unit", 1.0))))
         self.register_buffer("log_q", self._log_q(config, dataset), persistent=False)
@@ -163,7 +164,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         Args:
             x: (U, D) embeddings of the batch's distinct items.
             view: the same items as the model sees them.
-            inputs: the residual stream before each layer, see Encoded.
+            inputs: what each layer's attention reads, see Encoded.
             valid: (N, L).
         """
         return None

@@ -131,6 +131,13 @@ def test_ce_gets_no_negatives(protocol: str, own: dict[str, Any]) -> None:
     assert config["train_neg_sample_args"]["distribution"] == "none"
 
 
+@pytest.mark.parametrize(("inner_size", "width"), [("4x", 400), ("0.5x", 50), (70, 70), ("70", 70)])
+def test_inner_size_is_a_number_or_a_factor(inner_size: int | str, width: int) -> None:
+    config = LISAConfig("LISASoft", "ml-100k", config_dict={"inner_size": inner_size, "hidden_size": 100})
+    assert config["inner_size"] == width
+    assert LISAConfig.from_plain(config.plain())["inner_size"] == width
+
+
 def test_the_arguments_of_the_process_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["pytest", "--epochs=77", "--no_such_key=1"])
     assert build()["epochs"] == 200

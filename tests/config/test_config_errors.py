@@ -124,6 +124,9 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
         "unload_col and load_col ({'inter': ['user_id', 'item_id', 'timestamp']}) are both set: set one of them to ~",
     ),
     ({"state": "INFOS"}, "state is 'INFOS', it must be one of CRITICAL, ERROR, WARNING, INFO, DEBUG."),
+    ({"inner_size": "wide"}, "inner_size is 'wide', it must be a number, or a factor of hidden_size such as 4x"),
+    ({"inner_size": "0x"}, "inner_size is '0x', it must be a number, or a factor of hidden_size such as 4x"),
+    ({"inner_size": 0}, "inner_size (config_dict) is 0, it must be >= 1"),
 ]
 
 

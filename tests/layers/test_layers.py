@@ -3,7 +3,6 @@ import torch
 
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.dropout import Dropout
-from recbole_lisa.layers.sequence_encoder import EncoderBlock
 from tests.helpers import assert_close
 
 
@@ -57,17 +56,3 @@ def test_dropout_names_a_wrong_probability(p: float) -> None:
     assert torch.isfinite(Dropout(0.999999)(torch.ones(50, 50))).all()
     with pytest.raises(ValueError, match=rf"in \[0, 1\), got {p}"):
         Dropout(p)
-
-
-def test_encoder_block_is_post_norm_as_written() -> None:
-    block = EncoderBlock(hidden_size=4, inner_size=6, dropout=0.0, hidden_act="relu", layer_norm_eps=1e-5)
-    stream, attended = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
-    first, second = block.feed_forward[0], block.feed_forward[3]
-    h = torch.nn.functional.layer_norm(stream + attended, (4,))
-    expected = torch.nn.functional.layer_norm(h + second(torch.relu(first(h))), (4,))
-    assert_close(block(stream, attended), expected)
-
-
-def test_encoder_block_names_an_unknown_activation() -> None:
-    with pytest.raises(ValueError, match="relu, gelu, swish, tanh, sigmoid, got 'rely'"):
-        EncoderBlock(hidden_size=4, inner_size=4, dropout=0.0, hidden_act="rely", layer_norm_eps=1e-5)

@@ -29,15 +29,18 @@ every_form = pytest.mark.parametrize("form", FORMS)
 
 
 class Encoder(SessionEncoder):
-    def __init__(self, form: str, n_layers: int = 1, max_length: int = POSITIONS, **more: Any) -> None:
+    def __init__(
+        self, form: str, n_layers: int = 1, max_length: int = POSITIONS, *, encoder: Any = None, **more: Any
+    ) -> None:
         settings = FORMS[form] | more if form in FORMS else more
         name = settings.pop("mechanism", form)
 
         def build(_: int) -> Attention:
             return build_attention(name, hidden_size=D, max_length=max_length, **settings)
 
-        sizes = {"n_layers": n_layers, "hidden_size": D, "max_length": max_length, "inner_size": D}
-        super().__init__(build, **sizes, dropout=0.1, hidden_act="relu", layer_norm_eps=1e-5)
+        sizes: dict[str, Any] = {"n_layers": n_layers, "hidden_size": D, "max_length": max_length, "inner_size": D}
+        sizes |= {"dropout": 0.1, "hidden_act": "relu", "layer_norm_eps": 1e-5}
+        super().__init__(build, **sizes | (encoder or {}))
         self.eval().requires_grad_(False)
 
     def view(self, x: Tensor) -> ItemView:
@@ -49,9 +52,9 @@ class Encoder(SessionEncoder):
         return ItemView(y, y, Quantized(codes, assignment[:, :0] if codebook.hard else assignment, y))
 
 
-def unbounded(encoder: Encoder, form: str, n_layers: int, length: int) -> Encoder:
+def unbounded(encoder: Encoder, form: str, n_layers: int, length: int, settings: Any = None) -> Encoder:
     """The same encoder with `length` positions of its own, of which all beyond the table repeat its last row."""
-    longer = Encoder(form, n_layers, length)
+    longer = Encoder(form, n_layers, length, encoder=settings)
     weights = dict(encoder.state_dict())
     table = weights["position_embedding.weight"]
     weights["position_embedding.weight"] = torch.cat([table, table[-1:].expand(length, -1)])[:length]
@@ -84,6 +87,40 @@ def test_steps_equal_the_whole_history_and_the_state_after_it(form: str, n_layer
                 assert_close(x[n], y[n])
     assert state.length.tolist() == [17] * 3
     assert ragged.length.tolist() == lengths.tolist()
+
+
+@pytest.mark.parametrize("n_layers", [1, 2])
+@pytest.mark.parametrize("form", ["hard", "soft", "local", "linear"])
+@pytest.mark.parametrize("block", ["pre_norm", "gated"])
+def test_every_block_steps_as_the_whole_history(block: str, form: str, n_layers: int) -> None:
+    settings = {"block": block, "hidden_act": "swiglu"}
+    encoder = randomised(Encoder(form, n_layers, encoder=settings))
+    compare_steps(encoder, unbounded(encoder, form, n_layers, 11, settings).double())
+
+
+def randomised(encoder: Encoder) -> Encoder:
+    """The encoder in float64 with random float32 parameters, also where they start as 0 or 1."""
+    for parameter in encoder.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return encoder.double()
+
+
+def compare_steps(encoder: Encoder, whole: Encoder) -> None:
+    """Steps, and the states after 1, 4 and 11 items, against the hidden states at every position of a long window."""
+    view = encoder.view(torch.randn(U, D, dtype=torch.float64))
+    items = torch.randint(U, (2, 11))
+    history = Sequences(items, all_valid(2, 11))
+    expected = whole.encode(history, view).hidden
+    state, sizes = encoder.init_state(2), set()
+    for t in range(11):
+        state = encoder.step(state, row(view, items[:, t]))
+        assert_close(state.hidden, expected[:, t])
+        sizes.add(sum(x.numel() for layer in state.layers for x in layer))
+        if t in (0, 3, 10):
+            at_once = encoder.state_of(history._replace(rows=items[:, : t + 1], valid=history.valid[:, : t + 1]), view)
+            for x, y in zip(sum(at_once.layers, (at_once.hidden,)), sum(state.layers, (state.hidden,)), strict=True):
+                assert_close(x, y)
+    assert len(sizes) == 1
 
 
 @pytest.mark.parametrize("stepped", [10, pytest.param(100_000, marks=pytest.mark.slow)])

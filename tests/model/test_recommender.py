@@ -26,10 +26,16 @@ MODES: dict[str, dict[str, Any]] = {
     "local window": {"local_window": 4, "local_heads": 2},
     "local window, one layer": {"local_window": 4, "n_layers": 1},
 }
+# Forms of the encoder, for every model.
+FORMS: dict[str, dict[str, Any]] = {
+    "pre-norm": {"block": "pre_norm", "hidden_act": "swiglu", "n_layers": 2},
+    "gated": {"block": "gated", "n_layers": 1},
+}
 LISA_MODELS = ("LISABase", "LISASoft", "LISAMini")
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"{name}-{n}": (name, {"n_layers": n}) for name in MODEL_NAMES for n in (1, 2)},
     **{f"{name}-{mode}": (name, {"n_layers": 2} | MODES[mode]) for name in LISA_MODELS for mode in MODES},
+    **{f"{name}-{form}": (name, settings) for name in MODEL_NAMES for form, settings in FORMS.items()},
 }
 every_model = pytest.mark.parametrize("name", MODEL_NAMES)
 every_case = pytest.mark.parametrize("case", CASES)
@@ -81,9 +87,9 @@ def test_every_parameter_learns_in_both_supervisions(case: str, loss_type: str) 
 
 
 @every_model
-@pytest.mark.parametrize("n_layers", [1, 2])
-def test_hidden_states_are_causal_by_perturbation(name: str, n_layers: int) -> None:
-    model = build_model(name, n_layers=n_layers).eval()
+@pytest.mark.parametrize("settings", [{"n_layers": 1}, {"n_layers": 2}, *FORMS.values()], ids=["1", "2", *FORMS])
+def test_hidden_states_are_causal_by_perturbation(name: str, settings: dict[str, Any]) -> None:
+    model = build_model(name, **settings).eval()
     if not all(attention.is_causal for attention in model.encoder.attentions):
         pytest.skip("bidirectional by declaration")
     view, valid = model.item_view(), all_valid(2, 13)

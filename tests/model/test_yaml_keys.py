@@ -22,6 +22,7 @@ FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "attn_dropout_prob": (0.5, {}),
     "hidden_act": ("tanh", {}),
     "layer_norm_eps": (0.1, {}),
+    "block": ("gated", {}),
     "bidirectional": (True, {"histogram_decay": 0}),
     "n_codebooks": (2, {"quantize_items": True}),
     "n_codewords": (5, {"quantize_items": True}),

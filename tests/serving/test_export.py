@@ -38,10 +38,17 @@ def manifest(tmp_path: Path) -> dict[str, Any]:
     return write_export(small_bundle("LISABase")[1], tmp_path)
 
 
+ENCODERS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "gated": {"block": "gated", "hidden_act": "swiglu", "inner_size": "4x"},
+}
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("name", MODEL_NAMES)
-def test_what_is_read_recommends_as_what_was_written(name: str, tmp_path: Path) -> None:
+def test_what_is_read_recommends_as_what_was_written(name: str, encoder: str, tmp_path: Path) -> None:
     try:
-        _, bundle = small_bundle(name, n_layers=2)
+        _, bundle = small_bundle(name, n_layers=2, **ENCODERS[encoder])
     except ValueError as error:
         pytest.skip(f"{name} cannot run here: {error}")
     write_export(bundle, tmp_path / "export")
@@ -150,6 +157,7 @@ def change(manifest: dict[str, Any], path: str, value: Any) -> None:
         ("encoder.inner_size", "wide", "its settings build no encoder"),
         ("encoder.inner_size", None, "its settings build no encoder"),
         ("encoder.hidden_act", "nothing", "nothing"),
+        ("encoder.block", "nothing", "block must be one of post_norm, pre_norm, gated, got 'nothing'"),
         ("encoder.surprise", 1, "its settings build no encoder"),
         ("encoder.layers", [], "its settings have 0 layers"),
         ("encoder.layers", [["lisa", {}]] * 10**5, "its settings have 100000 layers"),

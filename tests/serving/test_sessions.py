@@ -19,6 +19,8 @@ every_form = pytest.mark.parametrize(
         *((name, {"n_layers": 2}) for name in ("LISABase", "LISASoft", "LISAMini")),
         ("LISABase", {"histogram_decay": 0}),
         *((name, {"n_layers": 2, "local_window": 5}) for name in ("LISABase", "LISASoft")),
+        ("LISASoft", {"block": "pre_norm"}),
+        ("LISABase", {"block": "gated", "hidden_act": "swiglu", "n_layers": 2}),
     ],
     ids=str,
 )

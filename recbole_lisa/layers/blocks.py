@@ -1,0 +1,158 @@
+"""A layer of the encoder around its attention: norms, feed-forward network and residual connections.
+
+x is the residual stream before the layer, a the output of its attention, ff the feed-forward network.
+
+    post_norm   a = attention(x)                    h = norm(x + a)               out = norm(h + ff(h))
+    pre_norm    a = attention(norm(x))              h = x + a                     out = h + ff(norm(h))
+    gated       a = attention(norm(x))              h = x + sigmoid(V x) * a      out = h + sigmoid(W h) * ff(norm(h))
+
+Each norm has its own parameters; a and ff(.) pass through dropout. pre_norm and gated need a norm after the last layer.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from recbole_lisa.attention.base import apply_layer
+from recbole_lisa.layers.dropout import Dropout
+from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block, encoder_block_serves
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "swish": nn.SiLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+SWIGLU = "swiglu"
+
+
+class SwiGLU(nn.Module):
+    """silu(W1 x) * (W3 x) without biases: (..., D) -> (..., F)."""
+
+    def __init__(self, hidden_size: int, inner_size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden_size, 2 * inner_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The gated inner vectors of x."""
+        gate, inner = apply_layer(self.linear, x).chunk(2, dim=-1)
+        return nn.functional.silu(gate) * inner
+
+
+def feed_forward_network(*, hidden_size: int, inner_size: int, dropout: float, hidden_act: str) -> nn.Sequential:
+    """W2 dropout(act(W1 x + b1)) + b2, or W2 dropout(silu(W1 x) * (W3 x)) for swiglu.
+
+    Raises:
+        ValueError: hidden_act is unknown.
+    """
+    known = (*ACTIVATIONS, SWIGLU)
+    if hidden_act not in known:
+        raise ValueError(f"hidden_act must be one of {', '.join(known)}, got {hidden_act!r}")
+    if hidden_act == SWIGLU:
+        return nn.Sequential(
+            SwiGLU(hidden_size, inner_size), Dropout(dropout), nn.Linear(inner_size, hidden_size, bias=False)
+        )
+    return nn.Sequential(
+        nn.Linear(hidden_size, inner_size),
+        ACTIVATIONS[hidden_act](),
+        Dropout(dropout),
+        nn.Linear(inner_size, hidden_size),
+    )
+
+
+class EncoderBlock(nn.Module):
+    """The post_norm block.
+
+    Args:
+        hidden_size: D.
+        inner_size: F, width of the feed-forward network.
+        dropout: probability.
+        hidden_act: name of the activation.
+        layer_norm_eps: of both LayerNorms.
+        reads_codes: the attention reads the codes of the items, not norm(x): pre_norm and gated leave that norm out.
+
+    Raises:
+        ValueError: hidden_act is unknown.
+    """
+
+    pre_norm = False
+    """Whether the attention reads norm(x), and the last layer needs a norm after it."""
+    n_residual_gates = 0
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        inner_size: int,
+        dropout: float,
+        hidden_act: str,
+        layer_norm_eps: float,
+        reads_codes: bool = False,
+    ) -> None:
+        super().__init__()
+        has_norm = not (self.pre_norm and reads_codes)
+        self.attention_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps) if has_norm else nn.Identity()
+        self.feed_forward = feed_forward_network(
+            hidden_size=hidden_size, inner_size=inner_size, dropout=dropout, hidden_act=hidden_act
+        )
+        self.feed_forward_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
+        self.dropout = Dropout(dropout)
+        self.residual_gates = nn.ModuleList(nn.Linear(hidden_size, hidden_size) for _ in range(self.n_residual_gates))
+
+    @property
+    def has_fused_op(self) -> bool:
+        """Whether the fused Numba op computes this block in training on the CPU: post_norm with relu."""
+        return not self.pre_norm and isinstance(self.feed_forward[1], nn.ReLU)
+
+    def read(self, stream: Tensor) -> Tensor:
+        """What the attention reads of the residual stream (..., D), where it does not read codes."""
+        return apply_layer(self.attention_norm, stream) if self.pre_norm else stream
+
+    def forward(self, stream: Tensor, attended: Tensor) -> Tensor:
+        """The residual stream (..., D) and the output of the attention (..., D) -> (..., D)."""
+        if self._fits_the_op(stream, attended):
+            return encoder_block(
+                stream, attended, self._weights(), dropout=self.dropout.active, eps=self.feed_forward_norm.eps
+            )
+        return self.steps(stream, attended)
+
+    def steps(self, stream: Tensor, attended: Tensor) -> Tensor:
+        """As forward, by torch's modules, where the op does not serve: without gradients, on a GPU, under autocast."""
+        h = self.attention_norm(stream + self.dropout(attended))
+        return apply_layer(self.feed_forward_norm, h + self.dropout(self.feed_forward(h)))
+
+    def _fits_the_op(self, stream: Tensor, attended: Tensor) -> bool:
+        fits = self.has_fused_op and stream.numel() > 0
+        return fits and encoder_block_serves(stream, attended, self.feed_forward_norm.weight)
+
+    def _weights(self) -> BlockWeights:
+        modules = self.feed_forward[0], self.feed_forward[-1], self.attention_norm, self.feed_forward_norm
+        return BlockWeights(*(parameter for module in modules for parameter in module.parameters()))
+
+
+class PreNormBlock(EncoderBlock):
+    """The pre_norm block; arguments as for EncoderBlock."""
+
+    pre_norm = True
+
+    def steps(self, stream: Tensor, attended: Tensor) -> Tensor:
+        """As forward, by torch's modules."""
+        h = self.add(0, stream, self.dropout(attended))
+        return self.add(1, h, self.dropout(self.feed_forward(self.feed_forward_norm(h))))
+
+    def add(self, half: int, stream: Tensor, branch: Tensor) -> Tensor:
+        """Add the output of the attention (half 0) or of the feed-forward network (half 1) to the residual stream."""
+        return stream + branch
+
+
+class GatedBlock(PreNormBlock):
+    """The gated block of LiGR and eSASRec; arguments as for EncoderBlock."""
+
+    n_residual_gates = 2
+
+    def add(self, half: int, stream: Tensor, branch: Tensor) -> Tensor:
+        """As PreNormBlock.add, times sigmoid(W stream)."""
+        return stream + torch.sigmoid(self.residual_gates[half](stream)) * branch
+
+
+BLOCKS: dict[str, type[EncoderBlock]] = {"post_norm": EncoderBlock, "pre_norm": PreNormBlock, "gated": GatedBlock}
