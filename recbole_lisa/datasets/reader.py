@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from recbole_lisa.datasets.cells import MISSING
@@ -79,6 +80,7 @@ def _read_delimited(text: _CheckedText, head: str, layout: Layout) -> Iterator[p
     line = head.replace(text.separator, text.delimiter)
     cells = next(csv.reader([line], delimiter=text.delimiter, quoting=quoting))  # type: ignore[arg-type]  # an int, not a literal
     places = range(len(cells))
+    text.n_cells, text.is_quoted = len(cells), layout.quoted
     chosen = _positions(text.title, cells if layout.header else places, layout)
     floats = {chosen[role] for role in layout.numbers}
     options: dict[str, Any] = {
@@ -90,34 +92,78 @@ def _read_delimited(text: _CheckedText, head: str, layout: Layout) -> Iterator[p
     }
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # a first row longer than the header
-        # All columns are read: if it skipped some, pandas would accept a line with too many cells.
         with pd.read_csv(text, **options) as pieces:
             for piece in pieces:
                 yield pd.DataFrame({role: piece[place] for role, place in chosen.items()})
 
 
 class _CheckedText(io.TextIOWrapper):
-    """Decoded text for pandas, which would end a cell at a NUL and read a long separator as a pattern."""
+    """Decoded text for pandas, which would end a cell at a NUL and read a long separator as a pattern.
+
+    It would also drop cells: of the lines of a piece, the first ones may be longer than `n_cells`.
+    """
+
+    n_cells, is_quoted = 0, False
 
     def __init__(self, raw: RawFile, encoding: str, separator: str) -> None:
         super().__init__(raw.stream, encoding, newline="")
         self.title, self.separator = raw.name, separator
         self.delimiter = separator if len(separator.encode()) == 1 else _UNIT_SEPARATOR
         self._line = 1
+        self._separators = 0  # in the line that is not at its end yet
+        self._before = "\n"  # what precedes the next characters: `,"` inside a quoted cell, else one character
+        mark = re.escape(self.delimiter)
+        self._quoted_cell = re.compile(rf'(?<=[{mark}\r\n])"[^"]*(?:""[^"]*)*("?)')
 
     def read(self, size: int | None = -1, /) -> str:
         """At least `size` characters, with separators of one character."""
         chunk = super().read(size)
+        while chunk.endswith(("\r", '"')) and (more := super().read(1)):  # so that no pair is cut
+            chunk += more
         if self.delimiter != self.separator:
             chunk += self.readline()  # so that no separator is cut
             if _UNIT_SEPARATOR in chunk:
                 raise UsageError(f"{self.title} has a cell with {_UNIT_SEPARATOR!r}: use a separator of one character")
             chunk = chunk.replace(self.separator, _UNIT_SEPARATOR)
         if "\0" in chunk:
-            line = self._line + chunk.partition("\0")[0].count("\n")
+            line = self._line + _n_line_ends(chunk.partition("\0")[0])
             raise UsageError(f"{self.title} has a NUL character in line {line}: {NO_TEXT}")
-        self._line += chunk.count("\n")
+        self._check_lengths((self._with_plain_cells(chunk) if self.is_quoted else chunk) or "\n")
+        self._line += _n_line_ends(chunk)
         return chunk
+
+    def _check_lengths(self, text: str) -> None:
+        """Refuse a line with more than `n_cells` cells; pandas names it itself where it is the first one of all."""
+        codes = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8)
+        is_end = (codes == ord("\n")) | (codes == ord("\r"))
+        marks = np.flatnonzero(is_end | (codes == ord(self.delimiter)))
+        ends = np.flatnonzero(is_end[marks])
+        n_cells = np.diff(ends, prepend=-1 - self._separators)
+        for long in np.flatnonzero(n_cells > self.n_cells)[:2]:
+            line = self._line + _n_line_ends(codes[: marks[ends[long]]].tobytes().decode(errors="surrogatepass"))
+            if line > 2:
+                raise pd.errors.ParserError(f"Expected {self.n_cells} fields in line {line}, saw {n_cells[long]}")
+        self._separators = len(marks) - 1 - ends[-1] if len(ends) else self._separators + len(marks)
+
+    def _with_plain_cells(self, chunk: str) -> str:
+        """A chunk whose quoted cells are as long and hold neither separators nor line ends."""
+        if '"' not in chunk and len(self._before) == 1:
+            self._before = chunk[-1:] or self._before
+            return chunk
+        text, is_open = self._before + chunk, False
+
+        def masked(cell: re.Match[str]) -> str:
+            nonlocal is_open
+            is_open = not cell[1]
+            return "x" * len(cell[0])
+
+        plain = self._quoted_cell.sub(masked, "\n" + text)[1 + len(self._before) :]
+        self._before = f'{self.delimiter}"' if is_open else text[-1]
+        return plain
+
+
+def _n_line_ends(text: str) -> int:
+    return text.count("\n") + text.count("\r") - text.count("\r\n")
 
 
 def _positions(name: str, labels: Sequence[Any], layout: Layout) -> dict[str, int]:
