@@ -15,7 +15,7 @@ class FieldNames:
         item_length: (N,) number of items in each row.
         target_list: (N, L) the item that follows each input.
         negative_list: (N, L, R) negatives of each position.
-        negative: (N, R) negatives of a last-position row.
+        negative: (N, R) negatives of a last-position row, or (N, K) equal rows of shared negatives.
         time: The time column of the interactions.
         time_gap_list: (N, L) seconds since the user's previous item.
     """

@@ -239,6 +239,11 @@ def _check_columns(settings: Settings) -> None:
 
 
 def _check_model(settings: Settings) -> None:
+    n_shared, loss = settings.get("shared_negatives"), settings.get("loss_type")
+    if n_shared and loss in ("CE", "BPR"):
+        raise UsageError(
+            f"shared_negatives is {n_shared}, loss_type {loss} has none: set loss_type to SSM, gBCE or BCE"
+        )
     heads, width = settings.get("n_heads"), settings.get("hidden_size")
     if heads and width and width % heads:
         raise UsageError(f"n_heads is {heads}, it must divide hidden_size, which is {width}")

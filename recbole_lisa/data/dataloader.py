@@ -79,7 +79,8 @@ class TrainLoader(_Loader):
     With `supervision: all_positions` an Interaction holds, for N windows padded to the longest of them (L):
     user_id (N,), item_id_list (N, L), item_length (N,), target_id_list (N, L), neg_target_id_list (N, L, R) and
     time_gap_list (N, L) in seconds. With `last_position` the targets are item_id (N,) and the negatives
-    neg_item_id (N, R). Without `train_neg_sample_args` (loss CE) there are no negatives. Names follow the
+    neg_item_id (N, R). With `shared_negatives` the negatives are neg_item_id (N, K), all rows equal. Without
+    `train_neg_sample_args` (loss CE) there are no negatives. Names follow the
     configuration (`fields.py`); ids are int64, gaps float32; padding is 0, on the right.
 
     Args:
@@ -100,6 +101,7 @@ class TrainLoader(_Loader):
         windows = SUPERVISIONS[supervision](dataset.histories.offsets[:-1], lengths, longest)
         super().__init__(config, dataset, windows, config["train_batch_size"])
         self.every_position = supervision == "all_positions"
+        self._n_shared: int = config["shared_negatives"] or 0
         self.shuffle = config["shuffle"] is not False
         self.epoch = 0
         self.skipped_users = int((lengths < 2).sum())
@@ -158,7 +160,10 @@ class TrainLoader(_Loader):
             targets = items[self.windows.end[chosen]].astype(np.int64)
             target_name, negative_name = self.fields.item, self.fields.negative
         columns[target_name] = torch.from_numpy(targets)
-        if self._negatives is not None:
+        if self._negatives is not None and self._n_shared:
+            shared = torch.from_numpy(self._negatives.draw_shared(self._n_shared, rng))
+            columns[self.fields.negative] = shared.expand(len(chosen), -1)  # equal rows, one in memory
+        elif self._negatives is not None:
             columns[negative_name] = torch.from_numpy(self._negatives.draw(targets, rng))
         return Interaction(columns)
 

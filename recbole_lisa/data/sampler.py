@@ -86,6 +86,11 @@ class TrainingNegatives:
         drawn *= target > 0
         return drawn
 
+    def draw_shared(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Items (n,) for all positions of a batch, drawn one by one: an item may be there twice, or be a target."""
+        drawn = rng.integers(0, self._cumulative[-1], size=n)
+        return np.searchsorted(self._cumulative, drawn, side="right")
+
 
 def evaluation_negatives(
     histories: Histories, owners: Owners, weights: Index, sample_num: int, rng: np.random.Generator

@@ -1,7 +1,8 @@
 """All items at inference, as vectors or as codes, and their scores with hidden states."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention.codebook import Codebook
@@ -9,17 +10,45 @@ from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.ops.codeword_scores import lookup_tables, scores_of_one, sum_of_rows
 from recbole_lisa.ops.quantize import Quantized
 
+BLOCK_ITEMS = 2**14
+"""Items whose vectors exist at once when norms are computed."""
 
-class DenseTargets(nn.Module):
+
+class _Targets(nn.Module):
+    """Scores of a catalogue: products with hidden states h, or with a temperature T cosines, h x / (|h| |x| T)."""
+
+    temperature: float | None
+    inverse_norms: Tensor | None
+    rows: Callable[[Tensor], Tensor]
+
+    def _set_temperature(self, temperature: float | None, codes: Tensor) -> None:
+        """Set T, and with it the norms of the V items, which have these codes or vectors."""
+        self.temperature, inverse = temperature, None
+        if temperature is not None:
+            ids = torch.arange(len(codes), device=codes.device)
+            norms = [self.rows(block).norm(dim=1) for block in torch.split(ids, BLOCK_ITEMS)]
+            inverse = 1 / torch.cat(norms).clamp_min(1e-12)
+        self.register_buffer("inverse_norms", inverse)
+
+    def _scaled_query(self, hidden: Tensor) -> Tensor:
+        return hidden if self.temperature is None else nn.functional.normalize(hidden, dim=-1) / self.temperature
+
+    def _scaled_scores(self, scores: Tensor, start: int, stop: int) -> Tensor:
+        return scores if self.inverse_norms is None else scores * self.inverse_norms[start:stop]
+
+
+class DenseTargets(_Targets):
     """Items that are scored by their own vectors.
 
     Args:
         vectors: (V, D).
+        temperature: of cosine scores; None for products.
     """
 
-    def __init__(self, vectors: Tensor) -> None:
+    def __init__(self, vectors: Tensor, *, temperature: float | None = None) -> None:
         super().__init__()
         self.vectors = nn.Buffer(vectors)
+        self._set_temperature(temperature, vectors)
 
     def __len__(self) -> int:
         """V."""
@@ -27,32 +56,34 @@ class DenseTargets(nn.Module):
 
     def take(self, ids: Tensor) -> "DenseTargets":
         """The items with ids (C,) as a smaller catalogue."""
-        return DenseTargets(self.vectors[ids])
+        return DenseTargets(self.vectors[ids], temperature=self.temperature)
 
     def query(self, hidden: Tensor) -> Tensor:
-        """The query for `scores`: hidden states (N, D), unchanged."""
-        return hidden
+        """The query for `scores`: hidden states (N, D)."""
+        return self._scaled_query(hidden)
 
     def scores(self, query: Tensor, start: int, stop: int) -> Tensor:
         """Scores of items start..stop-1, (N, stop - start)."""
-        return query @ self.vectors[start:stop].t()
+        return self._scaled_scores(query @ self.vectors[start:stop].t(), start, stop)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Vectors of items, (U, D)."""
         return self.vectors[ids]
 
 
-class CodedTargets(nn.Module):
+class CodedTargets(_Targets):
     """Items that are scored by look-up tables of their codewords; a code takes one byte, more if W > 256.
 
     Args:
         codes: (V, B) in the type of `ops.packing.code_dtype`.
         codewords: (B, W, D).
+        temperature: of cosine scores; None for products.
     """
 
-    def __init__(self, codes: Tensor, codewords: Tensor) -> None:
+    def __init__(self, codes: Tensor, codewords: Tensor, *, temperature: float | None = None) -> None:
         super().__init__()
         self.codes, self.codewords = nn.Buffer(codes), nn.Buffer(codewords)
+        self._set_temperature(temperature, codes)
 
     def __len__(self) -> int:
         """V."""
@@ -60,17 +91,19 @@ class CodedTargets(nn.Module):
 
     def take(self, ids: Tensor) -> "CodedTargets":
         """The items with ids (C,) as a smaller catalogue."""
-        return CodedTargets(self.codes[ids], self.codewords)
+        return CodedTargets(self.codes[ids], self.codewords, temperature=self.temperature)
 
     def query(self, hidden: Tensor) -> Tensor:
         """The query for `scores`: look-up tables (B, W, N) of hidden states (N, D)."""
-        return lookup_tables(hidden, self.codewords)
+        return lookup_tables(self._scaled_query(hidden), self.codewords)
 
     def scores(self, query: Tensor, start: int, stop: int) -> Tensor:
         """Scores of items start..stop-1, (N, stop - start)."""
         if query.shape[2] == 1:
-            return scores_of_one(self.codes[start:stop], query.squeeze(2)).unsqueeze(0)
-        return sum_of_rows(self.codes[start:stop], query).t()
+            scores = scores_of_one(self.codes[start:stop], query.squeeze(2)).unsqueeze(0)
+        else:
+            scores = sum_of_rows(self.codes[start:stop], query).t()
+        return self._scaled_scores(scores, start, stop)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Vectors of items, (U, D)."""
@@ -86,11 +119,12 @@ class DenseItems(nn.Module):
     Args:
         vectors: (V, D) scaled embeddings.
         codebook: the quantiser of layer 0 for LISA-Soft, else None.
+        temperature: of cosine scores; None for products.
     """
 
-    def __init__(self, vectors: Tensor, codebook: Codebook | None = None) -> None:
+    def __init__(self, vectors: Tensor, codebook: Codebook | None = None, *, temperature: float | None = None) -> None:
         super().__init__()
-        self.targets = DenseTargets(vectors)
+        self.targets = DenseTargets(vectors, temperature=temperature)
         self.codebook = codebook
 
     def view(self, ids: Tensor) -> ItemView:
@@ -109,13 +143,16 @@ class CodedItems(nn.Module):
         codes: (V, B).
         codewords: (B, W, D) of layer 0's codebook.
         targets: codes and codewords of the targets; None if they are those of the history (LISA-Base).
+        temperature: of cosine scores, where targets is None; None for products.
     """
 
-    def __init__(self, codes: Tensor, codewords: Tensor, targets: CodedTargets | None = None) -> None:
+    def __init__(
+        self, codes: Tensor, codewords: Tensor, targets: CodedTargets | None = None, *, temperature: float | None = None
+    ) -> None:
         super().__init__()
         self.codes, self.codewords = nn.Buffer(codes), nn.Buffer(codewords)
         self.has_own_targets = targets is not None
-        self.targets = targets or CodedTargets(codes, codewords)
+        self.targets = targets or CodedTargets(codes, codewords, temperature=temperature)
 
     def view(self, ids: Tensor) -> ItemView:
         """Items (U,) as the encoder sees them; their keys are their codes."""

@@ -35,13 +35,14 @@ class TrainingBatch(NamedTuple):
     """A batch as rows of its U distinct items.
 
     items (U,) ids; history; target (M,) ids of the M supervised positions; pairs (M, 1 + R) rows of targets and
-    negatives, or None for CE.
+    negatives, or None for CE; shared (K,) rows of the negatives of all positions, and pairs (M, 1), or None.
     """
 
     items: Tensor
     history: Sequences
     target: Tensor
     pairs: Tensor | None
+    shared: Tensor | None
 
 
 class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecBole carries no types
@@ -71,6 +72,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         self.hidden_size: int = config["hidden_size"]
         self.loss_type: str = config["loss_type"]
         self.gbce_t: float = config["gbce_t"]
+        self.shared_negatives: int = config["shared_negatives"]
+        self.temperature: float | None = config["score_temperature"] if config["score"] == "cosine" else None
         self.embedding_scale = math.sqrt(self.hidden_size) if config["scale_embedding"] else 1.0
         if self.loss_type not in losses.LOSSES:
             raise ValueError(f"loss_type must be one of {', '.join(losses.LOSSES)}, got {self.loss_type!r}")
@@ -144,17 +147,19 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         everywhere = self.fields.target_list in interaction
         encode = self.encoder.encode_non_padding if everywhere else self.encoder.encode_last
         hidden, inputs = encode(batch.history, view)  # attend, feed forward, (M, D)
+        hidden = self.query(hidden)
+        log_q = None if self.log_q is None else self.log_q[batch.items]  # (U,)
+        settings: dict[str, Any] = {"n_items": self.n_items - 1, "gbce_t": self.gbce_t}
         if batch.pairs is None:
             loss = losses.full_cross_entropy(hidden, self.all_targets(), batch.target)  # score, loss
+        elif batch.shared is not None:
+            operands = hidden, view.target, batch.pairs.squeeze(1), batch.shared
+            loss = losses.shared_negatives_loss(self.loss_type, *operands, log_q=log_q, **settings)  # score, loss
         else:
             scores = pair_scores(hidden, view.target, batch.pairs)  # score, (M, 1 + R)
-            loss = losses.sampled_loss(  # loss
-                self.loss_type,
-                scores.to(torch.promote_types(scores.dtype, torch.float32)),
-                n_items=self.n_items - 1,
-                gbce_t=self.gbce_t,
-                log_q=None if self.log_q is None else self.log_q[batch.items[batch.pairs]],
-            )
+            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            log_q = None if log_q is None else log_q[batch.pairs]
+            loss = losses.sampled_loss(self.loss_type, scores, log_q=log_q, **settings)  # loss
         extra = self.regulariser(x, view, inputs, batch.history.valid)
         return loss if extra is None else (loss, extra)
 
@@ -177,18 +182,25 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     def view(self, x: Tensor) -> ItemView:
         """Items with scaled embeddings x (U, D) as the model sees them."""
         if self.codebook is None:
-            return ItemView(stream=x, target=x, quantized=None)
+            return ItemView(stream=x, target=self._normalised(x), quantized=None)
         quantized = self.codebook(x)
-        return ItemView(quantized.reconstruction, self.target(x, quantized), quantized)
+        return ItemView(quantized.reconstruction, self._normalised(self.target(x, quantized)), quantized)
 
     def target(self, x: Tensor, quantized: Quantized) -> Tensor:
         """Vectors that hidden states are scored against, (U, D): here the reconstruction y."""
         return quantized.reconstruction
 
+    def query(self, hidden: Tensor) -> Tensor:
+        """Hidden states (..., D) whose products with the target vectors are the scores."""
+        return hidden if self.temperature is None else self._normalised(hidden) / self.temperature
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        return x if self.temperature is None else nn.functional.normalize(x, dim=-1)
+
     def all_targets(self) -> Tensor:
         """Target vectors of all items (V, D), differentiable; the backward pass quantises each block again."""
         if self.codebook is None:
-            return self.embed(torch.arange(self.n_items, device=self.item_embedding.weight.device))
+            return self._target_block(torch.arange(self.n_items, device=self.item_embedding.weight.device))
         return torch.cat([checkpoint(self._target_block, ids, use_reentrant=False) for ids in self._blocks(0)])
 
     def _target_block(self, ids: Tensor) -> Tensor:
@@ -217,7 +229,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         return lambda ids: hidden @ target.index_select(0, ids).t()
 
     def _encode_last(self, interaction: Interaction) -> Tensor:
-        return self.encoder.encode_last(self.history(interaction), self.item_view()).hidden  # (N, D)
+        return self.query(self.encoder.encode_last(self.history(interaction), self.item_view()).hidden)  # (N, D)
 
     def item_view(self) -> ItemView:
         """All items for inference, (V, ...); in eval mode cached until a parameter changes (not by `.data`)."""
@@ -233,7 +245,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         """All items, block by block, with codes as small integers. Assignments are kept only if they are soft."""
         codebook = self.codebook
         if codebook is None:
-            return self.view(self.all_targets())
+            return self.view(self.embed(torch.arange(self.n_items, device=self.item_embedding.weight.device)))
         small = torch.uint8 if codebook.n_codewords <= 256 else torch.int32
         columns = []
         for ids in self._blocks(0):
@@ -270,17 +282,21 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         return Sequences(items, valid, gaps)
 
     def _supervision(self, interaction: Interaction, valid: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Targets (M,) and negatives (M, R) of the M supervised positions; no negatives for CE."""
+        """Targets (M,) and negatives (M, R), or (K,) if shared, of the M supervised positions; no negatives for CE."""
         f = self.fields
         everywhere = f.target_list in interaction
         target = interaction[f.target_list][valid] if everywhere else interaction[f.item]
         if self.loss_type not in losses.SAMPLED_LOSSES:
             return target, None
-        name = f.negative_list if everywhere else f.negative
+        name = f.negative_list if everywhere and not self.shared_negatives else f.negative
         if name not in interaction:
             raise ValueError(
                 f"loss_type {self.loss_type} needs negatives: set train_neg_sample_args, or loss_type to CE"
             )
+        if self.shared_negatives:
+            if interaction[name].dim() != 2:
+                raise ValueError("shared_negatives needs the loaders of this package: set it to 0 in RecBole's own run")
+            return target, interaction[name][0]
         return target, interaction[name][valid] if everywhere else interaction[name].view(len(target), -1)
 
     def _read(self, interaction: Interaction) -> TrainingBatch:
@@ -289,8 +305,9 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         ids = [history.rows] if negative is None else [history.rows, target.unsqueeze(1), negative]
         items, inverse = torch.unique(torch.cat([x.flatten() for x in ids]), return_inverse=True)
         rows = [part.view_as(x) for part, x in zip(inverse.split([x.numel() for x in ids]), ids, strict=True)]
+        shared = rows.pop() if self.shared_negatives and negative is not None else None
         pairs = None if negative is None else torch.cat(rows[1:], dim=1)
-        return TrainingBatch(items, history._replace(rows=rows[0]), target, pairs)
+        return TrainingBatch(items, history._replace(rows=rows[0]), target, pairs, shared)
 
     @torch.no_grad()
     def item_store(self) -> ItemStore:
@@ -299,8 +316,10 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         These are hard codes with their codewords; for soft assignments they are the vectors.
         """
         if self.codebook is None or not self.hard:
-            return DenseItems(self.embed(torch.arange(1, self.n_items, device=self.item_embedding.weight.device)))
-        return CodedItems(self.item_codes(self.codebook), self.codebook.codewords.detach().clone(), self.target_store())
+            x = self.embed(torch.arange(1, self.n_items, device=self.item_embedding.weight.device))
+            return DenseItems(x, temperature=self.temperature)
+        codewords = self.codebook.codewords.detach().clone()
+        return CodedItems(self.item_codes(self.codebook), codewords, self.target_store(), temperature=self.temperature)
 
     def target_store(self) -> CodedTargets | None:
         """Codes and codewords of the targets; None if they are those of the history."""

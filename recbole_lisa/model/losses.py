@@ -2,10 +2,13 @@
 
 import math
 
+import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from recbole_lisa.ops.cross_entropy import catalogue_cross_entropy
+from recbole_lisa.ops.pair_scores import pair_scores
+from recbole_lisa.ops.shared_negatives import shared_negatives_sum, sigmoid_term, softmax_term
 
 SAMPLED_LOSSES = ("BCE", "BPR", "gBCE", "SSM")
 LOSSES = (*SAMPLED_LOSSES, "CE")
@@ -43,10 +46,14 @@ def generalised_bce(positive: Tensor, negative: Tensor, *, n_items: int, t: floa
     Returns:
         Scalar, averaged over positions and over the 1 + R scores of each.
     """
-    rate = min(negative.shape[1] / max(n_items - 1, 1), 1.0)
-    beta = rate * (t * (1 - 1 / rate) + 1 / rate)
+    beta = _gbce_exponent(negative.shape[1], n_items, t)
     total = beta * softplus(-positive) + softplus(negative).sum(dim=1)
     return total.mean() / (1 + negative.shape[1])
+
+
+def _gbce_exponent(n_negatives: int, n_items: int, t: float) -> float:
+    rate = min(n_negatives / max(n_items - 1, 1), 1.0)
+    return rate * (t * (1 - 1 / rate) + 1 / rate)
 
 
 def sampled_softmax(scores: Tensor, log_q: Tensor | None) -> Tensor:
@@ -91,6 +98,44 @@ def sampled_loss(
     if name == "gBCE":
         return generalised_bce(positive, negative, n_items=n_items, t=gbce_t)
     return sampled_softmax(scores, log_q)
+
+
+def shared_negatives_loss(
+    name: str,
+    hidden: Tensor,
+    table: Tensor,
+    target: Tensor,
+    negative: Tensor,
+    *,
+    n_items: int,
+    gbce_t: float,
+    log_q: Tensor | None,
+) -> Tensor:
+    """As sampled_loss, with the same K negatives for all positions, each without its own target.
+
+    Args:
+        name: SSM, BCE or gBCE, which takes R = K for every position.
+        hidden: (M, D).
+        table: (U, D) item vectors.
+        target: (M,) rows of the table.
+        negative: (K,) rows of the table.
+        n_items: number of items without padding, for gBCE.
+        gbce_t: calibration of gBCE.
+        log_q: (U,) log sampling probabilities, for SSM; None for uniform sampling.
+
+    Returns:
+        Scalar.
+    """
+    positive = pair_scores(hidden, table, target.unsqueeze(1)).squeeze(1)  # (M,)
+    positive = positive.to(torch.promote_types(positive.dtype, torch.float32))
+    operands = hidden, table, positive if log_q is None else positive - log_q[target], target, negative, log_q
+    if name == "SSM":
+        return shared_negatives_sum(softmax_term, *operands) / len(hidden)
+    total = shared_negatives_sum(sigmoid_term, *operands) / len(hidden)
+    if name == "BCE":
+        return softplus(-positive).mean() + total
+    beta = _gbce_exponent(len(negative), n_items, gbce_t)
+    return (beta * softplus(-positive).mean() + total) / (1 + len(negative))
 
 
 def full_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:

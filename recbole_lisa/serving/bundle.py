@@ -76,7 +76,8 @@ class Network(SessionEncoder):
         self.attentions = nn.ModuleList(layer.frozen() for layer in self.layers())
         self.items: ItemStore = bundle.items
         if isinstance(bundle.items, DenseItems):
-            self.items = DenseItems(bundle.items.targets.vectors, self.layers()[0].quantizer)
+            targets = bundle.items.targets
+            self.items = DenseItems(targets.vectors, self.layers()[0].quantizer, temperature=targets.temperature)
 
 
 def check_weights(bundle: Bundle) -> None:

@@ -50,6 +50,7 @@ class _Items(BaseModel):
     n_items: PositiveInt
     history: _CodeSet | None = None
     target: _CodeSet | None = None
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class _Encoder(BaseModel):
@@ -213,7 +214,10 @@ def _manifest(bundle: Bundle, files: dict[str, dict[str, Any]]) -> dict[str, Any
         "written_by": f"recbole-lisa {__version__}",
         "model": bundle.model,
         "dataset": bundle.dataset,
-        "items": {"kind": kind, "n_items": len(bundle.ids), **dict(zip(_SETS, sets, strict=False))},
+        "items": {
+            **{"kind": kind, "n_items": len(bundle.ids), **dict(zip(_SETS, sets, strict=False))},
+            **({} if (temperature := bundle.items.targets.temperature) is None else {"temperature": temperature}),
+        },
         "encoder": bundle.encoder,
         "time_unit": bundle.time_unit,
         "item_table": {
@@ -290,9 +294,10 @@ def _items(arrays: Arrays, settings: dict[str, Any], n_items: int, hidden_size: 
     """The items of an export; a ValueError where the arrays do not fit the settings."""
     if settings["n_items"] != n_items:
         raise ValueError(f"{MANIFEST} has {settings['n_items']} items, {ITEM_IDS} has {n_items}")
+    temperature = settings.get("temperature")
     if settings["kind"] == "vectors":
         _check(arrays["vectors"], (n_items, hidden_size))
-        return DenseItems(torch.from_numpy(arrays["vectors"]))
+        return DenseItems(torch.from_numpy(arrays["vectors"]), temperature=temperature)
     sets = []
     for name in _SETS:
         if settings.get(name) is not None:
@@ -305,7 +310,8 @@ def _items(arrays: Arrays, settings: dict[str, Any], n_items: int, hidden_size: 
             sets.append((codes, torch.from_numpy(codewords)))
     if not sets:
         raise ValueError(f"{MANIFEST} names no codebooks")
-    return CodedItems(*sets[0], CodedTargets(*sets[1]) if len(sets) > 1 else None)
+    targets = CodedTargets(*sets[1], temperature=temperature) if len(sets) > 1 else None
+    return CodedItems(*sets[0], targets, temperature=temperature)
 
 
 def _check(array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:

@@ -164,6 +164,21 @@ def test_batches_group_similar_lengths_and_come_in_random_order(make_config: Mak
     assert 0.25 < (np.diff(longest) > 0).mean() < 0.75
 
 
+@pytest.mark.parametrize("supervision", ["all_positions", "last_position"])
+def test_shared_negatives_are_one_row_for_a_batch(make_config: MakeConfig, supervision: str) -> None:
+    config = make_config(many_users(), supervision=supervision, train_batch_size=16)
+    config["shared_negatives"] = 7  # a setting of models of this package, which the SASRec of this test is not
+    loader, drawn = train_loader(config), []
+    for batch in loader:
+        assert "neg_target_id_list" not in batch
+        assert batch["neg_item_id"].shape == (len(batch), 7)
+        assert (batch["neg_item_id"] == batch["neg_item_id"][0]).all()
+        drawn.append(batch["neg_item_id"][0].tolist())
+    assert len(set(map(tuple, drawn))) == len(loader)
+    assert set(sum(drawn, [])) <= set(range(1, loader.dataset.item_num))
+    assert [batch["neg_item_id"][0].tolist() for batch in loader] == drawn
+
+
 def test_popularity_negatives_use_training_counts(make_config: MakeConfig) -> None:
     rows = [(f"u{n}", item, t) for n in range(40) for t, item in enumerate("aaabz" if n else "abcdz")]
     config = make_config(rows, train_neg_sample_args={"distribution": "popularity", "sample_num": 50, "alpha": 1.0})

@@ -43,6 +43,16 @@ def test_training_negatives_follow_the_weights_without_the_target(target: int, d
     assert chisquare(observed[weights > 0], expected).pvalue > ALMOST_SURELY
 
 
+@pytest.mark.parametrize(("distribution", "alpha"), [("uniform", 0.0), ("popularity", 0.5)])
+def test_shared_negatives_follow_the_weights(distribution: str, alpha: float) -> None:
+    drawn = TrainingNegatives(item_weights(COUNTS, distribution, alpha), 1).draw_shared(50_000, rng())
+    observed = np.bincount(drawn, minlength=6)
+    weights = (np.arange(6) > 0).astype(float) if distribution == "uniform" else COUNTS**alpha
+    assert not observed[weights == 0].any()
+    expected = weights[weights > 0] / weights.sum() * observed.sum()
+    assert chisquare(observed[weights > 0], expected).pvalue > ALMOST_SURELY
+
+
 def test_training_negatives_need_two_items() -> None:
     negatives = TrainingNegatives(item_weights(np.array([0, 1, 9]), "popularity"), 1)
     assert negatives.draw(np.array([1, 2, 2, 1]), rng()).ravel().tolist() == [2, 1, 1, 2]

@@ -34,6 +34,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("LISABase", "paper", {**ODD, "loss_type": "CE", "n_codewords": 5}),
     ("LISAMini", "full_ranking", {**STILL, "supervision": "last_position", "n_codewords": 5, "n_target_codewords": 9}),
     ("Transformer", "paper", {**STILL, "attn_dropout_prob": 0.0, "clip_grad_norm": {"max_norm": 0.1}}),
+    ("Transformer", "paper", {**ODD, "loss_type": "SSM", "shared_negatives": 9}),
 ]
 
 

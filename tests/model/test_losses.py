@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recbole_lisa.model import losses
-from recbole_lisa.ops import cross_entropy
+from recbole_lisa.ops import cross_entropy, shared_negatives
 from tests.helpers import assert_close, assert_close_with_gradients
 from tests.model.build import build_model, loss_value, random_batch
 
@@ -75,6 +75,67 @@ def test_blockwise_cross_entropy_equals_the_plain_one(rows: int, monkeypatch: py
     logits[:, 0] = -torch.inf
     plain = torch.nn.functional.cross_entropy(logits, target)
     assert_close_with_gradients(fast, plain, [hidden, table])
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("block", [1, 40, 2**18])
+@pytest.mark.parametrize("name", ["SSM", "SSM with log q", "BCE", "gBCE"])
+def test_shared_negatives_equal_the_same_negatives_at_every_position(
+    name: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_negatives, "BLOCK_ELEMENTS", block)
+    hidden = torch.randn(13, 5, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(12, 5, dtype=torch.float64, requires_grad=True)
+    target = torch.arange(13) % 12
+    negative = torch.tensor([3, 7, 7, 2, 11, 3, 3, 5])
+    log_q = torch.rand(12, dtype=torch.float64).log() if name == "SSM with log q" else None
+    pairs = torch.cat([target.unsqueeze(1), negative.expand(13, -1)], dim=1)
+    scores = (hidden.unsqueeze(1) * table[pairs]).sum(-1)
+    own = pairs[:, 1:] == target.unsqueeze(1)
+    assert own.sum(dim=1).unique().tolist() == [0, 1, 2, 3]
+    scores = torch.cat([scores[:, :1], scores[:, 1:].masked_fill(own, -torch.inf)], dim=1)
+    settings = {"n_items": 11, "gbce_t": 0.5}
+    loss = name.split()[0]
+    plain = losses.sampled_loss(loss, scores, log_q=None if log_q is None else log_q[pairs], **settings)
+    fast = losses.shared_negatives_loss(loss, hidden, table, target, negative, log_q=log_q, **settings)
+    assert_close_with_gradients(fast, plain, [hidden, table])
+
+
+@pytest.mark.parametrize("name", ["SSM", "BCE"])
+def test_a_position_whose_only_negative_is_its_target_has_none(name: str) -> None:
+    hidden, table = torch.randn(2, 5, requires_grad=True), torch.randn(3, 5, requires_grad=True)
+    target = torch.tensor([1, 1])
+    loss = losses.shared_negatives_loss(
+        name, hidden, table, target, torch.tensor([1, 1]), n_items=2, gbce_t=0.5, log_q=None
+    )
+    positive = (hidden * table[target]).sum(-1)
+    expected = {"SSM": 0 * positive.sum(), "BCE": torch.nn.functional.softplus(-positive).mean()}[name]
+    assert_close_with_gradients(loss, expected, [hidden, table])
+
+
+@pytest.mark.parametrize("name", ["Transformer", "LISABase", "LISASoft", "LISAMini"])
+@pytest.mark.parametrize("loss_type", ["SSM", "gBCE", "BCE"])
+def test_a_model_with_shared_negatives_equals_the_same_negatives_at_every_position(name: str, loss_type: str) -> None:
+    batch = random_batch(6, 9, 30, n_negatives=4)
+    batch["target_id_list"] = batch["target_id_list"].clamp_max(20)
+    shared = torch.tensor([22, 25, 28, 22])  # none is a target
+    batch["neg_target_id_list"] = shared.expand(6, 9, -1) * (batch["target_id_list"] > 0).unsqueeze(-1)
+    batch["neg_item_id"] = shared.expand(6, -1)
+    values = []
+    for n_shared in (0, 4):
+        torch.manual_seed(3)
+        model = build_model(name, loss_type=loss_type, shared_negatives=n_shared, hidden_dropout_prob=0.0)
+        loss = loss_value(model.calculate_loss(batch))
+        loss.backward()
+        values.append([loss, *(p.grad for p in model.parameters() if p.grad is not None)])
+    for one, other in zip(*values, strict=True):
+        assert_close(one, other)
+
+
+def test_shared_negatives_of_recboles_own_loaders_are_refused() -> None:
+    batch = random_batch(6, 9, 30) | {"neg_item_id": torch.ones(6, dtype=torch.int64)}
+    with pytest.raises(ValueError, match="shared_negatives needs the loaders of this package"):
+        build_model("Transformer", shared_negatives=4).calculate_loss(batch)
 
 
 MEMORY_SCRIPT = """

@@ -54,6 +54,25 @@ def test_item_init_std_and_scale_embedding_set_the_size_of_embeddings_and_scores
     assert torch.equal(scaled.embed(items), 8 * scaled.item_embedding(items))
 
 
+@pytest.mark.parametrize("name", ["Transformer", *LISA_MODELS])
+def test_cosine_scores_are_cosines_by_the_temperature_in_training_and_evaluation(name: str) -> None:
+    settings = {"score": "cosine", "score_temperature": 0.2, "hidden_dropout_prob": 0.0, "loss_type": "CE"}
+    model, batch = build_model(name, **settings), random_batch(5, 11, 30)
+    history = model.history(batch)
+    view = model.view(model.embed(torch.arange(30)))
+    hidden = model.encoder.encode_non_padding(history, view).hidden
+    targets = view.stream if name in ("Transformer", "LISABase") else view.target
+    cosines = torch.nn.functional.cosine_similarity(hidden.unsqueeze(1), targets[1:], dim=-1) / 0.2  # (M, V - 1)
+    expected = torch.nn.functional.cross_entropy(cosines, batch["target_id_list"][history.valid] - 1)
+    loss = model.calculate_loss(batch)
+    assert_close(loss[0] if isinstance(loss, tuple) else loss, expected)
+    last = history.valid.sum(dim=1).cumsum(0) - 1
+    scores = model.eval().full_sort_predict(batch)
+    assert_close(scores[:, 1:], cosines[last])
+    assert_close(model.score_candidates(batch, batch["item_id"].unsqueeze(1))[:, 0], model.predict(batch))
+    assert_close(model.item_scorer(batch)(torch.arange(1, 30)), scores[:, 1:])
+
+
 @every_model
 def test_predict_is_a_column_of_full_sort_predict(name: str) -> None:
     model, batch = build_model(name).eval(), Interaction(random_batch(5, 11, 30))

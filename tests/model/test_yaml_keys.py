@@ -14,6 +14,9 @@ from tests.model.build import MODEL_NAMES, build_model, default_settings, loss_v
 FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "item_init_std": (0.02, {}),
     "scale_embedding": (False, {}),
+    "score": ("cosine", {}),
+    "score_temperature": (0.5, {"score": "cosine"}),
+    "shared_negatives": (2, {}),
     "hidden_size": (8, {}),
     "inner_size": (24, {}),
     "n_layers": (2, {}),

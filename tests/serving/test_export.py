@@ -14,6 +14,7 @@ import torch
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.ops.packing import packed_size
+from recbole_lisa.saved import check_scores
 from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.export import (
     ENCODER,
@@ -26,8 +27,9 @@ from recbole_lisa.serving.export import (
     read_manifest,
     write_export,
 )
+from tests.helpers import assert_close
 from tests.model.build import MODEL_NAMES
-from tests.serving.build import raw, small_bundle
+from tests.serving.build import assert_equal, raw, scores_of, scores_of_model, small_bundle
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -56,6 +58,24 @@ def test_what_is_read_recommends_as_what_was_written(name: str, encoder: str, tm
     histories = [raw([1, 2, 3]), raw([7])]
     assert after.recommend(histories, 5) == before.recommend(histories, 5)
     assert after.fingerprint == before.fingerprint
+
+
+@pytest.mark.parametrize("name", ["LISABase", "LISASoft", "LISAMini", "LinearTransformer"])
+def test_cosine_scores_survive_the_export_and_hold_in_sessions(name: str, tmp_path: Path) -> None:
+    model, bundle = small_bundle(name, score="cosine", score_temperature=0.3)
+    manifest = write_export(bundle, tmp_path / "export")
+    assert manifest["items"]["temperature"] == 0.3
+    recommender, items = Recommender.load(tmp_path / "export"), [3, 1, 4, 15, 9]
+    assert check_scores(model, recommender) < 1e-9
+    (answer,) = recommender.recommend([raw(items)], 5, filter_seen=False)
+    assert_close(scores_of(answer), scores_of_model(model, [items])[0, 1:].topk(5).values)
+    session = recommender.start(raw(items[:3]))
+    for item in raw(items[3:]):
+        session.update(item)
+    assert_equal(session.recommend(5, filter_seen=False), answer)
+    others = [i for i in range(1, 30) if i % 3]
+    (answer,) = recommender.recommend([raw(items)], 5, filter_seen=False, candidates=raw(others))
+    assert_close(scores_of(answer), scores_of_model(model, [items])[0, others].topk(5).values)
 
 
 def test_equal_models_give_equal_bytes(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "LISABase, slow decay": ("LISABase", {"histogram_decay": 1e-4}),
     "LISABase, decay in time": ("LISABase", {"histogram_decay": "time"}),
     "LISASoft": ("LISASoft", {"histogram_decay": 0}),
+    "LISASoft, cosine": ("LISASoft", {"score": "cosine"}),
     "LISASoft, small items": ("LISASoft", {"item_init_std": 0.02, "scale_embedding": False}),
     "LISASoft, learnable decay": ("LISASoft", {"histogram_decay": "learnable"}),
 }

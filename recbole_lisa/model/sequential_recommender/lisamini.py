@@ -24,7 +24,8 @@ class LISAMini(LISARecommender):
 
     def target_store(self) -> CodedTargets:
         """Codes in the target codebooks."""
-        return CodedTargets(self.item_codes(self.target_codebook), self.target_codebook.codewords.detach().clone())
+        codewords = self.target_codebook.codewords.detach().clone()
+        return CodedTargets(self.item_codes(self.target_codebook), codewords, temperature=self.temperature)
 
     def codebooks(self) -> dict[str, Codebook]:
         """The quantisers of the history and of the targets."""
