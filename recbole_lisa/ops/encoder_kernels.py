@@ -1,6 +1,7 @@
 """The Numba kernels of encoder_block and of dropout, for rows (rows, width); a row stays in the cache for all passes.
 
 Constants such as `zero` take the type of the arrays: a plain 0.0 would turn float32 sums into float64.
+A loop that sums does not write to an array: numba_threads says why.
 """
 
 from typing import Any, NamedTuple
@@ -115,10 +116,11 @@ def add_and_norm(first: int, end: int, op: AddAndNorm) -> None:
     for row in range(first, end):
         x, b, t, o = op.x[row], op.branch[row], op.total[row], op.out[row]
         fill_mask(op, row, factors)
-        # First pass: the sum and its mean.
-        mean = zero
+        # First pass: the sum, then its mean.
         for i in range(width):
             t[i] = x[i] + b[i] * factors[i]
+        mean = zero
+        for i in range(width):
             mean += t[i]
         mean *= portion
         # Second pass: the variance around that mean.
@@ -144,13 +146,13 @@ def undo_add_and_norm(first_part: int, end_part: int, op: UndoAddAndNorm) -> Non
         d_gain, d_shift = op.d_norm[row // op.part_rows, 0], op.d_norm[row // op.part_rows, 1]
         fill_mask(op, row, factors)
         mean, slope = op.moments[row, 0], op.moments[row, 1]
-        # First pass: the gradients of gain and shift, and the two means that LayerNorm takes out of the gradient.
+        # First pass: the two means that LayerNorm takes out of the gradient, then the gradients of gain and shift.
         plain, along = zero, zero
         for i in range(width):
-            normed = (t[i] - mean) * slope
             plain += g[i] * op.gain[i]
-            along += g[i] * op.gain[i] * normed
-            d_gain[i] += g[i] * normed
+            along += g[i] * op.gain[i] * ((t[i] - mean) * slope)
+        for i in range(width):
+            d_gain[i] += g[i] * ((t[i] - mean) * slope)
             d_shift[i] += g[i]
         plain *= portion
         along *= portion

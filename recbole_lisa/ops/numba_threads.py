@@ -9,6 +9,9 @@ A kernel is a function of a range and of one named tuple; it writes into arrays 
 
     double(len(x), Operands(**arrays(x=x), **writable(out=out)))
 
+A loop that sums must not write to an array. The compiler adds the terms of such a loop in one order if its arrays lie
+close together in memory, and in another order if not, so the last bit of the sum would depend on addresses.
+
 Numba reads and writes beyond an array without an error. So every function that calls a kernel first checks shapes,
 types and ranges of all its operands. Modules that define kernels import Numba; they are imported at their first call,
 so the package starts quickly and works, slower, without Numba.

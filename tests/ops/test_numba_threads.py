@@ -1,16 +1,21 @@
+import ast
+import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from recbole_lisa.ops.numba_threads import cut_rows, numba_serves, writable
+from recbole_lisa.ops import numba_threads
+from recbole_lisa.ops.numba_threads import array, arrays, cut_rows, numba_serves, writable
 
 pytest.importorskip("numba")
 
 SCRIPT = """
 import multiprocessing
 import sys
+from pathlib import Path
 
 import torch
 
@@ -67,3 +72,59 @@ def test_numba_serves_operands_of_one_type_only() -> None:
     assert not numba_serves(wide, narrow)
     assert not numba_serves(narrow.half())
     assert not numba_serves(narrow.to("meta"))
+
+
+def rows_apart(gap: int, *sizes: tuple[int, ...]) -> list[torch.Tensor]:
+    """Zeros of each size in one buffer, with gap numbers between two of them."""
+    ends = [0]
+    for size in sizes:
+        ends.append(ends[-1] + math.prod(size) + gap)
+    buffer = torch.zeros(ends[-1])
+    return [buffer[start : start + math.prod(size)].view(size) for start, size in zip(ends, sizes, strict=False)]
+
+
+@pytest.mark.parametrize("width", [8, 13, 16, 31])
+def test_sums_do_not_depend_on_addresses(width: int) -> None:
+    from recbole_lisa.ops.encoder_kernels import AddAndNorm, UndoAddAndNorm, add_and_norm, undo_add_and_norm
+
+    row, generator = (1, width), torch.Generator().manual_seed(3)
+    inputs = torch.randn(200, 5, width, generator=generator)
+    mask = {"seed": array(torch.zeros(2, dtype=torch.int32)), "threshold": 0, "scale": 1.0, "first_row": 0}
+    results = []
+    for gap in (0, 4096):
+        x, branch, total, out, moments = rows_apart(gap, row, row, row, row, (1, 2))
+        gain, grad, d_norm, d_x, d_branch = rows_apart(gap, (width,), row, (1, 2, width), row, row)
+        shift = torch.zeros(width)
+        outputs = []
+        for numbers in inputs:
+            for tensor, values in zip((x, branch, gain, grad), numbers, strict=False):
+                tensor.copy_(values.view(tensor.shape))
+            d_norm.zero_()
+            read = arrays(x=x, branch=branch, gain=gain, shift=shift)
+            add_and_norm(1, AddAndNorm(eps=1e-5, **read, **mask, **arrays(total=total, moments=moments, out=out)))
+            read = arrays(grad=grad, gain=gain, total=total, moments=moments)
+            undo = UndoAddAndNorm(part_rows=1, **read, **mask, **arrays(d_x=d_x, d_branch=d_branch, d_norm=d_norm))
+            undo_add_and_norm(1, undo)
+            outputs += [tensor.clone() for tensor in (out, moments, d_x, d_branch, d_norm)]
+        results.append(torch.cat([tensor.flatten() for tensor in outputs]))
+    assert torch.equal(*results)
+
+
+KERNEL_FILES = sorted(Path(numba_threads.__file__).parent.rglob("*_kernels.py"))
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in KERNEL_FILES if "triton" not in path.name], ids=lambda path: path.stem
+)
+def test_no_inner_loop_both_sums_and_writes(path: Path) -> None:
+    loops = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.For)]
+    inner = [
+        loop for loop in loops if not any(isinstance(node, ast.For) for node in ast.walk(loop) if node is not loop)
+    ]
+    assert inner
+    for loop in inner:
+        assigned = [node for node in ast.walk(loop) if isinstance(node, ast.Assign | ast.AugAssign)]
+        targets = [target for node in assigned for target in getattr(node, "targets", [getattr(node, "target", None)])]
+        sums = any(isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) for node in assigned)
+        writes = any(isinstance(target, ast.Subscript) for target in targets)
+        assert not (sums and writes), f"{path.name}, line {loop.lineno}"

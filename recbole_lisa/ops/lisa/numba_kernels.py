@@ -12,6 +12,7 @@ blocks whose buffers stay in cache, and a block is cut into parts of `part_rows`
 histogram runs from each row to the one before it, codebook by codebook, so threads share the codebooks.
 
 Constants such as `zero` take the type of the arrays: a plain 0.0 would turn float32 sums into float64.
+A loop that sums does not write to an array: numba_threads says why.
 """
 
 from typing import Any, NamedTuple
@@ -148,10 +149,11 @@ def weigh_rows(first_part: int, end_part: int, op: Rows) -> None:
             for book in range(op.inverse.shape[0]):
                 words = slice(book * n_words, (book + 1) * n_words)
                 counts, a, score = f[words], op.weights[row, words], op.scores[op.query[item, book]]
-                # First pass: F exp(T), and its sum Z.
-                total = zero
+                # First pass: F exp(T), then its sum Z.
                 for w in range(n_words):
                     a[w] = counts[w] * score[w]
+                total = zero
+                for w in range(n_words):
                     total += a[w]
                 # Second pass: A = F exp(T) / Z; 0 at padding, so its output is 0.
                 scale = one / max(total, op.tiny) if is_key else zero
