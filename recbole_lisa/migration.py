@@ -32,7 +32,7 @@ from recbole_lisa.training.trainer import LISATrainer
 SOURCE, TARGET = "Transformer", "LISABase"
 _UNTRAINED = -1
 _SIZES = ("hidden_size", "inner_size", "n_codebooks", "n_codewords", "codebook_similarity", "MAX_ITEM_LIST_LENGTH")
-_LOCAL = ("resume", "result_file", "overwrite", "epochs")
+_LOCAL = ("resume", "result_file", "per_user_file", "overwrite", "epochs")
 
 
 def migrate(

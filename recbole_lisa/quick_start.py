@@ -10,7 +10,7 @@ from typing import Any
 from recbole.utils import init_seed
 
 from recbole_lisa.config.config import LISAConfig
-from recbole_lisa.data.dataloader import create_loaders
+from recbole_lisa.data.dataloader import EvalLoader, create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.data.split import check_held_out
 from recbole_lisa.datasets.obtain import ensure_data
@@ -23,6 +23,7 @@ from recbole_lisa.training.compilation import check_compiler, compile_encoder
 from recbole_lisa.training.evaluation import check_loader
 from recbole_lisa.training.logging import RunLog, log_settings, run_log
 from recbole_lisa.training.memory import check_memory, named_allocation_errors
+from recbole_lisa.training.per_user import write_per_user
 from recbole_lisa.training.result import collect_result, log_tied_targets, result_table, write_result
 from recbole_lisa.training.trainer import LISATrainer, fit_supervision
 
@@ -78,7 +79,7 @@ def run_configured(
         observe: Called in the first process with the trainer after each validation, once its checkpoints are written;
             the metrics are `trainer.history[-1]["valid"]`. May raise to stop. With `nproc` both must be picklable.
     """
-    for key in ("result_file", "codebook_plot"):
+    for key in ("result_file", "codebook_plot", "per_user_file"):
         if config[key] is not None:  # a resumed run continues its own files
             check_output(config[key], overwrite=config["overwrite"] or config["resume"] is not None)
     check_output(config["checkpoint_dir"] or "", overwrite=True, folder=True)
@@ -129,14 +130,16 @@ def train_and_test(
 
         result = collect_result(trainer, metrics, seconds=perf_counter() - started, log_file=log.path)
         if is_first():
-            report(result, trainer, log)
+            report(result, trainer, log, test)
     return result
 
 
-def report(result: dict[str, Any], trainer: LISATrainer, log: RunLog) -> None:
-    """Write the result file, print the metrics, draw the codebooks: each step even if one before it fails."""
+def report(result: dict[str, Any], trainer: LISATrainer, log: RunLog, test: EvalLoader | None) -> None:
+    """Write the files of the result, print the metrics, draw the codebooks: each step even if one before it fails."""
     config, table = trainer.config, result_table(result)
     with ExitStack() as later:
+        if config["per_user_file"] and test:
+            later.callback(write_per_user, test, config, trainer.collected, config["per_user_file"])
         if config["codebook_plot"]:
             later.callback(draw_codebooks, trainer.history, config["codebook_plot"])
         later.callback(print, table, flush=True)

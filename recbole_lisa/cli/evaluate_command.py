@@ -5,11 +5,13 @@ from pathlib import Path
 
 from recbole_lisa.cli.arguments import UsageParser, parse_settings
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import check_output
 from recbole_lisa.saved import load_data_and_model
-from recbole_lisa.training.evaluation import check_loader, evaluate
+from recbole_lisa.training.evaluation import check_loader, evaluate_targets
+from recbole_lisa.training.per_user import write_per_user
 
-_SETTINGS = ("eval_seen", "metrics", "topk", "valid_metric", "metric_decimal_place", "eval_batch_size")
-_PLACES = ("data_path", "use_gpu", "gpu_id")
+_SETTINGS = ("eval_seen", "metrics", "topk", "valid_metric", "metric_decimal_place", "per_user_file", "overwrite")
+_PLACES = ("data_path", "use_gpu", "gpu_id", "eval_batch_size")
 _EPILOG = f"""\
 The split and the data are those of the checkpoint. Settings that may be others, as --key=value:
 {", ".join(_SETTINGS)}; {", ".join(_PLACES)}
@@ -38,9 +40,14 @@ def main(arguments: Sequence[str]) -> int:
     if loader is None:
         raise UsageError(f"protocol '{config['protocol']}' has no {options.phase} items: choose the other --phase")
     check_loader(loader, config)
-    metrics = evaluate(model, loader, config, show_progress=True)
+    file = config["per_user_file"] if "per_user_file" in settings else None  # not that of the run
+    if file is not None:
+        check_output(file, overwrite="overwrite" in settings and config["overwrite"])
+    metrics, _, collected = evaluate_targets(model, loader, config, show_progress=True)
     names = (config[key] for key in ("model", "dataset", "protocol", "eval_seen"))
     print("{} on {}, protocol {}, eval_seen {}, {} targets".format(*names, f"{len(loader.targets)} {options.phase}"))
     for name, value in metrics.items():
         print(f"{name:<{max(map(len, metrics))}}  {value:.4f}")
+    if file is not None:
+        write_per_user(loader, config, collected, file)
     return 0

@@ -7,7 +7,7 @@ from importlib import import_module
 from recbole_lisa.cli.reporting import print_any_text, report_errors
 from recbole_lisa.errors import UsageError, did_you_mean
 
-COMMANDS = ("run", "download", "convert", "evaluate", "tune", "export", "recommend", "serve", "migrate")
+COMMANDS = ("run", "download", "convert", "evaluate", "compare", "tune", "export", "recommend", "serve", "migrate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ commands:
   recbole-lisa download DATASET ...            fetch a public data set and write its file
   recbole-lisa convert FORMAT INPUT ...        write the file of a data set from a public archive or any table
   recbole-lisa evaluate --checkpoint FILE ...  score a checkpoint again, for instance with --eval_seen=both
+  recbole-lisa compare A.json B.json           print the differences of two runs with bootstrap intervals
   recbole-lisa tune -m MODEL -d DATASET ...    search hyperparameters with Ray Tune
   recbole-lisa export --checkpoint FILE ...    write what serving a model needs: packed codes, no RecBole, no data
   recbole-lisa recommend --export DIR ...      write the best items for the users of a table or of the data set
@@ -37,7 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-d", "--dataset", required=True, help="a data set with settings, or your own")
     parser.add_argument("--protocol", help="full_ranking (default) or paper")
     parser.add_argument("--config_files", nargs="+", default=[], metavar="FILE", help="yaml files; a later one wins")
-    parser.add_argument("--overwrite", nargs="?", const="True", help="replace the result_file and codebook_plot")
+    parser.add_argument(
+        "--overwrite", nargs="?", const="True", help="replace the result_file, per_user_file, codebook_plot"
+    )
     parser.add_argument("--version", action="version", version=f"recbole-lisa {__version__}")
     options, rest = parser.parse_known_args(arguments)
     # RecBole's form, several names in one argument, unless the argument itself is a file.

@@ -40,6 +40,7 @@ _REFUSED_SETTINGS = {
     "gpu_id": "Ray chooses the GPU of a trial: use --gpus_per_trial",
     "nproc": "a trial is one process, trials run in parallel; use --cpus_per_trial and --gpus_per_trial",
     **dict.fromkeys(("checkpoint_dir", "result_file", "codebook_plot"), "a trial has its own folder: use --storage"),
+    "per_user_file": "a trial has its own folder: use --storage",
 }
 
 

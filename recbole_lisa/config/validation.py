@@ -96,6 +96,8 @@ def check_settings(settings: Settings) -> None:
     if str(settings["state"]).upper() not in _LEVELS:
         hint = did_you_mean(str(settings["state"]), _LEVELS)
         raise UsageError(f"state is {settings['state']!r}, it must be one of {', '.join(_LEVELS)}.{hint}")
+    if settings["per_user_file"] is not None and not settings["per_user_file"].endswith((".csv", ".json")):
+        raise UsageError(f"per_user_file is {settings['per_user_file']!r}, it must end in .csv or .json")
     if settings["log_wandb"]:
         wandb = find_spec("wandb")
         if wandb is None or wandb.origin is None:  # a folder `wandb` that a run has left is not the package

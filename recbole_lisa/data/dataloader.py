@@ -178,12 +178,14 @@ class EvalBatch:
         positive_column: (N,) the target's column in `candidates`; None to rank every item.
         seen: Rows (P,) of the batch and item ids (P,): all items before the target in its whole history, each once and
             without the target; None where `eval_seen` is `rank` or candidates are ranked.
+        number: (N,) numbers of the targets in the phase, history by history, oldest first.
     """
 
     interaction: Interaction
     candidates: torch.Tensor | None
     positive_column: torch.Tensor | None
     seen: tuple[torch.Tensor, torch.Tensor] | None = None
+    number: torch.Tensor | None = None
 
 
 class EvalLoader(_Loader):
@@ -233,11 +235,13 @@ class EvalLoader(_Loader):
             columns, _, _ = self._inputs(chosen)
             columns[self.fields.item] = torch.from_numpy(self.targets[chosen].astype(np.int64))
             interaction = Interaction(columns)
+            number = torch.from_numpy(chosen)
             if self.candidates is None:
-                yield EvalBatch(interaction, None, None, None if self.eval_seen == "rank" else self._seen(chosen))
+                seen = None if self.eval_seen == "rank" else self._seen(chosen)
+                yield EvalBatch(interaction, None, None, seen, number)
             else:
                 candidates = torch.from_numpy(self.candidates[chosen].astype(np.int64))
-                yield EvalBatch(interaction, candidates, torch.from_numpy(self.positive_column[chosen]))
+                yield EvalBatch(interaction, candidates, torch.from_numpy(self.positive_column[chosen]), None, number)
 
     def _seen(self, chosen: Index) -> tuple[torch.Tensor, torch.Tensor]:
         """See `EvalBatch.seen`."""

@@ -39,6 +39,7 @@ RUN_KEYS = (*_WEIGHT_KEYS, *_PROGRESS, "config", "epoch", "best_file", "optimize
 _ID_ENCODING = ("utf-8", "surrogatepass")
 _FREE_SETTINGS = {
     *("epochs", "stopping_step", "test_step", "resume", "result_file", "codebook_plot", "checkpoint_dir", "overwrite"),
+    "per_user_file",
     *("show_progress", "state", "loss_decimal_place", "log_wandb", "wandb_project", "config_files", "data_path"),
     *("worker", "gpu_id", "use_gpu", "device", "eval_batch_size", "eval_seen", "compile"),
     *("nproc", "world_size", "local_rank", "offset", "ip", "port"),

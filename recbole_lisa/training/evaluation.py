@@ -28,7 +28,8 @@ from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.training.ranking import collect, rank_all_items
 from recbole_lisa.training.reporting import progress_bar
 
-_PER_HISTORY = ("rec.topk", "rec.items", "rec.meanrank", "rec.score", "data.label", "lisa.tied")
+_OURS = ("lisa.rank", "lisa.tied", "lisa.number")
+_PER_HISTORY = ("rec.topk", "rec.items", "rec.meanrank", "rec.score", "data.label", *_OURS)
 
 
 class Evaluation(NamedTuple):
@@ -36,6 +37,9 @@ class Evaluation(NamedTuple):
 
     metrics: dict[str, float]
     tied_targets: float
+    collected: dict[
+        str, Any
+    ]  # RecBole's `DataStruct` by the ending of the metrics' names, a row for each held-out item
 
 
 def evaluate(model: Any, loader: EvalLoader, config: Config, *, show_progress: bool = False) -> dict[str, float]:
@@ -84,8 +88,9 @@ def evaluate_targets(model: Any, loader: EvalLoader, config: Config, *, show_pro
         values = Evaluator(config).evaluate(collector.data_struct)
         metrics |= {f"{name}{suffix}": float(value) for name, value in values.items()}
     # From one process, so that decisions that depend on them are the same in all.
-    first = next(iter(collectors.values())).data_struct
-    return Evaluation(*from_first((metrics, float(first.get("lisa.tied").double().mean()))))
+    collected = {suffix: collector.data_struct for suffix, collector in collectors.items()}
+    tied = next(iter(collected.values())).get("lisa.tied").double().mean()
+    return Evaluation(*from_first((metrics, float(tied))), collected)
 
 
 def _merge(collected: Any) -> None:
@@ -106,7 +111,9 @@ def _rank_candidates(model: Any, batch: EvalBatch, config: Config, collector: Co
     rows = torch.arange(len(scores), device=device)
     columns = batch.positive_column.to(device)
     same = scores == scores.gather(1, columns.unsqueeze(1))  # before the collector, which sorts and may write
-    collector.data_struct.update_tensor("lisa.tied", same.sum(dim=1) > 1)
+    earlier = (torch.arange(scores.shape[1], device=device) < columns.unsqueeze(1)) & same
+    higher = scores > scores.gather(1, columns.unsqueeze(1))
+    _collect_rows(collector, batch, (higher | earlier).sum(dim=1) + 1, same.sum(dim=1) > 1)
     collector.eval_batch_collect(scores, batch.interaction, rows, columns)
 
 
@@ -127,8 +134,15 @@ def _rank_all_items(
     _check_finite(ranks.higher >= 0, config)
     for suffix, collector in collectors.items():
         ranking = ranks.masked if suffix and ranks.masked else ranks
-        collector.data_struct.update_tensor("lisa.tied", ranking.tied > 0)
+        _collect_rows(collector, batch, ranking.higher + ranking.before + 1, ranking.tied > 0)
         collect(collector, ranking, longest)
+
+
+def _collect_rows(collector: Collector, batch: EvalBatch, rank_of_target: torch.Tensor, tied: torch.Tensor) -> None:
+    """Collect what RecBole has no name for: rank from 1, tied or not, number of the target; (N,) each."""
+    for name, rows in zip(_OURS, (rank_of_target, tied, batch.number), strict=True):
+        if rows is not None:
+            collector.data_struct.update_tensor(name, rows)
 
 
 def _check_finite(finite: torch.Tensor, config: Config) -> None:

@@ -54,6 +54,7 @@ def collect_result(
         "device": str(trainer.device),
         "checkpoint": trainer.saved_model_file,
         "log": str(log_file),
+        "per_user_file": config["per_user_file"] and str(Path(config["per_user_file"]).absolute()),
         "versions": versions(),
         "loss": [epoch["loss"] for epoch in history],
         "codebooks": [{"epoch": e["epoch"], **e["codebooks"]} for e in history if e.get("codebooks")],

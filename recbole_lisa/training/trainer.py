@@ -89,6 +89,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         self.curve: list[dict[str, float]] = []
         self.n_sequences = 0
         self.tied_targets = 0.0  # of the last evaluation, see `evaluation.Evaluation`
+        self.collected: dict[str, Any] = {}
         self.step = OptimizerStep(
             model,
             self.optimizer,
@@ -168,7 +169,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         if not isinstance(eval_data, EvalLoader):
             metrics: dict[str, float] = super().evaluate(eval_data, load_best_model=False, show_progress=show_progress)
             return metrics
-        metrics, self.tied_targets = evaluation.evaluate_targets(
+        metrics, self.tied_targets, self.collected = evaluation.evaluate_targets(
             self.model, eval_data, self.config, show_progress=show_progress
         )
         self.wandblogger.log_eval_metrics(metrics, head="eval")

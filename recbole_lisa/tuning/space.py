@@ -25,7 +25,8 @@ Check = Callable[[Settings], str | None]
 _RANGES = ("uniform", "log_uniform", "integers", "log_integers")
 _DRAW_STREAM = 3
 _DRAWS_PER_TRIAL = 200
-_RUN_KEYS = ("checkpoint_dir", "result_file", "resume", "codebook_plot", "overwrite", "data_path", "state")
+_RESULT_KEYS = ("result_file", "codebook_plot", "per_user_file", "overwrite")
+_RUN_KEYS = ("checkpoint_dir", *_RESULT_KEYS, "resume", "data_path", "state")
 _NOT_SEARCHED = {
     **dict.fromkeys(("model", "dataset", "protocol"), "write it on the command line"),
     **dict.fromkeys(

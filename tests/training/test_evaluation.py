@@ -230,7 +230,7 @@ def test_targets_that_share_their_score_are_counted(tmp_path: Path, kind: type[A
             return torch.where(ids % 2 == 1, ids, 0).float().expand(len(interaction), -1).clone()
 
     targets = torch.cat([batch.interaction["item_id"] for batch in test.batches(range(len(test)))])
-    metrics, tied = evaluate_targets(HalfTied(config, train.dataset), test, config)
+    metrics, tied, _ = evaluate_targets(HalfTied(config, train.dataset), test, config)
     assert tied == pytest.approx((targets % 2 == 0).double().mean().item())
     assert 0 < tied < 1 and metrics == evaluate(HalfTied(config, train.dataset), test, config)
     assert evaluate_targets(TinyModel(config, train.dataset), test, config).tied_targets == 0

@@ -14,7 +14,7 @@ from tests.tiny import ConstantModel, TinyModel, tiny_config, tiny_trainer
 KEYS = {
     *("model", "dataset", "protocol", "eval_seen", "seed", "valid", "test", "best_epoch", "epochs_run", "seconds"),
     *("seconds_per_epoch", "nproc", "sequences_per_second", "peak_memory_mb", "peak_gpu_memory_mb", "device"),
-    *("checkpoint", "log", "versions"),
+    *("checkpoint", "log", "per_user_file", "versions"),
     *("tied_targets", "loss", "codebooks", "curve", "config"),
 }
 

@@ -1,0 +1,81 @@
+"""The command `recbole-lisa compare`: two runs, user by user, with paired bootstrap intervals."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from recbole_lisa.cli.arguments import UsageParser
+from recbole_lisa.errors import UsageError
+
+RESAMPLES = 9999
+_IDS = ["user_id", "item_id"]
+_EPILOG = """\
+A and B are files of runs with --per_user_file=FILE.csv or FILE.json: that file, or the result_file. Users are matched
+by their raw ids. low and high are the ends of the 95% interval of B - A. Ranks count from 1: there below 0 is better.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the difference of two runs in each metric, with the arguments after `compare`; return 0.
+
+    Raises:
+        UsageError: A file is wrong, or the files are of other users; see `compare`.
+    """
+    parser = UsageParser("recbole-lisa compare", "Print the difference of two runs in each metric.", _EPILOG)
+    for name in ("A", "B"):
+        parser.add_argument(name, type=Path)
+    options = parser.parse_args(arguments)
+    print(compare(read_per_user(options.A), read_per_user(options.B)).to_string(float_format="{:.4f}".format))
+    return 0
+
+
+def read_per_user(path: Path) -> pd.DataFrame:
+    """Metrics by (user_id, item_id), sorted by user; a UsageError if `path` is not a file of `main`."""
+    try:
+        if path.suffix == ".csv":
+            table = pd.read_csv(path, dtype=dict.fromkeys(_IDS, str), keep_default_na=False)
+        elif "config" in (content := json.loads(path.read_bytes())):  # a result
+            if not content.get("per_user_file"):
+                raise UsageError(f"'{path}' names no per_user_file: run `evaluate` with --per_user_file=FILE")
+            return read_per_user(Path(content["per_user_file"]))
+        else:
+            table = pd.DataFrame(content)
+        indexed: pd.DataFrame = table.set_index(_IDS).sort_index(level=0, sort_remaining=False, kind="stable")
+    except UsageError:
+        raise
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"'{path}' is neither a per_user_file nor a result_file of a run") from error
+    return indexed
+
+
+def compare(a: pd.DataFrame, b: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """Means `A` and `B`, `B - A` and the ends `low` and `high` of its interval, by metric, of two `read_per_user`.
+
+    A resample draws whole users with replacement, the same ones for both. With s_u the sum of the differences of user u
+    and n_u the number of its targets, it has the difference sum_u s_u / sum_u n_u.
+
+    Raises:
+        UsageError: Users or targets differ, or no metric is in both.
+    """
+    names = [str(name) for name in a if name in b]
+    if not names:
+        raise UsageError(f"no metric is in both files: A has {', '.join(map(str, a))}, B has {', '.join(map(str, b))}")
+    if not a.index.equals(b.index):
+        odd = a.index.symmetric_difference(b.index)
+        example = f": {len(odd)} are in one alone, such as item {odd[0][1]!r} of user {odd[0][0]!r}" if len(odd) else ""
+        raise UsageError(f"the files are of different users, targets or orders of targets{example}")
+    users = (b[names] - a[names]).groupby(level=0)
+    sums, counts = users.sum().to_numpy(float), users.size().to_numpy()  # (U, M), (U,)
+    rng, draws = np.random.default_rng(seed), np.empty((RESAMPLES, len(names)))
+    for draw in draws:
+        times = np.bincount(rng.integers(len(counts), size=len(counts)), minlength=len(counts))
+        draw[:] = times @ sums / (times @ counts)
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+    means = {"A": a[names].mean(), "B": b[names].mean(), "B - A": sums.sum(axis=0) / len(a)}
+    table: pd.DataFrame = pd.DataFrame({**means, "low": low, "high": high})
+    return table

@@ -1,0 +1,159 @@
+"""Metrics per user: their means are the reported metrics, and two files are compared user by user."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from recbole_lisa.cli.compare_command import compare, read_per_user
+from recbole_lisa.cli.main import main
+from recbole_lisa.errors import UsageError
+from recbole_lisa.quick_start import run
+from recbole_lisa.training.evaluation import evaluate_targets
+from recbole_lisa.training.per_user import write_per_user
+from tests.tiny import BlockModel, ConstantModel, TinyModel, tiny_config, tiny_loaders, tiny_settings
+
+METRICS = ["Hit", "MRR", "NDCG", "Recall", "Precision", "MAP"]
+
+
+def table(values: dict[str, float], name: str = "ndcg@10") -> pd.DataFrame:
+    """Metrics of one target for each user."""
+    ids = pd.MultiIndex.from_tuples([(user, f"item of {user}") for user in values], names=["user_id", "item_id"])
+    return pd.DataFrame({name: values.values()}, index=ids, dtype=float).sort_index()
+
+
+@pytest.mark.parametrize("ending", ["csv", "json"])
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        (BlockModel, {"eval_seen": "both", "metrics": [*METRICS, "GAUC", "ItemCoverage"]}),
+        (TinyModel, {"eval_args": {"split": {"RS": [0.5, 0.2, 0.3]}}, "metrics": METRICS}),
+        (TinyModel, {"eval_args": {"mode": "uni12"}, "metrics": METRICS}),
+        (ConstantModel, {"eval_seen": "mask", "metrics": METRICS}),
+    ],
+)
+def test_means_of_the_file_are_the_metrics(
+    tmp_path: Path, model: type[Any], settings: dict[str, Any], ending: str
+) -> None:
+    config = tiny_config(tmp_path, model=model, metric_decimal_place=14, topk=[1, 4, 9], **settings)
+    train, _, test = tiny_loaders(config)
+    metrics, _, collected = evaluate_targets(model(config, train.dataset), test, config)
+    path = tmp_path / f"users.{ending}"
+    write_per_user(test, config, collected, path)
+    users = read_per_user(path)
+    whole = {name: value for name, value in metrics.items() if not name.startswith(("gauc", "itemcoverage"))}
+    for name, value in whole.items():
+        assert users[name].mean() == pytest.approx(value, abs=1e-9), name
+    suffixes = [name.removeprefix("rank") for name in users if str(name).startswith("rank")]
+    assert set(users) == {*whole, *(f"rank{suffix}" for suffix in suffixes)}
+    for suffix in suffixes:
+        rank = users[f"rank{suffix}"]
+        np.testing.assert_allclose(users[f"mrr@9{suffix}"], (rank <= 9) / rank)
+    # Every target once, in the order of time.
+    lines = [line.split("\t") for line in (tmp_path / "tiny" / "tiny.inter").read_text().splitlines()[1:]]
+    held_out = {user: [item for name, item, _ in lines if name == user] for user, _, _ in lines}
+    for user, group in users.groupby(level=0):
+        assert list(group.index.get_level_values(1)) == held_out[user][-len(group) :]
+    assert len(users) == len(test.targets) and users.index.unique(0).size == 24
+
+
+def test_two_processes_write_every_user_once(isolated_run_dir: Path) -> None:
+    settings = {"epochs": 1, "hidden_size": 8, "n_codewords": 4, "show_progress": False, "eval_batch_size": 5}
+    settings = tiny_settings(isolated_run_dir, **settings, metric_decimal_place=12)
+    two, one = (
+        run("LISABase", "tiny", config_dict={**settings, "nproc": n, "per_user_file": f"{n}.csv", "epochs": 1})
+        for n in (2, 1)
+    )
+    for result in (two, one):
+        users = read_per_user(Path(result["per_user_file"]))
+        assert len(users) == 24
+        assert users["ndcg@10"].mean() == pytest.approx(result["test"]["ndcg@10"], abs=1e-9)
+
+
+def test_result_files_name_the_files_that_are_compared(
+    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tiny_settings(isolated_run_dir, hidden_size=8, n_codewords=4, show_progress=False)
+    for name, epochs in (("a", 1), ("b", 4)):
+        files = {"result_file": f"{name}.json", "per_user_file": f"{name}.csv"}
+        run("LISABase", "tiny", config_dict={**settings, "epochs": epochs, **files})
+    results = [json.loads(Path(f"{name}.json").read_text()) for name in "ab"]
+    assert [result["per_user_file"] for result in results] == [str(isolated_run_dir / f"{name}.csv") for name in "ab"]
+    checkpoint = f"--checkpoint={results[1]['checkpoint']}"
+    assert main(["evaluate", checkpoint, "--eval_seen=both", "--per_user_file=again.json"]) == 0
+    assert main(["evaluate", checkpoint, "--per_user_file=again.json"]) == 2
+    assert "'again.json' exists: add --overwrite" in capsys.readouterr().err
+    pd.testing.assert_frame_equal(read_per_user(Path("again.json"))[["hit@5"]], read_per_user(Path("b.csv"))[["hit@5"]])
+    tables = []
+    for names in (("a.json", "b.json"), ("a.csv", "again.json")):
+        assert main(["compare", *names]) == 0
+        tables.append(capsys.readouterr().out)
+    assert tables[0] == tables[1]
+    rows = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in tables[0].splitlines()[1:]}
+    for name, (a, b, difference, low, high) in rows.items():
+        if name != "rank":
+            assert (a, b) == tuple(result["test"][name] for result in results)
+        assert difference == pytest.approx(b - a, abs=1.1e-4) and low <= difference <= high
+
+
+def test_the_interval_is_that_of_the_mean_difference_and_pairs_the_users() -> None:
+    rng = np.random.default_rng(1)
+    quality, gain = rng.normal(size=400), rng.normal(0.3, 0.1, size=400)
+    names = [f"u{n}" for n in range(400)]
+    a = table(dict(zip(names, quality, strict=True)))
+    b = table(dict(zip(reversed(names), (quality + gain)[::-1], strict=True)))
+    row = compare(a, b).loc["ndcg@10"]
+    assert row["B - A"] == pytest.approx(gain.mean()) and row["A"] == pytest.approx(quality.mean())
+    deviation = gain.std() / 20  # unpaired it would be ten times as wide
+    assert row["low"] == pytest.approx(gain.mean() - 1.96 * deviation, abs=0.1 * deviation)
+    assert row["high"] == pytest.approx(gain.mean() + 1.96 * deviation, abs=0.1 * deviation)
+    pd.testing.assert_frame_equal(compare(a, b), compare(a, b))
+    assert not compare(a, b, seed=1).equals(compare(a, b))
+
+
+def test_a_user_with_several_targets_is_drawn_as_a_whole() -> None:
+    rows = pd.DataFrame({"user_id": ["u", "u", "v"], "item_id": ["i", "j", "i"], "hit@1": [0.0, 0.0, 0.0]})
+    a = rows.set_index(["user_id", "item_id"])
+    row = compare(a, a + np.array([[1.0], [1.0], [0.0]])).loc["hit@1"]
+    assert row["B - A"] == pytest.approx(2 / 3)
+    assert (row["low"], row["high"]) == (0, 1)  # u twice, v twice
+
+
+def test_files_that_cannot_be_compared_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a = table({"u": 1, "v": 0})
+    with pytest.raises(UsageError, match="2 are in one alone, such as item 'item of [vw]' of user '[vw]'"):
+        compare(a, table({"u": 1, "w": 0}))
+    with pytest.raises(UsageError, match=r"no metric is in both files: A has ndcg@10, B has ndcg@10_masked"):
+        compare(a, table({"u": 1, "v": 0}, "ndcg@10_masked"))
+    Path("no.json").write_text('{"config": {}, "per_user_file": null}')
+    Path("other.csv").write_text("a,b\n1,2\n")
+    Path("list.json").write_text("[1]")
+    for file, message in (
+        ("no.json", "'no.json' names no per_user_file: run `evaluate` with --per_user_file=FILE"),
+        ("missing.csv", "'missing.csv' cannot be read: No such file or directory"),
+        ("other.csv", "'other.csv' is neither a per_user_file nor a result_file of a run"),
+        ("list.json", "'list.json' is neither a per_user_file nor a result_file of a run"),
+    ):
+        assert main(["compare", file, file]) == 2
+        assert capsys.readouterr().err == f"error: {message}\n"
+    with pytest.raises(UsageError, match=r"per_user_file is 'users\.txt', it must end in \.csv or \.json"):
+        tiny_config(tmp_path, per_user_file="users.txt")
+
+
+def test_odd_raw_ids_survive_the_file(tmp_path: Path) -> None:
+    for path in (tmp_path / "a.csv", tmp_path / "a.json"):
+        odd = ["NA", "007", 'a,"b"', "é"]
+        frame = pd.DataFrame({"user_id": odd, "item_id": odd, "hit@1": [0.1, 0.2, 1 / 3, 1.0]})
+        if path.suffix == ".csv":
+            frame.to_csv(path, index=False)
+        else:
+            path.write_text(json.dumps(frame.to_dict("list")))
+        users = read_per_user(path)
+        assert sorted(users.index) == sorted((user, user) for user in odd)
+        assert users.loc[('a,"b"', 'a,"b"'), "hit@1"] == 1 / 3
