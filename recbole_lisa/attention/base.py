@@ -40,6 +40,11 @@ def take_non_padding(x: Tensor, valid: Tensor) -> Tensor:
     return x.flatten(0, 1) if bool(valid.all()) else x[valid]
 
 
+def take_last(x: Tensor, valid: Tensor) -> Tensor:
+    """x at each row's final item, 0 for a row of padding only: (N, L, D), (N, L) -> (N, D)."""
+    return take_positions(x, final_positions(valid)).masked_fill(~valid.any(dim=1, keepdim=True), 0.0)
+
+
 def zero_padding(x: Tensor, valid: Tensor) -> Tensor:
     """x (N, L, D) with 0 at padding, also where x is NaN there."""
     return x.masked_fill(~valid.unsqueeze(-1), 0.0)

@@ -8,20 +8,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, CodedSequences, Input, take_non_padding, zero_padding
+from recbole_lisa.attention.base import Attention, CodedSequences, Input, take_last, take_non_padding, zero_padding
 from recbole_lisa.attention.codebook import Codebook
-from recbole_lisa.attention.local import Local, LocalAttention
+from recbole_lisa.attention.local import LocalAttention, mixed
 from recbole_lisa.ops.lisa.attention import (
     lisa_attention_items,
     lisa_attention_last,
     lisa_attention_non_padding,
     read_histogram,
 )
+from recbole_lisa.ops.lisa.exact_values import exact_values_attention
 from recbole_lisa.ops.lisa.histogram import histogram_step, last_histogram
+from recbole_lisa.ops.lisa.operands import flat_codes, working_dtype
 from recbole_lisa.ops.lisa.readout import ScoreTable, read_scored, row_span, score_table
 from recbole_lisa.ops.quantize import Quantized
 
 PROJECTIONS = ("per_codebook", "shared")
+HISTOGRAM_VALUES = ("codewords", "exact")
 DEFAULT_DECAY = 0.1
 BLOCK_ROWS = 2**13
 """Vectors that are quantised at a time where only codes are needed, without gradient."""
@@ -30,11 +33,12 @@ BLOCK_ROWS = 2**13
 class LISAState(NamedTuple):
     """A whole history at constant size: histogram (N, B, W).
 
-    With a local window, also the keys and values (N, w, D) of the last items, see LocalAttention, and their count (N,);
-    without one w is 0.
+    Exact values add their sums (N, B, W, D / B); a local window w adds the keys and values (N, w, D) of the last items,
+    see LocalAttention, and their count (N,). Without them D / B and w are 0 here.
     """
 
     histogram: Tensor
+    value_sums: Tensor
     recent_keys: Tensor
     recent_values: Tensor
     n_recent: Tensor
@@ -62,6 +66,9 @@ class LISAAttention(Attention):
         decay: of the histogram per step: a number (0 as in the paper), "learnable" (a scalar that starts at 0.1), or
             "time" (a learnable rate times the time gap before each item).
         bidirectional: sum the histogram over the whole sequence; needs decay 0.
+        histogram_values: codewords (as published: C_b P_b^V), or exact: each codebook sums its D / B dimensions of
+            P^V x_j over the items j of a codeword, x the residual stream. That equals softmax attention of the query
+            codeword over quantised keys with exact values; see ops.lisa.exact_values.
         local_window: w, items that are also attended to exactly; 0 for none.
         local_heads: heads of the attention to these items.
         codebook: quantiser to use instead of a new one, such as that of a recommender's items.
@@ -86,6 +93,7 @@ class LISAAttention(Attention):
         projection: str = "per_codebook",
         decay: float | str = DEFAULT_DECAY,
         bidirectional: bool = False,
+        histogram_values: str = "codewords",
         local_window: int = 0,
         local_heads: int = 1,
         codebook: Codebook | None = None,
@@ -99,6 +107,11 @@ class LISAAttention(Attention):
             raise ValueError(f"bidirectional LISA sums the histogram over all positions: set decay to 0, got {decay!r}")
         if bidirectional and local_window:
             raise ValueError(f"bidirectional LISA has no local window: set local_window to 0, got {local_window}")
+        if histogram_values not in HISTOGRAM_VALUES:
+            raise ValueError(f"histogram_values must be one of {', '.join(HISTOGRAM_VALUES)}, got {histogram_values!r}")
+        self.exact = histogram_values == "exact"
+        if self.exact and bidirectional:
+            raise ValueError("bidirectional LISA has no exact values: set histogram_values to codewords")
         self.codebook = codebook or Codebook(
             hidden_size=hidden_size,
             n_codebooks=n_codebooks,
@@ -108,6 +121,8 @@ class LISAAttention(Attention):
             temperature=temperature,
             hard=hard,
         )
+        if self.exact and hidden_size % self.codebook.n_codebooks:
+            raise ValueError(f"exact values: n_codebooks must divide {hidden_size}, got {self.codebook.n_codebooks}")
         self.is_causal = not bidirectional
         self.decay = decay
         self.needs_time_gaps = decay == "time"
@@ -115,7 +130,8 @@ class LISAAttention(Attention):
         self.raw_decay = nn.Parameter(torch.tensor(start)) if isinstance(decay, str) else None
         n_projections = 1 if projection == "shared" else self.codebook.n_codebooks
         self.query, self.key, self.value = (
-            nn.Parameter(torch.empty(n_projections, hidden_size, hidden_size)) for _ in range(3)
+            nn.Parameter(torch.empty(count, hidden_size, hidden_size))
+            for count in (n_projections, n_projections, 1 if self.exact else n_projections)
         )
         for weight in (self.query, self.key, self.value):
             for matrix in weight:
@@ -162,48 +178,68 @@ class LISAAttention(Attention):
 
     @property
     def needs_vectors(self) -> bool:
-        """Whether codes must come with the residual stream: the local window attends to it."""
-        return self.local is not None
+        """Whether codes must come with the residual stream, which the local window and exact values read."""
+        return self.exact or self.local is not None
 
     def forward(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """Attend at every position; see Attention. Vectors are quantised first."""
-        out = self._read(partial(lisa_attention_items, causal=self.is_causal), x, valid, time_gaps)  # (N, L, D)
-        if self.local is None or not valid.numel():
-            return out
-        return zero_padding(self.local(self._vectors(x, valid)).mixed_with(out), valid)
+        read = partial(lisa_attention_items, causal=self.is_causal)
+        return self._attend(read, zero_padding, x, valid, time_gaps)  # (N, L, D)
 
     def non_padding(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """As forward, at the M non-padding positions only, row after row: (M, D)."""
-        out = self._read(partial(lisa_attention_non_padding, causal=self.is_causal), x, valid, time_gaps)
-        if self.local is None or not valid.numel():
-            return out
-        local: Local = self.local(self._vectors(x, valid))
-        return Local(*(take_non_padding(part, valid) for part in local)).mixed_with(out)
+        read = partial(lisa_attention_non_padding, causal=self.is_causal)
+        return self._attend(read, take_non_padding, x, valid, time_gaps)
 
     def last(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """As forward, at each row's final item only: (N, D)."""
         if not valid.numel():
             self.check_input(x, valid)
             return self.codebook.codewords.new_zeros(len(valid), self.hidden_size)
-        out = self._read(lisa_attention_last, x, valid, time_gaps)
-        if self.local is None:
+        return self._attend(lisa_attention_last, take_last, x, valid, time_gaps)
+
+    def _attend(
+        self,
+        read: Callable[..., Tensor],
+        select: Callable[[Tensor, Tensor], Tensor],
+        x: Input,
+        valid: Tensor,
+        time_gaps: Tensor | None,
+    ) -> Tensor:
+        """The operator read over the codes of x, which gives the positions that select takes of a whole (N, L, D)."""
+        coded = self.coded(x, valid)
+        if self.exact and valid.numel():
+            out = select(self._attend_exactly(coded, valid, time_gaps)[0], valid)
+        else:
+            table, values = self.table_and_values()  # (B, W, W), (B, W, D)
+            keys, decay = self._soft(coded.quantized), self.step_decay(time_gaps)
+            out = read(coded.rows, coded.quantized.codes, table, values, assignment=keys, decay=decay, valid=valid)
+        if self.local is None or not valid.numel():
             return out
-        mixed = self.local.at_last(self._vectors(x, valid), valid).mixed_with(out)
-        return mixed.masked_fill(~valid.any(dim=1, keepdim=True), 0.0)
+        return mixed(out, *(select(part, valid) for part in self.local(_vectors(coded, valid))))
 
-    def _vectors(self, x: Input, valid: Tensor) -> Tensor:
-        """What the local window attends to, (N, L, D) with 0 at padding."""
-        vectors = x.vectors if isinstance(x, CodedSequences) else x
-        if vectors is None:
-            raise ValueError("local_window attends to vectors (N, L, D): give them beside the codes")
-        return zero_padding(vectors, valid)
-
-    def _read(self, read: Callable[..., Tensor], x: Input, valid: Tensor, time_gaps: Tensor | None) -> Tensor:
-        """One of the operators over the codes of x."""
-        rows, distinct, _ = self.coded(x, valid)
-        table, values = self.table_and_values()  # (B, W, W), (B, W, D)
-        keys, decay = self._soft(distinct), self.step_decay(time_gaps)
-        return read(rows, distinct.codes, table, values, assignment=keys, decay=decay, valid=valid)
+    def _attend_exactly(
+        self, coded: CodedSequences, valid: Tensor, time_gaps: Tensor | None, state: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention with exact values at every position (N, L, D), and the sums after it (N, B, W, D / B + 1)."""
+        with torch.autocast(valid.device.type, enabled=False):
+            table, _ = self.table_and_values()
+            span = row_span(table)
+            dtype = working_dtype(table, table if state is None else state, span)  # that of the state is not lost
+            n_books, n_words, _ = table.shape
+            shape = (*valid.shape, n_books, self.hidden_size // n_books)
+            query = flat_codes(coded.quantized.codes, n_words)[coded.rows]  # (N, L, B)
+            scores = nn.functional.embedding(query, score_table(table.to(dtype), 0.0).rows)  # (N, L, B, W)
+            soft = self._soft(coded.quantized)
+            keys = nn.functional.one_hot(query % n_words, n_words) if soft is None else soft[coded.rows]
+            keys = keys.masked_fill(~valid[:, :, None, None], 0).to(dtype)  # (N, L, B, W)
+            values = (_vectors(coded, valid).to(self.value.dtype) @ self.value[0]).view(shape).to(dtype)
+            decay = torch.as_tensor(self.step_decay(time_gaps), dtype=torch.float64, device=table.device)
+            steps = decay.unsqueeze(2) if decay.dim() == 2 else decay.view(1, 1, -1).expand(1, valid.shape[1], -1)
+            if state is not None:
+                steps, state = steps.masked_fill(~valid.unsqueeze(2), 0.0), state.to(dtype)
+            out, state = exact_values_attention(scores, keys, values, steps, state)
+            return out.flatten(2).to(table.dtype), state
 
     def coded(self, x: Input, valid: Tensor) -> CodedSequences:
         """The codes of x: x itself if it has codes, else each position of the vectors (N, L, D) quantised.
@@ -216,37 +252,44 @@ class LISAAttention(Attention):
         rows = torch.arange(valid.numel(), device=x.device).view(valid.shape)  # (N, L)
         vectors = zero_padding(x, valid).flatten(0, 1)  # (N L, D)
         if torch.is_grad_enabled() or not self.codebook.hard:
-            return CodedSequences(rows, self.codebook(vectors))
+            return CodedSequences(rows, self.codebook(vectors), x)
         codes = torch.cat([self.codebook(block).codes for block in torch.split(vectors, BLOCK_ROWS)])  # (N L, B)
         unused = vectors.new_empty(len(vectors), 0)
-        return CodedSequences(rows, Quantized(codes, unused, unused))
+        return CodedSequences(rows, Quantized(codes, unused, unused), x)
 
     def init_state(self, n: int) -> LISAState:
         """The empty history of n users, at least in float32: bfloat16 cannot count above 256."""
         codewords = self.codebook.codewords
         dtype = torch.promote_types(codewords.dtype, torch.float32)
-        histogram = codewords.new_zeros(n, *codewords.shape[:2], dtype=dtype)
-        window = 0 if self.local is None else self.local.window
-        keys, values = (histogram.new_zeros(n, window, self.hidden_size) for _ in range(2))
-        return LISAState(histogram, keys, values, histogram.new_zeros(n))
+        books, width = codewords.shape[:2], codewords.shape[2] // codewords.shape[0] if self.exact else 0
+        recent = (n, 0 if self.local is None else self.local.window, self.hidden_size)
+        shapes = ((n, *books), (n, *books, width), recent, recent, (n,))
+        return LISAState(*(codewords.new_zeros(shape, dtype=dtype) for shape in shapes))
 
     def step(self, state: LISAState, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, LISAState]:
         """Append one item to each user's history in O(B W D); see Attention. Hard items may have codes only."""
         if isinstance(x, Tensor):
             return self.step_coded(state, self.codebook(x), x, time_gap)
         if self.needs_vectors:
-            raise ValueError("local_window attends to vectors (N, D): use step_coded with codes and vectors")
+            raise ValueError("this LISA reads vectors (N, D) beside codes: use step_coded")
         return self._step_histogram(state, x, time_gap)
 
     def step_coded(
         self, state: LISAState, codes: Quantized, x: Tensor, time_gap: Tensor | None = None
     ) -> tuple[Tensor, LISAState]:
         """As step, with the codes and the residual stream x (N, D)."""
-        out, state = self._step_histogram(state, codes, time_gap)
+        if self.exact:
+            coded = CodedSequences(torch.arange(len(x), device=x.device).unsqueeze(1), codes, x.unsqueeze(1))
+            gaps = None if time_gap is None else time_gap.unsqueeze(1)
+            sums = torch.cat([state.value_sums, state.histogram.unsqueeze(3)], dim=3)
+            out, sums = self._attend_exactly(coded, torch.ones_like(coded.rows, dtype=torch.bool), gaps, sums)
+            out, state = out.squeeze(1), state._replace(histogram=sums[..., -1], value_sums=sums[..., :-1])
+        else:
+            out, state = self._step_histogram(state, codes, time_gap)
         if self.local is None:
             return out, state
-        local, recent = self.local.step(state[1:], x)
-        return local.mixed_with(out), LISAState(state.histogram, *recent)
+        local, recent = self.local.step(state[2:], x)
+        return mixed(out, *local), LISAState(*state[:2], *recent)
 
     def _step_histogram(self, state: LISAState, item: Quantized, time_gap: Tensor | None) -> tuple[Tensor, LISAState]:
         """The output of the histogram alone, and the state with the new histogram."""
@@ -260,25 +303,38 @@ class LISAAttention(Attention):
 
     def state_of(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> LISAState:
         """The state after whole sequences; see Attention."""
-        rows, distinct, _ = self.coded(x, valid)
-        keys = self._soft(distinct)
-        histogram = last_histogram(
-            rows,
-            distinct.codes.long(),
-            self.codebook.n_codewords,
-            assignment=None if keys is None else keys.double(),
-            decay=torch.as_tensor(self.step_decay(time_gaps), dtype=torch.float64, device=rows.device),
-            valid=valid,
-        )
-        state = self.init_state(len(rows))._replace(histogram=histogram)
+        rows, distinct, _ = coded = self.coded(x, valid)
+        state = self.init_state(len(rows))
+        if self.exact and valid.numel():
+            empty = torch.cat([state.value_sums, state.histogram.unsqueeze(3)], dim=3).double()
+            sums = self._attend_exactly(coded, valid, time_gaps, empty)[1]
+            state = state._replace(histogram=sums[..., -1], value_sums=sums[..., :-1])
+        else:
+            keys = self._soft(distinct)
+            histogram = last_histogram(
+                rows,
+                distinct.codes.long(),
+                self.codebook.n_codewords,
+                assignment=None if keys is None else keys.double(),
+                decay=torch.as_tensor(self.step_decay(time_gaps), dtype=torch.float64, device=rows.device),
+                valid=valid,
+            )
+            state = state._replace(histogram=histogram)
         if self.local is None or not valid.numel():
             return state
-        return LISAState(histogram, *(part.double() for part in self.local.state_of(self._vectors(x, valid), valid)))
+        return LISAState(*state[:2], *(part.double() for part in self.local.state_of(_vectors(coded, valid), valid)))
 
     def _soft(self, distinct: Quantized) -> Tensor | None:
         """Keys of the distinct items; None for hard keys without gradient, where the codes are enough."""
         needs_keys = not self.codebook.hard or (torch.is_grad_enabled() and distinct.assignment.requires_grad)
         return distinct.assignment if needs_keys else None
+
+
+def _vectors(coded: CodedSequences, valid: Tensor) -> Tensor:
+    """The residual stream of coded sequences, (N, L, D) with 0 at padding."""
+    if coded.vectors is None:
+        raise ValueError("this LISA reads vectors (N, L, D) beside codes: CodedSequences has none")
+    return zero_padding(coded.vectors, valid)
 
 
 class FrozenLISA(LISAAttention):
@@ -298,7 +354,9 @@ class FrozenLISA(LISAAttention):
         self.needs_time_gaps = attention.needs_time_gaps
         self.raw_decay = attention.raw_decay
         self.is_causal = attention.is_causal
-        self.local = attention.local
+        self.local, self.exact = attention.local, attention.exact
+        if self.exact:
+            self.value = attention.value
         table, values = (x.detach().contiguous() for x in attention.table_and_values())
         rows, self.log_domain = score_table(table, row_span(table))
         self.table, self.values, self.rows = nn.Buffer(table), nn.Buffer(values), nn.Buffer(rows)

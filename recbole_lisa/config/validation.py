@@ -249,17 +249,18 @@ def _check_model(settings: Settings) -> None:
     heads, width = settings.get("n_heads"), settings.get("hidden_size")
     if heads and width and width % heads:
         raise UsageError(f"n_heads is {heads}, it must divide hidden_size, which is {width}")
-    local_heads = settings.get("local_heads")
-    if settings.get("local_window") and local_heads and width and width % local_heads:
-        raise UsageError(f"local_heads is {local_heads}, it must divide hidden_size, which is {width}")
+    divisors = {"local_heads": settings.get("local_window"), "n_codebooks": settings.get("histogram_values") == "exact"}
+    for key in (key for key, matters in divisors.items() if matters and width % settings[key]):
+        raise UsageError(f"{key} is {settings[key]}, it must divide hidden_size, which is {width}")
     if not settings.get("bidirectional"):
         return
     if settings["supervision"] == "all_positions":
         raise UsageError("bidirectional is True: a position would see its target; set supervision to last_position")
     if settings.get("histogram_decay", 0) != 0:
         raise UsageError(f"histogram_decay is {settings['histogram_decay']!r}, with bidirectional True it must be 0")
-    if settings.get("local_window"):
-        raise UsageError(f"local_window is {settings['local_window']!r}, with bidirectional True it must be 0")
+    for key, only in (("local_window", 0), ("histogram_values", "codewords")):
+        if settings.get(key, only) != only:
+            raise UsageError(f"{key} is {settings[key]!r}, with bidirectional True it must be {only}")
 
 
 def checked_negatives(negatives: Any, loss: str) -> dict[str, Any] | None:

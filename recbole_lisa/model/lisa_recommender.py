@@ -38,6 +38,7 @@ class LISARecommender(AttentiveRecommender):
             projection=config["codebook_projection"],
             decay=config["histogram_decay"],
             bidirectional=config["bidirectional"],
+            histogram_values=config["histogram_values"],
             local_window=config["local_window"],
             local_heads=config["local_heads"],
             codebook=self.build_codebook(config, config["n_codewords"], hard=self.hard),

@@ -32,6 +32,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lisa-1-codeword": ("lisa", {"n_codebooks": 2, "n_codewords": 1}),
     "lisa-local": ("lisa", LISA | {"local_window": 5}),
     "lisa-local-soft": ("lisa", LISA | {"local_window": 20, "local_heads": 4, "hard": False, "decay": "learnable"}),
+    "lisa-exact": ("lisa", LISA | {"n_codebooks": 4, "histogram_values": "exact"}),
+    "lisa-exact-soft-local": (
+        "lisa",
+        LISA | {"n_codebooks": 2, "histogram_values": "exact", "hard": False, "decay": "learnable", "local_window": 7},
+    ),
     "reformer": ("reformer", {"bucket_size": 4}),
     "reformer-4-hashes": ("reformer", {"bucket_size": 4, "n_hashes": 4}),
     "reformer-published": ("reformer", {"bucket_size": 2, "causality": "published"}),

@@ -7,6 +7,7 @@ from recbole_lisa.attention import LISAAttention
 from recbole_lisa.attention.base import CodedSequences
 from recbole_lisa.attention.lisa import FrozenLISA
 from recbole_lisa.ops import naive
+from recbole_lisa.ops.lisa import naive as naive_lisa
 from recbole_lisa.ops.quantize import Quantized
 from tests.attention.references import D
 from tests.helpers import all_valid, assert_close, ragged
@@ -16,7 +17,7 @@ every_decay = pytest.mark.parametrize("decay", [0, 0.1, "learnable", "time"])
 
 
 def build(**settings: Any) -> LISAAttention:
-    return LISAAttention(hidden_size=D, n_codebooks=3, n_codewords=5, **settings).eval()
+    return LISAAttention(**{"hidden_size": D, "n_codebooks": 3, "n_codewords": 5} | settings).eval()
 
 
 def quantised(attention: LISAAttention, n: int, length: int) -> CodedSequences:
@@ -128,12 +129,40 @@ def test_a_local_window_is_a_gated_sum_of_exact_attention_and_the_histogram(hard
     assert_close(attention(x, valid), mixed.flatten(2) * valid.unsqueeze(2))
 
 
+@hard_and_soft
+def test_exact_values_are_those_of_softmax_attention_over_quantised_keys(hard: bool) -> None:
+    attention = build(hard=hard, histogram_values="exact", n_codebooks=4)
+    x, valid = torch.randn(3, 41, D), ragged(3, 41)
+    codes, assignment, _ = attention.codebook(x.flatten(0, 1))
+    expected = naive_lisa.exact_values_attention(
+        codes.view(3, 41, 4),
+        attention.table_and_values()[0],
+        x @ attention.value[0],
+        assignment=assignment.view(3, 41, 4, 5),
+        decay=0.1,
+        valid=valid,
+    )
+    assert_close(attention(x, valid), expected)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"local_window": 6, "local_heads": 4},
+        {"histogram_values": "exact", "n_codebooks": 4},
+        {"histogram_values": "exact", "n_codebooks": 2, "local_window": 3},
+    ],
+    ids=["local", "exact", "exact-local"],
+)
 @every_decay
 @hard_and_soft
-def test_steps_with_a_local_window_equal_the_whole_sequence(hard: bool, decay: float | str) -> None:
+def test_steps_that_read_vectors_equal_the_whole_sequence(
+    hard: bool, decay: float | str, settings: dict[str, Any]
+) -> None:
     """Coded items come with vectors of their own; the frozen attention gives the same."""
-    attention = build(hard=hard, decay=decay, local_window=6, local_heads=4)
-    attention.local.bias.data.normal_()
+    attention = build(hard=hard, decay=decay, **settings)
+    for parameter in [] if attention.local is None else [attention.local.bias]:
+        parameter.data.normal_()
     coded = quantised(attention, 2, 20)._replace(vectors=torch.randn(2, 20, D))
     gaps, valid = torch.rand(2, 20), ragged(2, 20)
     whole = attention(coded, all_valid(2, 20), gaps)
@@ -152,7 +181,7 @@ def test_steps_with_a_local_window_equal_the_whole_sequence(hard: bool, decay: f
 def test_a_local_window_needs_vectors_and_a_direction() -> None:
     attention = build(local_window=3)
     coded = quantised(attention, 2, 5)
-    with pytest.raises(ValueError, match="give them beside the codes"):
+    with pytest.raises(ValueError, match="CodedSequences has none"):
         attention(coded, all_valid(2, 5))
     with pytest.raises(ValueError, match="use step_coded"):
         attention.step(attention.init_state(11), coded.quantized)
@@ -160,5 +189,11 @@ def test_a_local_window_needs_vectors_and_a_direction() -> None:
         build(local_window=3, decay=0, bidirectional=True)
     with pytest.raises(ValueError, match="local_heads must divide hidden_size 16, got 3"):
         build(local_window=3, local_heads=3)
+    with pytest.raises(ValueError, match="n_codebooks must divide 16, got 3"):
+        build(histogram_values="exact")
+    with pytest.raises(ValueError, match="histogram_values must be one of codewords, exact, got 'real'"):
+        build(histogram_values="real")
+    with pytest.raises(ValueError, match="set histogram_values to codewords"):
+        build(histogram_values="exact", n_codebooks=4, decay=0, bidirectional=True)
     with pytest.raises(ValueError, match="local_window must be a whole number of at least 1, got -1"):
         build(local_window=-1)

@@ -84,6 +84,14 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
         {"bidirectional": True, "supervision": "last_position", "histogram_decay": 0, "local_window": 8},
         "local_window is 8, with bidirectional True it must be 0",
     ),
+    (
+        {"bidirectional": True, "supervision": "last_position", "histogram_decay": 0, "histogram_values": "exact"},
+        "histogram_values is 'exact', with bidirectional True it must be codewords",
+    ),
+    (
+        {"n_codebooks": 3, "histogram_values": "exact"},
+        "n_codebooks is 3, it must divide hidden_size, which is 128",
+    ),
     ({"local_window": 8, "local_heads": 3}, "local_heads is 3, it must divide hidden_size, which is 128"),
     ({"local_window": -1}, "local_window (config_dict) is -1, it must be >= 0"),
     ({"seed": -1}, "seed (config_dict) is -1, it must be in [0, 4294967296)"),

@@ -23,6 +23,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "time": {"mechanism": "lisa", "decay": "time"} | LISA,
     "local": {"mechanism": "lisa", "local_window": 4} | LISA,
     "local-soft": {"mechanism": "lisa", "local_window": 30, "hard": False} | LISA,
+    "exact": {"mechanism": "lisa", "histogram_values": "exact"} | LISA,
+    "exact-soft": {"mechanism": "lisa", "histogram_values": "exact", "hard": False, "local_window": 3} | LISA,
     "linear": {"mechanism": "linear"},
 }
 every_form = pytest.mark.parametrize("form", FORMS)

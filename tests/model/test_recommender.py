@@ -24,6 +24,8 @@ MODES: dict[str, dict[str, Any]] = {
     "euclidean": {"codebook_similarity": "euclidean"},
     "three layers": {"n_layers": 3},
     "local window": {"local_window": 4, "local_heads": 2},
+    "exact values": {"histogram_values": "exact", "n_codebooks": 4},
+    "exact values, one layer": {"histogram_values": "exact", "n_codebooks": 4, "n_layers": 1},
     "local window, one layer": {"local_window": 4, "n_layers": 1},
 }
 # Forms of the encoder, for every model.

@@ -37,6 +37,7 @@ FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "freeze_codebooks": (True, {}),
     "codebook_projection": ("shared", {}),
     "histogram_decay": (0.7, {}),
+    "histogram_values": ("exact", {"n_codebooks": 4}),
     "local_window": (3, {}),
     "local_heads": (4, {"local_window": 3}),
     "reconstruction_weight": (0.5, {}),

@@ -21,6 +21,7 @@ every_form = pytest.mark.parametrize(
         *((name, {"n_layers": 2, "local_window": 5}) for name in ("LISABase", "LISASoft")),
         ("LISASoft", {"block": "pre_norm"}),
         ("LISABase", {"block": "gated", "hidden_act": "swiglu", "n_layers": 2}),
+        *((name, {"n_layers": 2, "histogram_values": "exact", "n_codebooks": 4}) for name in ("LISABase", "LISASoft")),
     ],
     ids=str,
 )

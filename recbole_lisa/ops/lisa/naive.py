@@ -58,6 +58,25 @@ def lisa_attention(
     return out * valid.unsqueeze(-1)
 
 
+def exact_values_attention(
+    codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor, decay: float | Tensor = 0.0, valid: Tensor
+) -> Tensor:
+    """Softmax attention over quantised keys, all pairs: values (N, L, D), the rest as in lisa_attention.
+
+    The logits of codebook b, for D / B dimensions of the values, are log sum_w E[j, w] exp(T[q_i, w]) - decay (i - j):
+    T[q_i, code_j] for hard keys. A decay is a number or one a codebook, (B,).
+    """
+    length = codes.shape[1]
+    age = torch.arange(length).unsqueeze(1) - torch.arange(length)  # (L, L), i - j
+    rates = torch.as_tensor(decay, dtype=values.dtype).expand(len(table))
+    out = []
+    for b, part in enumerate(values.chunk(len(table), dim=2)):
+        scores = torch.einsum("niw,njw->nij", table[b][codes[:, :, b]].exp(), assignment[:, :, b]).log()
+        logits = (scores - rates[b] * age).masked_fill((age < 0) | ~valid[:, None, :], -torch.inf)
+        out.append(logits.softmax(dim=-1).nan_to_num(0.0) @ part)
+    return torch.cat(out, dim=2) * valid.unsqueeze(-1)
+
+
 def lisa_attention_eager(
     codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor, decay: float = 0.0
 ) -> Tensor:

@@ -1,0 +1,36 @@
+import pytest
+import torch
+
+from recbole_lisa.ops.lisa import naive
+from recbole_lisa.ops.lisa.exact_values import exact_values_attention
+from tests.helpers import assert_close, assert_close_with_gradients, ragged
+
+N, B, W, D = 3, 2, 5, 8
+
+
+@pytest.mark.parametrize("length", [1, 31, 32, 33, 70])
+@pytest.mark.parametrize("decay", [0.0, 0.3, [0.5, 0.01]], ids=["no-decay", "decay", "one-a-codebook"])
+@pytest.mark.parametrize("hard", [True, False], ids=["hard", "soft"])
+def test_blocks_equal_softmax_attention_over_quantised_keys(
+    length: int, decay: float | list[float], hard: bool
+) -> None:
+    codes, valid = torch.randint(W, (N, length, B)), ragged(N, length)
+    keys = torch.nn.functional.one_hot(codes, W).double() if hard else torch.rand(N, length, B, W).double()
+    table, values = torch.randn(B, W, W).double(), torch.randn(N, length, D).double()
+    rates = torch.tensor(decay, dtype=torch.float64)
+    operands = [x.requires_grad_() for x in ([table, values, rates] if hard else [table, values, rates, keys])]
+    expected = naive.exact_values_attention(codes, table, values, assignment=keys, decay=rates, valid=valid)
+    scores = table.exp().flatten(0, 1)[codes + torch.arange(B) * W]
+    steps = rates.view(1, 1, -1).expand(1, length, -1)
+    out, _ = exact_values_attention(scores, keys * valid[:, :, None, None], values.view(N, length, B, -1), steps)
+    assert_close_with_gradients(out.flatten(2) * valid.unsqueeze(2), expected, operands)
+
+
+def test_a_state_continues_a_sequence() -> None:
+    scores, keys, values = torch.rand(3, N, 50, B, W).double().unbind(0)[0:2] + (torch.randn(N, 50, B, 4).double(),)
+    steps = torch.rand(N, 50, 1).double()
+    whole, state = exact_values_attention(scores, keys, values, steps)
+    _, before = exact_values_attention(scores[:, :37], keys[:, :37], values[:, :37], steps[:, :37])
+    rest, after = exact_values_attention(scores[:, 37:], keys[:, 37:], values[:, 37:], steps[:, 37:], before)
+    assert_close(rest, whole[:, 37:])
+    assert_close(after, state)
