@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from recbole_lisa.attention import build_attention
     from recbole_lisa.model.sequential_recommender.clusteredtransformer import ClusteredTransformer
     from recbole_lisa.model.sequential_recommender.glatransformer import GLATransformer
+    from recbole_lisa.model.sequential_recommender.hstu import HSTU
     from recbole_lisa.model.sequential_recommender.lineartransformer import LinearTransformer
     from recbole_lisa.model.sequential_recommender.linformer import Linformer
     from recbole_lisa.model.sequential_recommender.lisabase import LISABase
     from recbole_lisa.model.sequential_recommender.lisamini import LISAMini
     from recbole_lisa.model.sequential_recommender.lisasoft import LISASoft
+    from recbole_lisa.model.sequential_recommender.lrurec import LRURec
+    from recbole_lisa.model.sequential_recommender.mamba2rec import Mamba2Rec
+    from recbole_lisa.model.sequential_recommender.recgrela import RecGRELA
     from recbole_lisa.model.sequential_recommender.reformer import Reformer
     from recbole_lisa.model.sequential_recommender.routingtransformer import RoutingTransformer
     from recbole_lisa.model.sequential_recommender.sinkhorntransformer import SinkhornTransformer
@@ -31,11 +35,15 @@ __version__ = "0.2.0"
 __all__ = [
     "ClusteredTransformer",
     "GLATransformer",
+    "HSTU",
     "LISABase",
     "LISAMini",
     "LISASoft",
+    "LRURec",
     "LinearTransformer",
     "Linformer",
+    "Mamba2Rec",
+    "RecGRELA",
     "Recommender",
     "Reformer",
     "RoutingTransformer",

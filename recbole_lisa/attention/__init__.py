@@ -7,9 +7,13 @@ from recbole_lisa.attention.base import Attention, check_sizes
 from recbole_lisa.attention.clustered import ClusteredAttention
 from recbole_lisa.attention.full import FullAttention
 from recbole_lisa.attention.gla import GatedLinearAttention
+from recbole_lisa.attention.grela import GatedRotaryAttention
+from recbole_lisa.attention.hstu import HSTUAttention
 from recbole_lisa.attention.linear import LinearAttention
 from recbole_lisa.attention.linformer import Linformer
 from recbole_lisa.attention.lisa import LISAAttention
+from recbole_lisa.attention.lru import LinearRecurrentUnit
+from recbole_lisa.attention.mamba2 import SelectiveRecurrence
 from recbole_lisa.attention.reformer import ReformerAttention
 from recbole_lisa.attention.routing import RoutingAttention
 from recbole_lisa.attention.sinkhorn import SinkhornAttention
@@ -18,9 +22,13 @@ from recbole_lisa.errors import did_you_mean
 MECHANISMS: dict[str, type[Attention]] = {
     "clustered": ClusteredAttention,
     "full": FullAttention,
+    "grela": GatedRotaryAttention,
+    "hstu": HSTUAttention,
     "linear": LinearAttention,
     "linformer": Linformer,
     "lisa": LISAAttention,
+    "lru": LinearRecurrentUnit,
+    "mamba2": SelectiveRecurrence,
     "reformer": ReformerAttention,
     "routing": RoutingAttention,
     "sinkhorn": SinkhornAttention,
@@ -38,11 +46,15 @@ __all__ = [
     "ClusteredAttention",
     "FullAttention",
     "GatedLinearAttention",
+    "GatedRotaryAttention",
+    "HSTUAttention",
     "LISAAttention",
     "LinearAttention",
+    "LinearRecurrentUnit",
     "Linformer",
     "ReformerAttention",
     "RoutingAttention",
+    "SelectiveRecurrence",
     "SinkhornAttention",
     "build_attention",
     "describe_attention",

@@ -12,6 +12,7 @@ MODELS: dict[str, str] = {
     for name in (
         *("LISABase", "LISASoft", "LISAMini", "Transformer", "LinearTransformer", "Linformer", "Reformer"),
         *("RoutingTransformer", "SinkhornTransformer", "ClusteredTransformer"),
+        *("HSTU", "LRURec", "Mamba2Rec", "RecGRELA"),
     )
 }
 """Model name -> `module:Class`. A new model is one entry here, one module and one yaml file."""

@@ -26,6 +26,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "exact": {"mechanism": "lisa", "histogram_values": "exact"} | LISA,
     "exact-soft": {"mechanism": "lisa", "histogram_values": "exact", "hard": False, "local_window": 3} | LISA,
     "linear": {"mechanism": "linear"},
+    "grela": {"mechanism": "grela", "n_heads": 2},
+    "lru": {"mechanism": "lru"},
+    "mamba2": {"mechanism": "mamba2", "n_heads": 2, "state_size": 3},
 }
 every_form = pytest.mark.parametrize("form", FORMS)
 

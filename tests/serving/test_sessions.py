@@ -16,6 +16,7 @@ every_form = pytest.mark.parametrize(
     ("name", "settings"),
     [
         *((name, {}) for name in ("LISABase", "LISASoft", "LISAMini", "LinearTransformer")),
+        *((name, {"n_layers": 2}) for name in ("LRURec", "Mamba2Rec", "RecGRELA")),
         *((name, {"n_layers": 2}) for name in ("LISABase", "LISASoft", "LISAMini")),
         ("LISABase", {"histogram_decay": 0}),
         *((name, {"n_layers": 2, "local_window": 5}) for name in ("LISABase", "LISASoft")),

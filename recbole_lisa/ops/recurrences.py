@@ -1,0 +1,68 @@
+"""Linear recurrences in chunks of C positions: matrix products inside a chunk, one carried state between chunks.
+
+All exponents are at most 0, so that nothing overflows at any length.
+"""
+
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+CHUNK = 24
+"""Most positions of a chunk."""
+
+
+def _carry(state: Tensor, factors: Tensor, added: Tensor) -> list[Tensor]:
+    """s_0 = state, s_{k+1} = factors_k s_k + added_k: the K + 1 states before, between and after K chunks."""
+    return list(accumulate(zip(factors, added, strict=True), lambda s, chunk: chunk[0] * s + chunk[1], initial=state))
+
+
+def diagonal_recurrence(state: Tensor, decay: Tensor, angle: Tensor, u: Tensor) -> Tensor:
+    """h_t = exp(-decay + i angle) h_{t-1} + u_t: h (H, N, L) in O(L C) a channel.
+
+    Args:
+        state: (H, N) complex, h before the first position.
+        decay: (H,), at least 0.
+        angle: (H,), radians.
+        u: (H, N, L) complex.
+    """
+    h, n, length = u.shape
+    chunk = -(-length // -(-length // CHUNK))  # the shortest that needs no more chunks
+    x = pad(u, (0, -length % chunk)).view(h, -1, chunk)  # (H, N K, C)
+    steps = torch.arange(chunk + 1, device=u.device)
+    log_radius, turn = (torch.outer(y.double(), steps.double()) for y in (-decay, angle))
+    power = torch.polar(log_radius.exp(), turn).to(u.dtype)  # (H, C + 1)
+    added = (x @ power[:, :chunk].flip(1).unsqueeze(-1)).view(h, n, -1).movedim(2, 0)  # (K, H, N)
+    before = _carry(state, power[:, chunk:].expand(len(added), -1, -1), added)[:-1]
+    lag = steps[1:] - steps.unsqueeze(1)  # (C + 1, C), from the carried state and from each position of a chunk
+    kernel = torch.where(lag >= 0, power[:, lag.clamp_min(0)], 0)  # (H, C + 1, C)
+    out = torch.cat([torch.stack(before, dim=2).view(h, -1, 1), x], dim=-1) @ kernel  # (H, N K, C)
+    return out.view(h, n, -1)[..., :length]
+
+
+def selective_recurrence(state: Tensor, a: Tensor, x: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """S_t = exp(a_t) S_{t-1} + x_t b_t^T: y_t = S_t c_t (N, L, H, P) and the last S_t, in O(L (C + S) P) a head.
+
+    Args:
+        state: (N, H, P, S) before the first position.
+        a: (N, L, H), at most 0.
+        x: (N, L, H, P).
+        b: (N, L, S), shared by the heads.
+        c: (N, L, S), shared by the heads.
+    """
+    n, length = x.shape[:2]
+    chunk = -(-length // -(-length // CHUNK))
+    a, x, b, c = (
+        pad(y, (*[0, 0] * (y.ndim - 2), 0, -length % chunk)).view(n, -1, chunk, *y.shape[2:]) for y in (a, x, b, c)
+    )
+    x, total = x.transpose(2, 3), a.transpose(2, 3).cumsum(dim=-1)  # (N, K, H, C, P), (N, K, H, C)
+    future = torch.ones(chunk, chunk, dtype=torch.bool, device=x.device).triu(diagonal=1)
+    between = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(future, -torch.inf).exp()  # (N, K, H, C, C)
+    inside = (between * (c @ b.transpose(2, 3)).unsqueeze(2)) @ x  # (N, K, H, C, P)
+    added = (between[..., -1, :].unsqueeze(-1) * x).transpose(3, 4) @ b.unsqueeze(2)  # (N, K, H, P, S)
+    kept = total[..., -1].exp()[..., None, None]  # (N, K, H, 1, 1)
+    *before, after = _carry(state, kept.transpose(0, 1), added.transpose(0, 1))
+    carried = c.unsqueeze(2) @ torch.stack(before, dim=1).transpose(3, 4)  # (N, K, H, C, P)
+    y = torch.addcmul(inside, total.exp().unsqueeze(-1), carried)
+    return y.transpose(2, 3).flatten(1, 2)[:, :length], after
