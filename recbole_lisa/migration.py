@@ -33,6 +33,7 @@ SOURCE, TARGET = "Transformer", "LISABase"
 _UNTRAINED = -1
 _SIZES = ("hidden_size", "inner_size", "n_codebooks", "n_codewords", "codebook_similarity", "MAX_ITEM_LIST_LENGTH")
 _LOCAL = ("resume", "result_file", "per_user_file", "overwrite", "epochs")
+_FORM = {"block": "post_norm", "positions": "absolute", "conv_width": 0, "attention_gate": False}
 
 
 def migrate(
@@ -132,6 +133,7 @@ def _config(state: Mapping[str, Any], settings: Mapping[str, Any]) -> LISAConfig
     for key in ("n_layers", *_SIZES):
         if config[key] != plain[key]:
             raise UsageError(f"{key} is {config[key]}, it must be that of the checkpoint, {plain[key]}: leave it out")
-    if config["block"] != "post_norm":
-        raise UsageError(f"block is {config['block']}: only the codebooks of a post_norm model migrate")
+    for key, value in _FORM.items():
+        if config[key] != value:
+            raise UsageError(f"{key} is {config[key]}: only the codebooks of a model with {key} {value} migrate")
     return config

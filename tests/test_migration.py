@@ -114,7 +114,7 @@ def test_checkpoints_without_codebooks_to_migrate_and_mistakes_on_the_command_li
         (transformer, ["--output=x.zip"], "--output is 'x.zip', it must end in .pth"),
         (transformer, [f"--output={transformer}"], "is the input, too: name another file for the output"),
         (transformer, ["--n_codewords=9"], "n_codewords is 9, it must be that of the checkpoint, 8: leave it out"),
-        (transformer, ["--block=gated"], "block is gated: only the codebooks of a post_norm model migrate"),
+        (transformer, ["--block=gated"], "block is gated: only the codebooks of a model with block post_norm migrate"),
         (transformer, ["--epoch=3"], "unknown key 'epoch' (command line). Did you mean 'epochs'?"),
     ):
         output = [] if any("--output" in argument for argument in arguments) else [f"--output={tmp_path / 'x.pth'}"]

@@ -252,6 +252,8 @@ def _check_model(settings: Settings) -> None:
     divisors = {"local_heads": settings.get("local_window"), "n_codebooks": settings.get("histogram_values") == "exact"}
     for key in (key for key, matters in divisors.items() if matters and width % settings[key]):
         raise UsageError(f"{key} is {settings[key]}, it must divide hidden_size, which is {width}")
+    if settings.get("conv_width") == 1:
+        raise UsageError("conv_width is 1, it must be 0 for no convolution or at least 2")
     if not settings.get("bidirectional"):
         return
     if settings["supervision"] == "all_positions":

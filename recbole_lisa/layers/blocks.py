@@ -1,18 +1,21 @@
 """A layer of the encoder around its attention: norms, feed-forward network and residual connections.
 
-x is the residual stream before the layer, a the output of its attention, ff the feed-forward network.
+x is the residual stream before the layer, a what its attention adds, ff the feed-forward network.
 
     post_norm   a = attention(x)                    h = norm(x + a)               out = norm(h + ff(h))
     pre_norm    a = attention(norm(x))              h = x + a                     out = h + ff(norm(h))
     gated       a = attention(norm(x))              h = x + sigmoid(V x) * a      out = h + sigmoid(W h) * ff(norm(h))
 
 Each norm has its own parameters; a and ff(.) pass through dropout. pre_norm and gated need a norm after the last layer.
+With conv_width, x becomes x + conv(x) first, or x + conv(norm(x)) for pre_norm and gated; see convolution.py.
+With attention_gate, a = attention(r) * silu(G r + g), where r = x for post_norm and norm(x) for the others.
 """
 
 import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention.base import apply_layer
+from recbole_lisa.layers.convolution import ShortConvolution
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block, encoder_block_serves
 
@@ -69,10 +72,13 @@ class EncoderBlock(nn.Module):
         dropout: probability.
         hidden_act: name of the activation.
         layer_norm_eps: of both LayerNorms.
-        reads_codes: the attention reads the codes of the items, not norm(x): pre_norm and gated leave that norm out.
+        reads_codes: the attention reads the codes of the items, not norm(x): pre_norm and gated leave that norm out,
+            unless attention_gate needs it.
+        conv_width: w of the convolution; 0 for none.
+        attention_gate: multiply the output of the attention by silu(G r + g).
 
     Raises:
-        ValueError: hidden_act is unknown.
+        ValueError: hidden_act is unknown, or conv_width is 1.
     """
 
     pre_norm = False
@@ -88,9 +94,11 @@ class EncoderBlock(nn.Module):
         hidden_act: str,
         layer_norm_eps: float,
         reads_codes: bool = False,
+        conv_width: int = 0,
+        attention_gate: bool = False,
     ) -> None:
         super().__init__()
-        has_norm = not (self.pre_norm and reads_codes)
+        has_norm = not (self.pre_norm and reads_codes) or attention_gate
         self.attention_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps) if has_norm else nn.Identity()
         self.feed_forward = feed_forward_network(
             hidden_size=hidden_size, inner_size=inner_size, dropout=dropout, hidden_act=hidden_act
@@ -98,28 +106,50 @@ class EncoderBlock(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
         self.dropout = Dropout(dropout)
         self.residual_gates = nn.ModuleList(nn.Linear(hidden_size, hidden_size) for _ in range(self.n_residual_gates))
+        self.output_gate = nn.Linear(hidden_size, hidden_size) if attention_gate else None
+        norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps) if self.pre_norm and conv_width else nn.Identity()
+        self.convolution = ShortConvolution(hidden_size, width=conv_width, norm=norm) if conv_width else None
 
     @property
     def has_fused_op(self) -> bool:
         """Whether the fused Numba op computes this block in training on the CPU: post_norm with relu."""
         return not self.pre_norm and isinstance(self.feed_forward[1], nn.ReLU)
 
+    def convolve(self, stream: Tensor) -> Tensor:
+        """The residual stream (N, L, D) after the convolution, if there is one."""
+        return stream if self.convolution is None else apply_layer(self.convolution, stream)
+
     def read(self, stream: Tensor) -> Tensor:
         """What the attention reads of the residual stream (..., D), where it does not read codes."""
         return apply_layer(self.attention_norm, stream) if self.pre_norm else stream
 
-    def forward(self, stream: Tensor, attended: Tensor) -> Tensor:
-        """The residual stream (..., D) and the output of the attention (..., D) -> (..., D)."""
-        if self._fits_the_op(stream, attended):
+    def forward(self, stream: Tensor, attended: Tensor, kept: Tensor | None = None) -> Tensor:
+        """The rest of the layer.
+
+        Args:
+            stream: (..., D) residual stream.
+            attended: (..., D) output of the attention.
+            kept: (..., 1) factor of what the layer adds, 0 where it is skipped, for stochastic depth; None for 1.
+
+        Returns:
+            (..., D).
+        """
+        if self.output_gate is not None:
+            attended = attended * nn.functional.silu(self.output_gate(self.read(stream)))
+        if kept is None and self._fits_the_op(stream, attended):
             return encoder_block(
                 stream, attended, self._weights(), dropout=self.dropout.active, eps=self.feed_forward_norm.eps
             )
-        return self.steps(stream, attended)
+        return self.steps(stream, attended, kept)
 
-    def steps(self, stream: Tensor, attended: Tensor) -> Tensor:
-        """As forward, by torch's modules, where the op does not serve: without gradients, on a GPU, under autocast."""
-        h = self.attention_norm(stream + self.dropout(attended))
-        return apply_layer(self.feed_forward_norm, h + self.dropout(self.feed_forward(h)))
+    def steps(self, stream: Tensor, attended: Tensor, kept: Tensor | None = None) -> Tensor:
+        """As forward behind the gate, by torch's modules: without gradients, on a GPU, under autocast."""
+        h = self.attention_norm(stream + self._branch(attended, kept))
+        return apply_layer(self.feed_forward_norm, h + self._branch(self.feed_forward(h), kept))
+
+    def _branch(self, x: Tensor, kept: Tensor | None) -> Tensor:
+        x = apply_layer(self.dropout, x)
+        return x if kept is None else x * kept
 
     def _fits_the_op(self, stream: Tensor, attended: Tensor) -> bool:
         fits = self.has_fused_op and stream.numel() > 0
@@ -135,10 +165,10 @@ class PreNormBlock(EncoderBlock):
 
     pre_norm = True
 
-    def steps(self, stream: Tensor, attended: Tensor) -> Tensor:
-        """As forward, by torch's modules."""
-        h = self.add(0, stream, self.dropout(attended))
-        return self.add(1, h, self.dropout(self.feed_forward(self.feed_forward_norm(h))))
+    def steps(self, stream: Tensor, attended: Tensor, kept: Tensor | None = None) -> Tensor:
+        """As forward behind the gate, by torch's modules."""
+        h = self.add(0, stream, self._branch(attended, kept))
+        return self.add(1, h, self._branch(self.feed_forward(self.feed_forward_norm(h)), kept))
 
     def add(self, half: int, stream: Tensor, branch: Tensor) -> Tensor:
         """Add the output of the attention (half 0) or of the feed-forward network (half 1) to the residual stream."""

@@ -1,10 +1,10 @@
 """From items to hidden states, by default post-norm as in SASRec (LISA, Section 4.3); for training and for serving.
 
-h = dropout(item + position),  then in every layer  h = block(h, attention(block.read(h))),  at the end  final_norm(h)
+h = dropout(item + position),  then in every layer  h = convolve(h),  h = block(h, attention(read(h))),  final_norm(h)
 
 The attention reads h (post_norm) or a norm of h (pre_norm, gated; see blocks.py). LISA's first layer is different: it
-reads the codes of the items, without positions and without a norm. LISA's other layers quantise block.read(h).
-final_norm is a LayerNorm for pre_norm and gated; for post_norm it returns h.
+reads the codes of the items, without positions, norm and convolution. LISA's other layers quantise read(h).
+final_norm is a LayerNorm for pre_norm and gated; for post_norm it returns h. convolve returns h without conv_width.
 """
 
 from collections.abc import Callable
@@ -18,6 +18,8 @@ from recbole_lisa.attention.base import CodedSequences, Input, apply_layer, fina
 from recbole_lisa.layers.blocks import BLOCKS, EncoderBlock
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.ops.quantize import Quantized
+
+POSITIONS = ("absolute", "from_end", "none")
 
 
 class ItemView(NamedTuple):
@@ -66,10 +68,14 @@ class SequenceEncoder(nn.Module):
         hidden_act: name of the activation.
         layer_norm_eps: of the LayerNorms.
         block: a key of BLOCKS.
+        positions: absolute counts from the first item, from_end from the newest one, none has no position embedding.
+        conv_width: of the convolution before each attention; 0 for none.
+        attention_gate: multiply the output of each attention by a gate, see blocks.py.
+        drop_path: probability that a sequence skips the last layer in training; layer i of n has i / n of it.
 
     Raises:
         TypeError: build_layer returns None.
-        ValueError: block or hidden_act is unknown.
+        ValueError: block, positions or hidden_act is unknown, conv_width is 1, or drop_path is outside [0, 1).
     """
 
     def __init__(
@@ -84,9 +90,18 @@ class SequenceEncoder(nn.Module):
         hidden_act: str,
         layer_norm_eps: float,
         block: str = "post_norm",
+        positions: str = "absolute",
+        conv_width: int = 0,
+        attention_gate: bool = False,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        self.position_embedding = nn.Embedding(max_length, hidden_size)
+        if positions not in POSITIONS:
+            raise ValueError(f"positions must be one of {', '.join(POSITIONS)}, got {positions!r}")
+        if not 0 <= drop_path < 1:
+            raise ValueError(f"drop_path must be in [0, 1), got {drop_path}")
+        self.max_length, self.positions, self.drop_path = max_length, positions, drop_path
+        self.position_embedding = nn.Embedding(max_length, hidden_size) if positions != "none" else None
         self.dropout = Dropout(dropout)
         self.attentions = nn.ModuleList(build_layer(i) for i in range(n_layers))
         if not all(isinstance(layer, nn.Module) for layer in self.attentions):
@@ -95,7 +110,8 @@ class SequenceEncoder(nn.Module):
             raise ValueError(f"block must be one of {', '.join(BLOCKS)}, got {block!r}")
         sizes: dict[str, Any] = {"hidden_size": hidden_size, "inner_size": inner_size}
         own: dict[str, Any] = {**sizes, "hidden_act": hidden_act, "layer_norm_eps": layer_norm_eps}
-        self._settings = {**own, "max_length": max_length, "block": block}
+        own |= {"conv_width": conv_width, "attention_gate": attention_gate}
+        self._settings = {**own, "max_length": max_length, "block": block, "positions": positions}
         codes_only = self.layers()[0].quantizer is not None and not self.layers()[0].needs_vectors
         self.blocks = nn.ModuleList(
             BLOCKS[block](dropout=dropout, reads_codes=i == 0 and codes_only, **own) for i in range(n_layers)
@@ -104,7 +120,7 @@ class SequenceEncoder(nn.Module):
         self.final_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps) if pre_norm else nn.Identity()
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's keywords without dropout, as plain values; `layers` has what build_attention needs.
+        """The constructor's keywords for inference, as plain values; `layers` has what build_attention needs.
 
         Raises:
             ValueError: an attention is not one of MECHANISMS.
@@ -130,15 +146,16 @@ class SequenceEncoder(nn.Module):
             ValueError: a sequence has more items than there are positions.
         """
         self._check_length(history)
-        stream, inputs = self._before_last_layer(history, view)
+        stream, inputs, _ = self._before_last_layer(history, view)
         attended = self.attentions[-1](self._input_of(-1, history, view, inputs), history.valid, history.gaps)
-        return Encoded(self.final_norm(self.blocks[-1](stream, attended)), inputs)
+        kept = self._kept(len(self.blocks) - 1, history.valid)
+        return Encoded(self.final_norm(self.blocks[-1](stream, attended, kept)), inputs)
 
     def encode_non_padding(self, history: Sequences, view: ItemView) -> Encoded:
         """Hidden states at the M non-padding positions only, row after row, (M, D)."""
         self._check_length(history)
         positions = history.valid.flatten().nonzero().squeeze(1)  # (M,) of N L
-        return self._encode_at(positions, self.layers()[-1].non_padding, history, view)
+        return self._encode_at(positions, self.layers()[-1].non_padding, history, view)[0]
 
     def encode_last(self, history: Sequences, view: ItemView) -> Encoded:
         """Hidden states at each row's final item only, (N, D)."""
@@ -147,41 +164,74 @@ class SequenceEncoder(nn.Module):
 
     def encode_last_of_any_length(self, history: Sequences, view: ItemView) -> Encoded:
         """As encode_last, for longer histories, too: items after the last position get that position."""
+        return self._encode_newest(history, view)[0]
+
+    def _encode_newest(self, history: Sequences, view: ItemView) -> tuple[Encoded, list[Tensor]]:
+        """As encode_last_of_any_length, and the residual stream before each convolution."""
         n, length = history.rows.shape
         positions = final_positions(history.valid) + torch.arange(n, device=history.rows.device) * length  # (N,) of N L
         return self._encode_at(positions, self.layers()[-1].last, history, view)
 
     def _encode_at(
         self, positions: Tensor, attend: Callable[..., Tensor], history: Sequences, view: ItemView
-    ) -> Encoded:
-        """Hidden states at M of the N L positions; attend computes the last attention at these positions."""
+    ) -> tuple[Encoded, list[Tensor]]:
+        """Hidden states at M of the N L positions; attend computes the last attention at these positions.
+
+        Also returns the residual stream before each convolution.
+        """
         length = history.rows.shape[1]
-        coded_only = self.reads_codes(view) and not self.layers()[0].needs_vectors
-        if len(self.attentions) == 1 and coded_only:  # no layer needs the whole (N, L, D) stream
-            inputs: list[Tensor] = []
-            h = self._stream(history.rows.flatten().index_select(0, positions), positions % length, view)  # (M, D)
+        inputs: list[Tensor] = []
+        streams: list[Tensor] = []
+        if self.reads_codes_only(view):  # no layer needs the whole (N, L, D) stream
+            where = self._positions(history.valid).expand(history.rows.shape)[positions // length, positions % length]
+            h = self._stream(history.rows.flatten().index_select(0, positions), where, view)  # (M, D)
         else:
-            whole, inputs = self._before_last_layer(history, view)
+            whole, inputs, streams = self._before_last_layer(history, view)
             stream = whole.flatten(0, 1)  # (N L, D)
             h = stream if len(positions) == len(stream) else stream.index_select(0, positions)  # (M, D)
         attended = attend(self._input_of(-1, history, view, inputs), history.valid, history.gaps)  # (M, D)
-        return Encoded(self.final_norm(self.blocks[-1](h, attended)), inputs)
+        kept = self._kept(len(self.blocks) - 1, history.valid)
+        if kept is not None:
+            kept = kept.view(-1, 1)[positions // length]  # (M, 1)
+        return Encoded(self.final_norm(self.blocks[-1](h, attended, kept)), inputs), streams
 
     def layer_inputs(self, history: Sequences, view: ItemView) -> list[Tensor]:
         """What each layer's attention reads where it reads no codes, n_layers tensors (N, L, D)."""
         return self._before_last_layer(history, view)[1]
 
-    def _before_last_layer(self, history: Sequences, view: ItemView) -> tuple[Tensor, list[Tensor]]:
-        """The residual stream before the last layer (N, L, D), and the layer_inputs."""
-        positions = torch.arange(history.rows.shape[1], device=history.rows.device)
-        stream = self._stream(history.rows, positions, view)
-        blocks = self.encoder_blocks()
-        inputs = [blocks[0].read(stream)]
-        for i, block in enumerate(blocks[:-1]):
-            attended = self.attentions[i](self._input_of(i, history, view, inputs), history.valid, history.gaps)
-            stream = block(stream, attended)
-            inputs.append(blocks[i + 1].read(stream))
-        return stream, inputs
+    def _before_last_layer(self, history: Sequences, view: ItemView) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """The residual stream (N, L, D) of the last block, the layer_inputs, the stream before each convolution."""
+        stream = self._stream(history.rows, self._positions(history.valid), view)
+        inputs: list[Tensor] = []
+        streams: list[Tensor] = []
+        for i, block in enumerate(self.encoder_blocks()):
+            streams += [] if block.convolution is None else [stream]
+            stream = block.convolve(stream)
+            inputs.append(block.read(stream))
+            if i < len(self.blocks) - 1:
+                attended = self.attentions[i](self._input_of(i, history, view, inputs), history.valid, history.gaps)
+                stream = block(stream, attended, self._kept(i, history.valid))
+        return stream, inputs, streams
+
+    def _kept(self, layer: int, valid: Tensor) -> Tensor | None:
+        """What each of N sequences keeps of a layer in training, (N, 1, 1): 0, or 1 / (1 - rate); None at rate 0."""
+        rate = self.drop_path * (layer + 1) / len(self.blocks)
+        if not (self.training and rate):
+            return None
+        return (torch.rand(len(valid), 1, 1, device=valid.device) >= rate) / (1 - rate)
+
+    def _positions(self, valid: Tensor) -> Tensor:
+        """The position of each item, (L,) where it is the same for every row, else (N, L); 0 at padding."""
+        steps = torch.arange(valid.shape[1], device=valid.device)
+        if self.positions != "from_end":
+            return steps
+        return (valid.sum(dim=1, keepdim=True) - 1 - steps).clamp_min(0)
+
+    def reads_codes_only(self, view: ItemView) -> bool:
+        """Whether there is one layer, and it reads nothing of the items but their codes."""
+        first, block = self.layers()[0], self.encoder_blocks()[0]
+        single = len(self.blocks) == 1 and block.convolution is None
+        return single and self.reads_codes(view) and not first.needs_vectors
 
     def reads_codes(self, view: ItemView) -> bool:
         """Whether the first layer attends with the codes of the items instead of their vectors."""
@@ -196,13 +246,14 @@ class SequenceEncoder(nn.Module):
         return inputs[layer]
 
     def _stream(self, rows: Tensor, positions: Tensor, view: ItemView) -> Tensor:
-        """Rows (..., L) of the view at positions (L,) -> (..., L, D); larger positions count as the last."""
-        where = positions.clamp_max(self.position_embedding.num_embeddings - 1)
-        x = nn.functional.embedding(rows, view.stream).add_(self.position_embedding(where))
+        """Rows (..., L) of the view at positions (..., L) or (L,) -> (..., L, D); larger positions are the last."""
+        x = nn.functional.embedding(rows, view.stream)
+        if self.position_embedding is not None:
+            x.add_(self.position_embedding(positions.clamp_max(self.max_length - 1)))
         return apply_layer(self.dropout, x)
 
     def _check_length(self, history: Sequences) -> None:
-        length, longest = history.rows.shape[1], self.position_embedding.num_embeddings
+        length, longest = history.rows.shape[1], self.max_length
         if length > longest:
             raise ValueError(
                 f"sequence of {length} items, but the model has {longest} positions: raise MAX_ITEM_LIST_LENGTH or "

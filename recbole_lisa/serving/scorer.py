@@ -50,9 +50,8 @@ class Scorer:
 
     def encode(self, histories: Sequence[History]) -> Tensor:
         """Hidden states (N, D) after the newest window of each history, none of them empty."""
-        hidden = torch.empty(
-            len(histories), self.bundle.hidden_size, dtype=self.network.position_embedding.weight.dtype
-        )
+        dtype = next(self.network.parameters()).dtype
+        hidden = torch.empty(len(histories), self.bundle.hidden_size, dtype=dtype)
         by_length = np.argsort([len(history.items) for history in histories], kind="stable")
         for start in range(0, len(by_length), BATCH):
             batch = by_length[start : start + BATCH]

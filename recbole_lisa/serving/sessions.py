@@ -49,14 +49,15 @@ class Kept:
     def tensors(self) -> list[Tensor]:
         """All tensors, each (N, ...), in the order of the bytes."""
         state, recent, time = self.state, self.recent, self.time
-        return [state.length, time, recent, state.hidden, *(x for layer in state.layers for x in layer)]
+        of_layers = (x for layer in state.layers for x in layer)
+        return [state.length, time, recent, state.hidden, *of_layers, *state.convolved]
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> "Kept":
         """The same structure around other tensors in the order of `tensors`."""
         length, time, recent, hidden, *rest = tensors
         left = iter(rest)
         layers = tuple(type(layer)(*(next(left) for _ in layer)) for layer in self.state.layers)
-        return Kept(EncoderState(layers, hidden, length), recent, time)
+        return Kept(EncoderState(layers, hidden, length, tuple(left)), recent, time)
 
     def rows(self, rows: Any) -> "Kept":
         """Some of the users."""

@@ -18,7 +18,7 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"n_codeword": 4}, "unknown key 'n_codeword' (config_dict). Did you mean 'n_codewords'?"),
     ({"stoping_step": 4}, "unknown key 'stoping_step' (config_dict). Did you mean 'stopping_step'?"),
     ({"max_item_list_length": 4}, "Did you mean 'MAX_ITEM_LIST_LENGTH'?"),
-    ({"n_heads": 4}, "key 'n_heads' for LISASoft (config_dict): it is a setting of Transformer, GLATransformer"),
+    ({"n_heads": 4}, "key 'n_heads' for LISASoft (config_dict): it is a setting of Transformer, "),
     ({"n_projected": 4}, "unknown key 'n_projected' for LISASoft (config_dict): it is a setting of Linformer"),
     ({"config_file": "x"}, "unknown key 'config_file' (config_dict). Did you mean 'config_files'?"),
     ({"model_settings": {}}, "unknown key 'model_settings' (config_dict)."),
@@ -135,6 +135,8 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"state": "INFOS"}, "state is 'INFOS', it must be one of CRITICAL, ERROR, WARNING, INFO, DEBUG."),
     ({"inner_size": "wide"}, "inner_size is 'wide', it must be a number, or a factor of hidden_size such as 4x"),
     ({"inner_size": "0x"}, "inner_size is '0x', it must be a number, or a factor of hidden_size such as 4x"),
+    ({"conv_width": 1}, "conv_width is 1, it must be 0 for no convolution or at least 2"),
+    ({"positions": "last"}, "unknown positions 'last' (config_dict): known are absolute, from_end, none."),
     ({"inner_size": 0}, "inner_size (config_dict) is 0, it must be >= 1"),
 ]
 

@@ -30,7 +30,9 @@ def feed_forward(weights: dict[str, Tensor], hidden_act: str, x: Tensor) -> Tens
     return inner @ weights["feed_forward.3.weight"].t() + weights["feed_forward.3.bias"]
 
 
-def naive_block(module: EncoderBlock, block: str, hidden_act: str, x: Tensor, attended: Tensor) -> Tensor:
+def naive_block(
+    module: EncoderBlock, block: str, hidden_act: str, x: Tensor, attended: Tensor, kept: float = 1.0
+) -> Tensor:
     """The formulas of the module docstring, one position at a time."""
     weights = dict(module.named_parameters())
 
@@ -41,11 +43,15 @@ def naive_block(module: EncoderBlock, block: str, hidden_act: str, x: Tensor, at
         return torch.sigmoid(h @ weights[f"residual_gates.{half}.weight"].t() + weights[f"residual_gates.{half}.bias"])
 
     def at_one(x: Tensor, a: Tensor) -> Tensor:
+        if module.output_gate is not None:
+            read = x if block == "post_norm" else norm("attention_norm", x)
+            a = a * silu(read @ weights["output_gate.weight"].t() + weights["output_gate.bias"])
+        a = a * kept
         if block == "post_norm":
             h = norm("attention_norm", x + a)
-            return norm("feed_forward_norm", h + feed_forward(weights, hidden_act, h))
+            return norm("feed_forward_norm", h + kept * feed_forward(weights, hidden_act, h))
         h = x + (gate(0, x) * a if block == "gated" else a)
-        fed = feed_forward(weights, hidden_act, norm("feed_forward_norm", h))
+        fed = kept * feed_forward(weights, hidden_act, norm("feed_forward_norm", h))
         return h + (gate(1, h) * fed if block == "gated" else fed)
 
     rows = zip(x.view(-1, D), attended.view(-1, D), strict=True)
@@ -60,6 +66,26 @@ def test_a_block_equals_its_formula(block: str, hidden_act: str) -> None:
     expected = naive_block(module, block, hidden_act, x, attended)
     assert_close_with_gradients(module(x, attended), expected, [x, attended, *module.parameters()])
     assert_close(module.steps(x, attended), expected)
+
+
+@pytest.mark.parametrize("reads_codes", [False, True])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_gate_multiplies_what_the_attention_adds(block: str, reads_codes: bool) -> None:
+    module = build(block, attention_gate=True, reads_codes=reads_codes)
+    x, attended = (torch.randn(3, 5, D, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    expected = naive_block(module, block, "relu", x, attended)
+    assert_close_with_gradients(module(x, attended), expected, [x, attended, *module.parameters()])
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_stochastic_depth_scales_both_halves(block: str) -> None:
+    module = build(block, attention_gate=True)
+    x, attended = (torch.randn(2, 5, D, dtype=torch.float64) for _ in range(2))
+    out = module(x, attended, torch.tensor([0.0, 2.0]).view(2, 1, 1))
+    for n, kept in enumerate((0.0, 2.0)):
+        assert_close(out[n], naive_block(module, block, "relu", x[n], attended[n], kept))
+    if block != "post_norm":
+        assert_close(out[0], x[0])
 
 
 @pytest.mark.parametrize("block", BLOCKS)

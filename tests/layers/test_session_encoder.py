@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from recbole_lisa.attention import Attention, build_attention
 from recbole_lisa.attention.codebook import Codebook
+from recbole_lisa.layers.blocks import BLOCKS
 from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
 from recbole_lisa.layers.session_encoder import EncoderState, SessionEncoder
 from recbole_lisa.ops.quantize import Quantized
@@ -61,8 +62,9 @@ def unbounded(encoder: Encoder, form: str, n_layers: int, length: int, settings:
     """The same encoder with `length` positions of its own, of which all beyond the table repeat its last row."""
     longer = Encoder(form, n_layers, length, encoder=settings)
     weights = dict(encoder.state_dict())
-    table = weights["position_embedding.weight"]
-    weights["position_embedding.weight"] = torch.cat([table, table[-1:].expand(length, -1)])[:length]
+    table = weights.pop("position_embedding.weight", None)
+    if table is not None:
+        weights["position_embedding.weight"] = torch.cat([table, table[-1:].expand(length, -1)])[:length]
     longer.load_state_dict(weights)
     return longer
 
@@ -95,12 +97,41 @@ def test_steps_equal_the_whole_history_and_the_state_after_it(form: str, n_layer
 
 
 @pytest.mark.parametrize("n_layers", [1, 2])
+@pytest.mark.parametrize("attention_gate", [False, True], ids=["plain", "gate"])
+@pytest.mark.parametrize("conv_width", [0, 3])
+@pytest.mark.parametrize("positions", ["absolute", "none"])
+@pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("form", ["hard", "soft", "local", "linear"])
-@pytest.mark.parametrize("block", ["pre_norm", "gated"])
-def test_every_block_steps_as_the_whole_history(block: str, form: str, n_layers: int) -> None:
-    settings = {"block": block, "hidden_act": "swiglu"}
+def test_every_form_of_the_encoder_steps_as_the_whole_history(
+    form: str, block: str, positions: str, conv_width: int, attention_gate: bool, n_layers: int
+) -> None:
+    settings: dict[str, Any] = {"block": block, "positions": positions, "conv_width": conv_width}
+    settings |= {"attention_gate": attention_gate, "hidden_act": "swiglu"}
     encoder = randomised(Encoder(form, n_layers, encoder=settings))
     compare_steps(encoder, unbounded(encoder, form, n_layers, 11, settings).double())
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("form", ["hard", "soft", "learnable"])
+def test_one_layer_of_codes_steps_with_positions_from_the_end(form: str, block: str) -> None:
+    encoder = randomised(Encoder(form, encoder={"block": block, "positions": "from_end", "attention_gate": True}))
+    view, items = encoder.view(torch.randn(U, D, dtype=torch.float64)), torch.randint(U, (2, 11))
+    state = encoder.init_state(2)
+    for t in range(11):
+        state = encoder.step(state, row(view, items[:, t]))
+        history = Sequences(items[:, : t + 1], all_valid(2, t + 1))
+        assert_close(state.hidden, encoder.encode_last_of_any_length(history, view).hidden)
+        assert_close(encoder.state_of(history, view).hidden, state.hidden)
+
+
+@pytest.mark.parametrize(
+    ("form", "n_layers", "more"), [("hard", 2, {}), ("linear", 1, {}), ("local", 1, {}), ("hard", 1, {"conv_width": 2})]
+)
+def test_positions_from_the_end_have_no_state_where_older_items_would_move(
+    form: str, n_layers: int, more: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="only one layer of LISA that reads nothing but codes"):
+        Encoder(form, n_layers, encoder={"positions": "from_end"} | more).init_state(1)
 
 
 def randomised(encoder: Encoder) -> Encoder:
@@ -108,6 +139,10 @@ def randomised(encoder: Encoder) -> Encoder:
     for parameter in encoder.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return encoder.double()
+
+
+def tensors_of(state: EncoderState) -> list[Tensor]:
+    return [state.hidden, state.length.double(), *(x for layer in state.layers for x in layer), *state.convolved]
 
 
 def compare_steps(encoder: Encoder, whole: Encoder) -> None:
@@ -120,10 +155,10 @@ def compare_steps(encoder: Encoder, whole: Encoder) -> None:
     for t in range(11):
         state = encoder.step(state, row(view, items[:, t]))
         assert_close(state.hidden, expected[:, t])
-        sizes.add(sum(x.numel() for layer in state.layers for x in layer))
+        sizes.add(sum(x.numel() for x in tensors_of(state)))
         if t in (0, 3, 10):
             at_once = encoder.state_of(history._replace(rows=items[:, : t + 1], valid=history.valid[:, : t + 1]), view)
-            for x, y in zip(sum(at_once.layers, (at_once.hidden,)), sum(state.layers, (state.hidden,)), strict=True):
+            for x, y in zip(tensors_of(at_once), tensors_of(state), strict=True):
                 assert_close(x, y)
     assert len(sizes) == 1
 

@@ -13,13 +13,16 @@ MODEL_NAMES = tuple(MODELS)
 
 
 def build_model(name: str, *, n_items: int = 30, max_length: int = 24, **settings: Any) -> AttentiveRecommender:
-    """A small model: width 16, 3 codebooks of 4 codewords, unless settings say otherwise."""
+    """A small model: width 16, 3 codebooks of 4 codewords, unless settings say otherwise; random convolutions."""
     defaults = default_settings(name)
     small = {"hidden_size": 16, "inner_size": 16, "n_codebooks": 3, "n_codewords": 4, "n_target_codewords": 6}
     settings = {k: v for k, v in small.items() if k in defaults} | settings
     model: AttentiveRecommender = standin.build_model(
         name, catalogue=Catalogue(n_items, time_unit=2.0), max_length=max_length, **settings
     )
+    for block in model.encoder.encoder_blocks():
+        if block.convolution is not None:
+            torch.nn.init.normal_(block.convolution.weight)
     return model
 
 

@@ -30,8 +30,10 @@ MODES: dict[str, dict[str, Any]] = {
 }
 # Forms of the encoder, for every model.
 FORMS: dict[str, dict[str, Any]] = {
-    "pre-norm": {"block": "pre_norm", "hidden_act": "swiglu", "n_layers": 2},
-    "gated": {"block": "gated", "n_layers": 1},
+    "pre-norm": {"block": "pre_norm", "hidden_act": "swiglu", "positions": "none", "conv_width": 4, "n_layers": 2},
+    "gated": {"block": "gated", "positions": "from_end", "attention_gate": True, "n_layers": 1},
+    "convolution": {"conv_width": 3, "positions": "from_end", "attention_gate": True, "drop_path": 0.2, "n_layers": 2},
+    "one layer": {"block": "gated", "conv_width": 2, "n_layers": 1},
 }
 LISA_MODELS = ("LISABase", "LISASoft", "LISAMini")
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -144,7 +146,7 @@ def test_last_and_non_padding_hidden_states_are_those_of_the_whole_batch(case: s
     whole = model.encoder.encode(history, view).hidden
     assert_close(model.encoder.encode_last(history, view).hidden, whole[torch.arange(6), batch["item_length"] - 1])
     non_padding, inputs = model.encoder.encode_non_padding(history, view)
-    codes_only = case.startswith("LISA") and n_layers == 1 and not model.encoder.layers()[0].needs_vectors
+    codes_only = case.startswith("LISA") and model.encoder.reads_codes_only(view)
     assert len(inputs) == (0 if codes_only else n_layers)
     assert_close_with_gradients(non_padding, whole[history.valid], list(model.parameters()))
 
@@ -256,6 +258,18 @@ def test_bfloat16_autocast_trains_and_scores(name: str) -> None:
         half = model.full_sort_predict(batch)
     assert torch.isfinite(half).all()
     assert (half.float() - exact).abs().max() < 0.05 * exact.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_logged"), [({}, False), ({"hidden_act": "gelu"}, True), ({"drop_path": 0.1}, True)], ids=str
+)
+def test_the_log_says_what_the_fused_op_does_not_serve(
+    settings: dict[str, Any], is_logged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("numba")
+    with caplog.at_level("INFO"):
+        build_model("LISASoft", **settings)
+    assert ("feed-forward layers: torch's modules" in caplog.text) == is_logged
 
 
 @pytest.mark.parametrize("name", ["LISABase", "LISAMini"])

@@ -42,7 +42,8 @@ def manifest(tmp_path: Path) -> dict[str, Any]:
 
 ENCODERS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "gated": {"block": "gated", "hidden_act": "swiglu", "inner_size": "4x"},
+    "gated": {"block": "gated", "hidden_act": "swiglu", "inner_size": "4x", "positions": "from_end"},
+    "pre-norm": {"block": "pre_norm", "positions": "none", "conv_width": 4, "attention_gate": True},
 }
 
 
@@ -178,6 +179,9 @@ def change(manifest: dict[str, Any], path: str, value: Any) -> None:
         ("encoder.inner_size", None, "its settings build no encoder"),
         ("encoder.hidden_act", "nothing", "nothing"),
         ("encoder.block", "nothing", "block must be one of post_norm, pre_norm, gated, got 'nothing'"),
+        ("encoder.positions", "nothing", "positions must be one of absolute, from_end, none, got 'nothing'"),
+        ("encoder.conv_width", 10**12, "its settings give"),
+        ("encoder.conv_width", 1, "conv_width must be 0 for no convolution or at least 2, got 1"),
         ("encoder.surprise", 1, "its settings build no encoder"),
         ("encoder.layers", [], "its settings have 0 layers"),
         ("encoder.layers", [["lisa", {}]] * 10**5, "its settings have 100000 layers"),

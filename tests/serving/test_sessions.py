@@ -20,9 +20,10 @@ every_form = pytest.mark.parametrize(
         *((name, {"n_layers": 2}) for name in ("LISABase", "LISASoft", "LISAMini")),
         ("LISABase", {"histogram_decay": 0}),
         *((name, {"n_layers": 2, "local_window": 5}) for name in ("LISABase", "LISASoft")),
-        ("LISASoft", {"block": "pre_norm"}),
-        ("LISABase", {"block": "gated", "hidden_act": "swiglu", "n_layers": 2}),
         *((name, {"n_layers": 2, "histogram_values": "exact", "n_codebooks": 4}) for name in ("LISABase", "LISASoft")),
+        ("LISASoft", {"block": "pre_norm", "positions": "from_end", "attention_gate": True}),
+        ("LISASoft", {"block": "pre_norm", "positions": "none", "conv_width": 3}),
+        ("LISABase", {"block": "gated", "hidden_act": "swiglu", "n_layers": 2, "conv_width": 4}),
     ],
     ids=str,
 )
@@ -165,6 +166,10 @@ def test_mistakes_are_named() -> None:
             "one item, and one time where times are given, for each of 1 sessions",
         ),
         (small_recommender("Transformer").start, "Transformer has no sessions: FullAttention has no state of constant"),
+        (
+            small_recommender(positions="from_end", n_layers=2).start,
+            "LISABase has no sessions: with positions from_end, a new item changes the vectors of all others; only",
+        ),
         (lambda: SessionBatch.join([recommender.start(), small_recommender().start()]), "got those of 2"),
     )
     for call, message in calls:
