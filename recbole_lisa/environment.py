@@ -1,9 +1,11 @@
 """What a result depends on besides its settings: library versions, and the memory that the process used."""
 
+import contextlib
 import ctypes
 import platform
 import re
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -68,6 +70,37 @@ def peak_memory_mb() -> float:
         return psutil.Process().memory_info().rss / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def free_memory(system: Path = Path("/")) -> int:
+    """Bytes that this process may still take: free memory, and what the limits of its container (cgroup) leave.
+
+    `system` is the folder that holds `proc` and `sys`.
+    """
+    free: list[int] = [psutil.virtual_memory().available]
+    with contextlib.suppress(OSError):
+        for line in (system / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers in ("", "memory"):  # version 2, or 1
+                free += _left_by_groups(system / "sys/fs/cgroup" / controllers, group.strip("/"), controllers)
+    return max(min(free), 0)
+
+
+def _left_by_groups(root: Path, group: str, controllers: str) -> Iterator[int]:
+    """Limit less use of a group and of all above it; files that the system can drop are no use."""
+    limit, used = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+    )
+    own = root / group
+    for folder in (own, *own.parents):  # in a container only the root may exist
+        cached = 0
+        with contextlib.suppress(OSError):
+            dropped = re.search(r"^(?:total_)?inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+            cached = int(dropped[1]) if dropped else 0
+        with contextlib.suppress(OSError, ValueError):  # `max` is no number
+            yield int((folder / limit).read_text()) - int((folder / used).read_text()) + cached
+        if folder == root:
+            return
 
 
 def peak_gpu_memory_mb(device: torch.device) -> float | None:

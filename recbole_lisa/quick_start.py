@@ -60,6 +60,7 @@ def run(
     """
     settings: dict[str, Any] = {"config_dict": config_dict, "command_line": command_line}
     config = LISAConfig(model, dataset, protocol=protocol, config_files=config_files, **settings)
+    check_run(config)  # before a download
     return run_configured(config, ensure_data(config))
 
 
@@ -79,14 +80,7 @@ def run_configured(
         observe: Called in the first process with the trainer after each validation, once its checkpoints are written;
             the metrics are `trainer.history[-1]["valid"]`. May raise to stop. With `nproc` both must be picklable.
     """
-    for key in ("result_file", "codebook_plot", "per_user_file"):
-        if config[key] is not None:  # a resumed run continues its own files
-            check_output(config[key], overwrite=config["overwrite"] or config["resume"] is not None)
-    check_output(config["checkpoint_dir"] or "", overwrite=True, folder=True)
-    check_codebook_plot(config["codebook_plot"])
-    check_resume(config["resume"])
-    check_compiler(config)
-    check_memory(config)
+    check_run(config)
     advice = partial(advice_after_interruption, config.plain(), config["checkpoint_dir"], time())
     with advise_after_interruption(advice):
         if started_by_torchrun(config):
@@ -95,6 +89,18 @@ def run_configured(
         if config["nproc"] > 1:
             return launch(train_and_test, config, list(notes), prepare, observe)
         return train_and_test(config, notes, prepare, observe)
+
+
+def check_run(config: LISAConfig) -> None:
+    """Raise a UsageError for what can be known before the data is read: outputs, checkpoint, compiler, memory."""
+    for key in ("result_file", "codebook_plot", "per_user_file"):
+        if config[key] is not None:  # a resumed run continues its own files
+            check_output(config[key], overwrite=config["overwrite"] or config["resume"] is not None)
+    check_output(config["checkpoint_dir"] or "", overwrite=True, folder=True)
+    check_codebook_plot(config["codebook_plot"])
+    check_resume(config["resume"])
+    check_compiler(config)
+    check_memory(config)
 
 
 def train_and_test(
@@ -112,7 +118,7 @@ def train_and_test(
         check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
         for loader in filter(None, (valid, test)):
             check_loader(loader, config)
-        check_memory(config, train.dataset.item_num)
+        check_memory(config, train.dataset.item_num, train.windows)
         init_seed(config["seed"], config["reproducibility"])
         network = config.model_class(config, train.dataset).to(config["device"])
         if prepare is not None:

@@ -1,47 +1,110 @@
 """Memory: an estimate before the work starts, and one line where an allocation fails."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import psutil
+import numpy as np
 import torch
 
+from recbole_lisa.config.model_defaults import inner_width
+from recbole_lisa.data.windows import Windows
+from recbole_lisa.environment import free_memory
 from recbole_lisa.errors import UsageError
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.model.lisa_recommender import LISARecommender
 
 _GIB = 2**30
+_PROCESS_BYTES = 2**28  # of a process of several, for the libraries alone
+_MANY_LAYERS = 64  # more than this: the number of layers is the cause
 
 
-def check_memory(config: Any, n_items: int = 0) -> None:
-    """Refuse a model whose parameters and first training step exceed the free memory of the device.
+def check_memory(config: Any, n_items: int = 0, windows: Windows | None = None) -> None:
+    """Refuse a model whose parameters and training step exceed the free memory of the device.
 
-    Counted are parameters, gradients and the moments of Adam, and LISA's score tables (B, W, W) of all layers and the
-    gradient of one; activations are not. `n_items` is V; 0, before the data set is known, leaves the item table out.
+    The estimate is a lower bound. It counts parameters with gradients and moments of the optimizer, LISA's score tables
+    (B, W, W), and, once the data is known, the item table, negatives, and what a step stores of each layer.
+
+    Args:
+        config: Of the run.
+        n_items: V; 0 before the data set is known.
+        windows: All training windows; None before the data set is known.
     """
     if not issubclass(config.model_class, AttentiveRecommender):
         return
-    width, layers = config["hidden_size"], config["n_layers"]
-    per_parameter = 16 if config["learner"] in ("adam", "adamw") else 8
-    needed = {
-        "hidden_size": layers * 4 * width**2 * per_parameter,
-        "inner_size": layers * 2 * width * config["inner_size"] * per_parameter,
-        "MAX_ITEM_LIST_LENGTH": config["MAX_ITEM_LIST_LENGTH"] * width * per_parameter,
-        f"hidden_size (of {n_items:,} items)": n_items * width * per_parameter,
-    }
-    if issubclass(config.model_class, LISARecommender):
-        n_codebooks, n_codewords = config["n_codebooks"], config["n_codewords"]
-        codewords = layers * n_codebooks * n_codewords * width * per_parameter
-        needed["n_codewords or n_codebooks"] = codewords + 4 * (layers + 1) * n_codebooks * n_codewords**2
     on_gpu = config["device"].type == "cuda"
-    free = torch.cuda.mem_get_info(config["device"])[0] if on_gpu else psutil.virtual_memory().available
+    needed = _parameter_bytes(config, n_items)
+    copies = 1 if on_gpu else config["nproc"]  # each process has its GPU; the CPU has all
+    needed = Counter({key: size * copies for key, size in needed.items()})
+    if windows is not None:
+        needed += _step_bytes(config, windows)
+    if copies > 1:
+        needed["nproc"] = copies * _PROCESS_BYTES
+    free = torch.cuda.mem_get_info(config["device"])[0] if on_gpu else free_memory()
     total, largest = sum(needed.values()), max(needed, key=lambda key: needed[key])
     if total > free:
+        setting = (
+            "n_layers" if config["n_layers"] > _MANY_LAYERS and largest.startswith(("hidden", "inner")) else largest
+        )
         raise UsageError(
             f"{config['model']} needs at least {total / _GIB:.1f} GiB of memory and {free / _GIB:.1f} GiB are free: "
-            f"lower {largest}, which takes {needed[largest] / _GIB:.1f} GiB"
+            f"lower {setting}, which takes {needed[largest] / _GIB:.1f} GiB"
         )
+
+
+def _parameter_bytes(config: Any, n_items: int) -> Counter[str]:
+    """Setting -> bytes of the parameters that it decides, in one process."""
+    width, layers, longest = config["hidden_size"], config["n_layers"], config["MAX_ITEM_LIST_LENGTH"]
+    inner = inner_width(config["inner_size"], width)
+    each = 16 if config["learner"] in ("adam", "adamw") else 8
+    needed = Counter(
+        {
+            "hidden_size": layers * 4 * width**2 * each,
+            "inner_size": layers * 2 * width * inner * each,
+            "MAX_ITEM_LIST_LENGTH": longest * width * each,
+            f"hidden_size (of {n_items:,} items)": n_items * width * each,
+            "n_projected": layers * 2 * longest * (config["n_projected"] or 0) * each,
+            "n_top_buckets": layers * 2 * width * (config["n_top_buckets"] or 0) * each,
+            "n_hash_planes": layers * 4 * width * (config["n_hash_planes"] or 0),
+        }
+    )
+    if config["n_hashes"]:
+        needed["n_hashes"] = layers * 4 * config["n_hashes"] * width * -(-longest // (2 * config["bucket_size"]))
+    is_lisa = issubclass(config.model_class, LISARecommender)
+    if is_lisa or config["quantize_items"]:
+        n_codebooks, n_codewords, sets = config["n_codebooks"], config["n_codewords"], layers if is_lisa else 1
+        needed["n_codewords or n_codebooks"] = sets * n_codebooks * n_codewords * width * each
+        if is_lisa:
+            needed["n_codewords or n_codebooks"] += 4 * (layers + 1) * n_codebooks * n_codewords**2
+        needed["n_target_codewords"] = n_codebooks * (config["n_target_codewords"] or 0) * width * each
+    return needed
+
+
+def _step_bytes(config: Any, windows: Windows) -> Counter[str]:
+    """Setting -> bytes of what a step stores for the largest batch of all processes, whose rows are N longest windows.
+
+    Windows of one length group, a sixteenth of the longest length, are in any order: so all N are counted as as long
+    as the shortest of the N longest, less a group.
+    """
+    lengths, rows = windows.length.astype(np.int64), min(len(windows), config["train_batch_size"])
+    shortest = int(np.partition(lengths, -rows)[-rows]) - config["MAX_ITEM_LIST_LENGTH"] // 16
+    n_batches = -(-len(windows) // rows)
+    positions = max(rows * shortest, int(lengths.sum()) // n_batches)  # or the mean batch, where that is larger
+    layers, width = config["n_layers"], config["hidden_size"]
+    stored = 4 * layers * (5 * width + inner_width(config["inner_size"], width))
+    needed = Counter({"train_batch_size or MAX_ITEM_LIST_LENGTH": positions * stored})
+    needed["n_hashes"] = 8 * positions * (config["n_hashes"] or 0)
+    needed["n_projected"] = 4 * layers * positions * (config["n_projected"] or 0)
+    needed["n_hash_planes"] = positions * (config["n_hash_planes"] or 0)
+    sampling = config["train_neg_sample_args"]
+    if sampling["distribution"] != "none":
+        targets = positions if config["supervision"] == "all_positions" else rows
+        needed["sample_num of train_neg_sample_args"] = 8 * targets * sampling["sample_num"]
+    if config["attn_dropout_prob"] and config["device"].type == "cpu":  # then torch stores the weights (N, H, L, L)
+        pairs = max(rows * max(shortest, 0) ** 2, int((lengths**2).sum()) // n_batches)
+        needed["attn_dropout_prob to 0, or MAX_ITEM_LIST_LENGTH"] = 4 * layers * config["n_heads"] * pairs
+    return needed
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer
 from recbole_lisa.training.evaluation import check_loader
+from recbole_lisa.training.memory import check_memory
 from recbole_lisa.tuning.results import Row, conclude, trial_row
 from recbole_lisa.tuning.session import check_resources, import_tune, ray_session
 from recbole_lisa.tuning.space import Domain, Settings, draws, grid, planned
@@ -82,6 +83,7 @@ def run_study(study: Study, *, address: str | None, resume: bool) -> int:
     if study.search == "optuna" and find_spec("optuna") is None:
         raise UsageError("--search=optuna needs optuna: pip install 'recbole-lisa[tune]', or write --search=random")
     _check_folder(study, resume=resume)
+    check_memory(build_config(study.fixed))
     for line in ensure_data(build_config(study.fixed)):
         print(line)
     points = study.points()

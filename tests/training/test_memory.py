@@ -1,14 +1,19 @@
 """A run that needs too much memory ends in one line, before the work where that can be known."""
 
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from recbole_lisa.data.dataloader import create_loaders
+from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.environment import free_memory
 from recbole_lisa.errors import UsageError
 from recbole_lisa.model.sequential_recommender.lisabase import LISABase
-from recbole_lisa.quick_start import run_configured
+from recbole_lisa.quick_start import run, run_configured
 from recbole_lisa.training.memory import check_memory
 from tests.tiny import tiny_config
 
@@ -27,7 +32,86 @@ def test_the_largest_part_is_named_and_items_count_once_they_are_known(tmp_path:
         config = tiny_config(tmp_path, model=LISABase, **settings)
         with pytest.raises(UsageError, match=rf"needs at least \d+\.\d GiB .* free: lower {key}, which takes \d"):
             check_memory(config, n_items)
-    check_memory(tiny_config(tmp_path, model=LISABase), 30)
+    check_memory(tiny_config(tmp_path, model=LISABase, inner_size="4x"), 30)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "key"),
+    [
+        ("LISASoft", {"n_layers": 10**7}, "n_layers"),
+        ("LISAMini", {"n_target_codewords": 10**10}, "n_target_codewords"),
+        ("Transformer", {"quantize_items": True, "n_codebooks": 10**8}, "n_codewords or n_codebooks"),
+        ("Linformer", {"n_projected": 2 * 10**9}, "n_projected"),
+        ("Reformer", {"n_hashes": 10**10}, "n_hashes"),
+        ("ClusteredTransformer", {"n_hash_planes": 2 * 10**9}, "n_hash_planes"),
+        ("SinkhornTransformer", {"n_top_buckets": 10**12}, "n_top_buckets"),
+        ("LISABase", {"nproc": 10**6, "train_batch_size": 10**6}, "nproc"),
+    ],
+)
+def test_settings_of_every_model_count_before_the_data(
+    tmp_path: Path, model: str, settings: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"{model} needs at least .* are free: lower {key}, which takes \d"):
+        check_memory(tiny_config(tmp_path, model=model, **settings))
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "key"),
+    [
+        ("Transformer", {"inner_size": 10**10}, "train_batch_size or MAX_ITEM_LIST_LENGTH"),
+        ("LISAMini", {"train_neg_sample_args": {"sample_num": 10**9}}, "sample_num of train_neg_sample_args"),
+        ("Reformer", {"n_hashes": 10**8}, "n_hashes"),
+        ("Transformer", {"attn_dropout_prob": 0.1, "n_heads": 2**34, "hidden_size": 2**34}, "attn_dropout_prob to 0"),
+    ],
+)
+def test_a_step_counts_once_the_windows_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, settings: dict[str, Any], key: str
+) -> None:
+    config = tiny_config(tmp_path, model=model, **settings)
+    train, _, _ = create_loaders(config, create_dataset(config))
+    monkeypatch.setattr("recbole_lisa.training.memory._parameter_bytes", lambda *_: Counter(hidden_size=1))
+    check_memory(config)
+    with pytest.raises(UsageError, match=rf"lower {key}"):
+        check_memory(config, train.dataset.item_num, train.windows)
+
+
+def test_a_missing_data_set_is_not_fetched_for_a_run_that_needs_too_much(
+    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recbole_lisa.quick_start.ensure_data", lambda _: pytest.fail("the data was fetched"))
+    for settings, message in (
+        ({"n_codewords": 10**6}, "lower n_codewords or n_codebooks"),
+        ({"resume": "gone.pth"}, "no checkpoint 'gone.pth'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            run("LISABase", "ml-1m", config_dict=settings)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "left"),
+    [
+        ("0::/", {"memory.max": "1000", "memory.current": "900", "memory.stat": "file 9\ninactive_file 50\n"}, 150),
+        ("0::/pod/own", {"pod/memory.max": "500", "pod/memory.current": "100", "pod/own/memory.max": "max"}, 400),
+        ("0::/unseen", {"memory.max": "500", "memory.current": "100"}, 400),
+        ("0::/", {"memory.max": "max", "memory.current": "900"}, None),
+        (
+            "4:memory:/pod\n0::/",
+            {"memory/pod/memory.limit_in_bytes": "700", "memory/pod/memory.usage_in_bytes": "600"},
+            100,
+        ),
+        ("4:memory:/\n0::/", {"memory/memory.limit_in_bytes": str(2**63), "memory/memory.usage_in_bytes": "6"}, None),
+        ("3:cpu:/", {}, None),
+        ("0::/", {"memory.max": "100", "memory.current": "900"}, 0),
+    ],
+)
+def test_the_limits_of_a_container_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str, files: dict[str, str], left: int | None
+) -> None:
+    for name, text in {"proc/self/cgroup": cgroup, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10**6))
+    assert free_memory(tmp_path) == (10**6 if left is None else left)
 
 
 @pytest.mark.usefixtures("isolated_run_dir")
@@ -42,7 +126,7 @@ def test_an_error_of_an_allocator_is_one_line(tmp_path: Path, error: Exception) 
 
 @pytest.mark.usefixtures("isolated_run_dir")
 def test_a_run_checks_before_the_data_and_before_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[int, ...]] = []
+    calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr("recbole_lisa.quick_start.check_memory", lambda _, *n_items: calls.append(n_items))
     run_configured(tiny_config(tmp_path, epochs=1))
-    assert calls == [(), (31,)]
+    assert calls[0] == () and calls[1][0] == 31 and len(calls[1][1].length) > 0
