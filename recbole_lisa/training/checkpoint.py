@@ -75,6 +75,7 @@ class Checkpoint:
             "other_parameter": run.model.other_parameter(),
             "optimizer": run.optimizer.state_dict(),
             "scaler": run.step.scaler.state_dict(),
+            **{name: part.state_dict() for name, part in _optional_parts(run).items()},
             "rng": capture_rng(),
             **({} if run.item_ids is None else {"item_ids": run.item_ids}),
         }
@@ -90,6 +91,8 @@ class Checkpoint:
         self._load_model(state)
         run.optimizer.load_state_dict(state["optimizer"])
         run.step.scaler.load_state_dict(state["scaler"])
+        for name, part in _optional_parts(run).items():
+            part.load_state_dict(state[name])
         restore_rng(state["rng"])
 
     def resume(self, path: str | os.PathLike[str]) -> None:
@@ -149,6 +152,14 @@ class Checkpoint:
         except RuntimeError as error:
             raise UsageError(f"the checkpoint does not fit the model: {error}") from error
         self.run.model.load_other_parameter(state["other_parameter"])
+        if self.run.average is not None:
+            self.run.average.restart()
+
+
+def _optional_parts(run: Any) -> dict[str, Any]:
+    """The parts of a run that only some settings have."""
+    parts = {"schedule": run.schedule, "average": run.average}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -242,7 +253,8 @@ def differences(checkpoint: Mapping[str, Any], settings: Mapping[str, Any]) -> l
     """
     saved = {key: value for key, value in _defaults(settings["model"]).items() if key in settings}
     saved.update(checkpoint["config"])
-    keys = (saved.keys() | settings.keys()) - _FREE_SETTINGS
+    decays = settings.get("learning_rate_decay", "none") != "none"
+    keys = (saved.keys() | settings.keys()) - _FREE_SETTINGS | ({"epochs"} if decays else set())
     changed = sorted(key for key in keys if _comparable(saved.get(key)) != _comparable(settings.get(key)))
     changed = [key for key in ("model", "dataset") if key in changed] or changed
     return [f"{key} is {saved.get(key)!r} there and {settings.get(key)!r} here" for key in changed]

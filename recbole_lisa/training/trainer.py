@@ -8,7 +8,7 @@ the batches of an epoch.
 import math
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,6 +29,7 @@ from recbole_lisa.training import evaluation
 from recbole_lisa.training.checkpoint import Checkpoint, fingerprint_of, last_file, locked, save_checkpoint
 from recbole_lisa.training.codebook_usage import watch_codebooks
 from recbole_lisa.training.reporting import curves_of_first_process, metric_rows, progress_bar, training_line
+from recbole_lisa.training.schedule import LearningRate, WeightAverage
 from recbole_lisa.training.step import LossFunction, OptimizerStep, amp_of
 
 
@@ -98,6 +99,10 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             clip_grad_norm=self.clip_grad_norm,
             fields=field_names(config),
         )
+        warmup, decay = config["learning_rate_warmup"] or 0, config["learning_rate_decay"] or "none"
+        scheduled = warmup > 0 or decay != "none"
+        self.schedule = LearningRate(self.optimizer, warmup=warmup, decay=decay) if scheduled else None
+        self.average = WeightAverage(model, config["ema_decay"]) if config["ema_decay"] else None
         for module in model.modules():
             if isinstance(module, Attention):
                 module.sum_over_processes = sum_in_place
@@ -129,6 +134,8 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         """
         Checkpoint(self).adopt_data(train_data)
         self.eval_collector.data_collect(train_data)
+        if self.schedule is not None:
+            self.schedule.n_steps = self.epochs * len(train_data)
         valid_data = valid_data if valid_data and self.eval_step > 0 else None
         log = self.logger.info if verbose else self.logger.debug
         # Importing RecBole's sequential models switches anomaly detection on for the process (its SINE does).
@@ -169,9 +176,10 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         if not isinstance(eval_data, EvalLoader):
             metrics: dict[str, float] = super().evaluate(eval_data, load_best_model=False, show_progress=show_progress)
             return metrics
-        metrics, self.tied_targets, self.collected = evaluation.evaluate_targets(
-            self.model, eval_data, self.config, show_progress=show_progress
-        )
+        with nullcontext() if load_best_model else self._averaged():
+            metrics, self.tied_targets, self.collected = evaluation.evaluate_targets(
+                self.model, eval_data, self.config, show_progress=show_progress
+            )
         self.wandblogger.log_eval_metrics(metrics, head="eval")
         return metrics
 
@@ -207,6 +215,10 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             self.n_sequences += len(batch)
             where = f"epoch {epoch_idx + 1}, batch {n_batches} of {len(train_data)}"
             parts = self.step(batch, loss_func or self.model.calculate_loss, where)
+            if self.schedule is not None:
+                self.schedule.step()
+            if self.average is not None:
+                self.average.update()
             totals = [total + part for total, part in zip(totals or [0.0] * len(parts), parts, strict=True)]
         if not n_batches:
             raise UsageError("nothing to train on: no user has two training interactions or more")
@@ -275,11 +287,16 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             self._save_checkpoint(epoch, verbose=verbose)
         self._save_checkpoint(epoch, verbose=False, saved_model_file=last_file(self.saved_model_file))
 
+    def _averaged(self) -> AbstractContextManager[None]:
+        """Inside, the model has the averages of its weights, where `ema_decay` keeps them."""
+        return nullcontext() if self.average is None else self.average.applied()
+
     def _save_checkpoint(self, epoch: int, verbose: bool = True, **kwargs: Any) -> None:
         """Write the complete state after `epoch` (from 0; -1 is before the first) to `saved_model_file`."""
         if not is_first():
             return
         path = kwargs.pop("saved_model_file", self.saved_model_file)
-        save_checkpoint(Checkpoint(self).state_dict(epoch), path)
+        with self._averaged():
+            save_checkpoint(Checkpoint(self).state_dict(epoch), path)
         if verbose:
             self.logger.info(set_color("Saving current", "blue") + f": {path}")

@@ -1,0 +1,88 @@
+"""What changes from step to step beside the gradient: the learning rate, and a moving average of the weights."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+
+class LearningRate(LambdaLR):
+    """learning_rate * min(1, (s + 1) / warmup) at step s, then down to 0 at step n_steps by a cosine or a line.
+
+    Args:
+        optimizer: Has the learning rate.
+        warmup: Steps of the rise.
+        decay: none, cosine or linear.
+    """
+
+    n_steps = 0
+    """Steps of the whole run; set before the first one."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, warmup: int, decay: str) -> None:
+        def factor(step: int) -> float:
+            if step < warmup:
+                return (step + 1) / warmup
+            done = min((step - warmup) / max(self.n_steps - warmup, 1), 1.0)
+            return {"none": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[decay]
+
+        super().__init__(optimizer, factor)
+
+
+class WeightAverage:
+    """a = d a + (1 - d) w for every parameter w after each step, with d = min(decay, (1 + t) / (10 + t)) at step t.
+
+    Args:
+        model: Its parameters are averaged; its buffers are not.
+        decay: In (0, 1).
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.weights, self.decay, self.n_updates = list(model.parameters()), decay, 0
+        self.other = [weight.detach().clone() for weight in self.weights]
+        """The averages; inside `applied`, the weights of the training."""
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take the weights after a step into the averages."""
+        decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
+        self.n_updates += 1
+        for average, weight in zip(self.other, self.weights, strict=True):
+            average.lerp_(weight, 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Put the averages into the model, and at the end the weights of the training."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Begin with the weights that the model has now."""
+        for average, weight in zip(self.other, self.weights, strict=True):
+            average.copy_(weight)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Inside `applied`: the weights of the training, whose averages are the model's."""
+        return {"weights": self.other, "n_updates": self.n_updates}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state, while the model has the averages."""
+        self.n_updates = state["n_updates"]
+        for other, saved in zip(self.other, state["weights"], strict=True):
+            other.copy_(saved)
+        self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for other, weight in zip(self.other, self.weights, strict=True):
+            kept = weight.clone()
+            weight.copy_(other)
+            other.copy_(kept)
