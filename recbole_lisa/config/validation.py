@@ -241,6 +241,8 @@ def _check_columns(settings: Settings) -> None:
 
 
 def _check_model(settings: Settings) -> None:
+    if settings["windows"] != "disjoint" and settings["supervision"] == "last_position":
+        raise UsageError(f"windows is {settings['windows']}, but supervision is last_position: set it to all_positions")
     n_shared, loss = settings.get("shared_negatives"), settings.get("loss_type")
     if n_shared and loss in ("CE", "BPR"):
         raise UsageError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from logging import getLogger
 from typing import Any
@@ -17,14 +17,21 @@ from recbole_lisa.config.fields import FieldNames, field_names
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.data.histories import Histories, Index
 from recbole_lisa.data.sampler import TrainingNegatives, evaluation_negatives, item_weights
-from recbole_lisa.data.windows import Windows, cut_windows, preceding, prefixes
+from recbole_lisa.data.windows import Windows, cut_windows, overlapping_windows, preceding, prefixes, shifted_windows
 from recbole_lisa.errors import UsageError, did_you_mean
 
 Inputs = tuple[dict[str, torch.Tensor], Index, npt.NDArray[np.bool_]]
 """Columns of a batch by name, the rows (N, L) of its inputs and the valid mask (N, L)."""
 
-SUPERVISIONS = {"all_positions": cut_windows, "last_position": prefixes}
-_TRAIN_STREAM, _EVAL_STREAM = 1, 2
+SUPERVISIONS = ("all_positions", "last_position")
+_Cut = Callable[[Index, Index, int, np.random.Generator], Windows]
+WINDOWS: dict[str, _Cut] = {
+    "disjoint": lambda starts, lengths, longest, _: cut_windows(starts, lengths, longest),
+    "overlapping": lambda starts, lengths, longest, _: overlapping_windows(starts, lengths, longest),
+    "random_offset": shifted_windows,
+}
+"""The windows of an epoch by the setting `windows`, from the arguments of `cut_windows` and a generator."""
+_TRAIN_STREAM, _EVAL_STREAM, _OFFSET_STREAM = 1, 2, 3
 _LENGTH_GROUPS = 16
 _MAX_SCORES = 2**25
 
@@ -80,8 +87,8 @@ class TrainLoader(_Loader):
     user_id (N,), item_id_list (N, L), item_length (N,), target_id_list (N, L), neg_target_id_list (N, L, R) and
     time_gap_list (N, L) in seconds. With `last_position` the targets are item_id (N,) and the negatives
     neg_item_id (N, R). With `shared_negatives` the negatives are neg_item_id (N, K), all rows equal. Without
-    `train_neg_sample_args` (loss CE) there are no negatives. Names follow the
-    configuration (`fields.py`); ids are int64, gaps float32; padding is 0, on the right.
+    `train_neg_sample_args` (loss CE) there are no negatives. A target that another window trains is 0, as in padding.
+    Names follow the configuration (`fields.py`); ids are int64, gaps float32; padding is 0, on the right.
 
     Args:
         config: The run's configuration.
@@ -98,9 +105,11 @@ class TrainLoader(_Loader):
             hint = did_you_mean(str(supervision), SUPERVISIONS)
             raise UsageError(f"supervision must be {known}, got {supervision!r}.{hint}")
         lengths, longest = dataset.part.count + 1, config["MAX_ITEM_LIST_LENGTH"]
-        windows = SUPERVISIONS[supervision](dataset.histories.offsets[:-1], lengths, longest)
-        super().__init__(config, dataset, windows, config["train_batch_size"])
         self.every_position = supervision == "all_positions"
+        self._kind: str = config["windows"] or "disjoint"
+        self._histories = dataset.histories.offsets[:-1], lengths, longest
+        windows = self._cut(config["seed"], 0) if self.every_position else prefixes(*self._histories)
+        super().__init__(config, dataset, windows, config["train_batch_size"])
         self._n_shared: int = config["shared_negatives"] or 0
         self.shuffle = config["shuffle"] is not False
         self.epoch = 0
@@ -123,6 +132,11 @@ class TrainLoader(_Loader):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch (from 0) whose batches the next iteration gives."""
         self.epoch = epoch
+        if self._kind == "random_offset" and self.every_position:
+            self.windows = self._cut(self.config["seed"], epoch)
+
+    def _cut(self, seed: int, epoch: int) -> Windows:
+        return WINDOWS[self._kind](*self._histories, np.random.default_rng([_OFFSET_STREAM, seed, epoch]))
 
     def __iter__(self) -> Iterator[Interaction]:
         """The batches of the chosen epoch; the same ones at every call."""
@@ -154,7 +168,10 @@ class TrainLoader(_Loader):
         items = self.dataset.histories.items
         if self.every_position:
             # A padded row is row 0, and row 1 exists: every window has an item after it.
-            targets = items[rows + 1] * valid.astype(np.int64)
+            supervised, context = valid, self.windows.context
+            if context is not None:
+                supervised = valid & (np.arange(valid.shape[1]) >= context[chosen][:, None])
+            targets = items[rows + 1] * supervised.astype(np.int64)
             target_name, negative_name = self.fields.target_list, self.fields.negative_list
         else:
             targets = items[self.windows.end[chosen]].astype(np.int64)

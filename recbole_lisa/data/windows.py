@@ -22,11 +22,13 @@ class Windows:
         history: (windows,) which history each window belongs to.
         end: (windows,) flat row of the item after the last input.
         length: (windows,) number of inputs, at least 1.
+        context: (windows,) number of the first inputs whose targets other windows train; None for 0.
     """
 
     history: npt.NDArray[np.int32]
     end: Index
     length: npt.NDArray[np.int32]
+    context: npt.NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         """Number of windows."""
@@ -45,10 +47,10 @@ class Windows:
         return rows * valid, valid
 
 
-def cut_windows(starts: Index, lengths: Index, max_length: int) -> Windows:
+def cut_windows(starts: Index, lengths: Index, max_length: int, newest: Index | None = None) -> Windows:
     """Cut each training history, from its end, into windows with a target at every position.
 
-    A history h_1..h_T has inputs h_1..h_{T-1} and targets h_2..h_T. The last window takes the last `max_length`
+    A history h_1..h_T has inputs h_1..h_{T-1} and targets h_2..h_T. The last window takes the last `newest`
     inputs, the one before it the `max_length` before those, and the first window the rest. So every
     target is in exactly one window. Histories with T < 2 give no window.
 
@@ -56,20 +58,41 @@ def cut_windows(starts: Index, lengths: Index, max_length: int) -> Windows:
         starts: (users,) flat row of each history's first item.
         lengths: (users,) T, the items of each history that belong to the training part.
         max_length: most inputs per window, at least 1.
+        newest: (users,) inputs of the last window, in 1..max_length; None for max_length.
 
     Returns:
         The windows, history by history, oldest first.
     """
     inputs = np.maximum(lengths - 1, 0)
-    counts = -(-inputs // max_length)
+    newest = np.full_like(inputs, max_length) if newest is None else newest
+    counts = (inputs > 0) - (np.minimum(newest - inputs, 0) // max_length)
     history = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     later = _countdown(counts)
-    remaining = inputs[history] - later * max_length
-    return Windows(
-        history=history,
-        end=starts[history] + remaining,
-        length=np.minimum(remaining, max_length).astype(np.int32),
-    )
+    left: Index = inputs[history] - (later > 0) * (newest[history] + (later - 1) * max_length)
+    longest = np.where(later > 0, max_length, newest[history])
+    return Windows(history=history, end=starts[history] + left, length=np.minimum(left, longest).astype(np.int32))
+
+
+def shifted_windows(starts: Index, lengths: Index, max_length: int, rng: np.random.Generator) -> Windows:
+    """`cut_windows` with a random cut in every history of more than one window; arguments as there."""
+    newest = rng.integers(1, max_length + 1, size=len(lengths))
+    return cut_windows(starts, lengths, max_length, np.where(lengths - 1 > max_length, newest, max_length))
+
+
+def overlapping_windows(starts: Index, lengths: Index, max_length: int) -> Windows:
+    """Windows at a stride of half a window, from the end; arguments as in `cut_windows`.
+
+    All but the first of a history have `max_length` inputs and train the last half of them, so that each target is
+    trained once, in the second half of a window or in the first window.
+    """
+    inputs, stride = np.maximum(lengths - 1, 0), max(max_length // 2, 1)
+    counts = (inputs > 0) - (np.minimum(max_length - inputs, 0) // stride)
+    history = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    later = _countdown(counts)
+    left = inputs[history] - later * stride
+    length = np.minimum(left, max_length)
+    context = np.where(later + 1 < counts[history], length - stride, 0)
+    return Windows(history, starts[history] + left, length.astype(np.int32), context.astype(np.int32))
 
 
 def prefixes(starts: Index, lengths: Index, max_length: int) -> Windows:

@@ -36,7 +36,8 @@ class TrainingBatch(NamedTuple):
     """A batch as rows of its U distinct items.
 
     items (U,) ids; history; target (M,) ids of the M supervised positions; pairs (M, 1 + R) rows of targets and
-    negatives, or None for CE; shared (K,) rows of the negatives of all positions, and pairs (M, 1), or None.
+    negatives, or None for CE; shared (K,) rows of the negatives of all positions, and pairs (M, 1), or None;
+    supervised (M,) numbers among the non-padding positions, or None for all.
     """
 
     items: Tensor
@@ -44,6 +45,7 @@ class TrainingBatch(NamedTuple):
     target: Tensor
     pairs: Tensor | None
     shared: Tensor | None
+    supervised: Tensor | None
 
 
 class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecBole carries no types
@@ -158,7 +160,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         everywhere = self.fields.target_list in interaction
         encode = self.encoder.encode_non_padding if everywhere else self.encoder.encode_last
         hidden, inputs = encode(batch.history, view)  # attend, feed forward, (M, D)
-        hidden = self.query(hidden)
+        hidden = self.query(hidden if batch.supervised is None else hidden.index_select(0, batch.supervised))
         log_q = None if self.log_q is None else self.log_q[batch.items]  # (U,)
         settings: dict[str, Any] = {"n_items": self.n_items - 1, "gbce_t": self.gbce_t}
         if batch.pairs is None:
@@ -292,11 +294,14 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         gaps = interaction[f.time_gap_list] / self.time_unit if f.time_gap_list in interaction else None
         return Sequences(items, valid, gaps)
 
-    def _supervision(self, interaction: Interaction, valid: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Targets (M,) and negatives (M, R), or (K,) if shared, of the M supervised positions; no negatives for CE."""
+    def _supervision(self, interaction: Interaction, at: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Targets (M,) and negatives (M, R), or (K,) if shared, of the M supervised positions; no negatives for CE.
+
+        `at` (N, L) is True at the supervised positions, where every position has a target.
+        """
         f = self.fields
         everywhere = f.target_list in interaction
-        target = interaction[f.target_list][valid] if everywhere else interaction[f.item]
+        target = interaction[f.target_list][at] if everywhere else interaction[f.item]
         if self.loss_type not in losses.SAMPLED_LOSSES:
             return target, None
         name = f.negative_list if everywhere and not self.shared_negatives else f.negative
@@ -308,17 +313,22 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
             if interaction[name].dim() != 2:
                 raise ValueError("shared_negatives needs the loaders of this package: set it to 0 in RecBole's own run")
             return target, interaction[name][0]
-        return target, interaction[name][valid] if everywhere else interaction[name].view(len(target), -1)
+        return target, interaction[name][at] if everywhere else interaction[name].view(len(target), -1)
 
     def _read(self, interaction: Interaction) -> TrainingBatch:
         history = self.history(interaction)
-        target, negative = self._supervision(interaction, history.valid)
+        at, supervised = history.valid, None
+        if self.fields.target_list in interaction:
+            has_target = interaction[self.fields.target_list] > 0  # (N, L)
+            if not (of_valid := has_target[at]).all():
+                at, supervised = at & has_target, of_valid.nonzero().squeeze(1)  # (N, L), (M,)
+        target, negative = self._supervision(interaction, at)
         ids = [history.rows] if negative is None else [history.rows, target.unsqueeze(1), negative]
         items, inverse = torch.unique(torch.cat([x.flatten() for x in ids]), return_inverse=True)
         rows = [part.view_as(x) for part, x in zip(inverse.split([x.numel() for x in ids]), ids, strict=True)]
         shared = rows.pop() if self.shared_negatives and negative is not None else None
         pairs = None if negative is None else torch.cat(rows[1:], dim=1)
-        return TrainingBatch(items, history._replace(rows=rows[0]), target, pairs, shared)
+        return TrainingBatch(items, history._replace(rows=rows[0]), target, pairs, shared, supervised)
 
     @torch.no_grad()
     def item_store(self) -> ItemStore:

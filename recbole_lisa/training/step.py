@@ -46,7 +46,8 @@ def rows_of_process(batch: Interaction, fields: FieldNames, number: int, size: i
         return batch[:1], 0.0
     rows = batch[number::size]
     if fields.target_list in batch:
-        return rows, float(rows[fields.item_length].sum()) / float(batch[fields.item_length].sum())
+        targets = (batch[fields.target_list] > 0).sum(dim=1)
+        return rows, float(targets[number::size].sum()) / float(targets.sum())
     return rows, len(rows) / len(batch)
 
 

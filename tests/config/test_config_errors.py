@@ -63,6 +63,14 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
         {"loss_type": "CE", "train_neg_sample_args": {"sample_num": 2}},
         "train_neg_sample_args is {'sample_num': 2}, with loss_type CE it must be ~: CE ranks every item",
     ),
+    (
+        {"windows": "overlapping", "supervision": "last_position"},
+        "windows is overlapping, but supervision is last_position: set it to all_positions",
+    ),
+    (
+        {"windows": "sliding"},
+        "unknown windows 'sliding' (config_dict): known are disjoint, overlapping, random_offset.",
+    ),
     ({"shared_negatives": 9, "loss_type": "CE"}, "shared_negatives is 9, loss_type CE has none: set loss_type to SSM,"),
     ({"train_neg_sample_args": None}, "train_neg_sample_args is None, but loss_type BCE needs it: {sample_num: 1}"),
     ({"train_neg_sample_args": {"sample_nums": 2}}, "unknown part 'sample_nums' of train_neg_sample_args"),

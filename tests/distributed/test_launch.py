@@ -35,6 +35,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("LISAMini", "full_ranking", {**STILL, "supervision": "last_position", "n_codewords": 5, "n_target_codewords": 9}),
     ("Transformer", "paper", {**STILL, "attn_dropout_prob": 0.0, "clip_grad_norm": {"max_norm": 0.1}}),
     ("Transformer", "paper", {**ODD, "loss_type": "SSM", "shared_negatives": 9}),
+    ("LISASoft", "paper", {**ODD, "reconstruction_weight": 0.0, "windows": "overlapping", "MAX_ITEM_LIST_LENGTH": 4}),
 ]
 
 
@@ -73,7 +74,7 @@ def test_every_row_of_a_batch_goes_to_one_process(lengths: list[int], targets: b
     fields = field_names(FIELDS)
     batch = Interaction({fields.item_length: torch.tensor(lengths)})
     if targets:
-        batch.update(Interaction({fields.target_list: torch.ones(len(lengths), 9)}))
+        batch.update(Interaction({fields.target_list: (torch.arange(9) < torch.tensor(lengths).unsqueeze(1)).long()}))
     parts = [rows_of_process(batch, fields, number, 2) for number in range(2)]
     assert [fraction for _, fraction in parts] == pytest.approx(fractions)
     rows = [row for part, fraction in parts if fraction for row in part[fields.item_length].tolist()]
