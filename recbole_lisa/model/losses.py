@@ -5,13 +5,16 @@ import math
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
+from torch.utils.checkpoint import checkpoint
 
 from recbole_lisa.ops.cross_entropy import catalogue_cross_entropy
 from recbole_lisa.ops.pair_scores import pair_scores
-from recbole_lisa.ops.shared_negatives import shared_negatives_sum, sigmoid_term, softmax_term
 
 SAMPLED_LOSSES = ("BCE", "BPR", "gBCE", "SSM")
 LOSSES = (*SAMPLED_LOSSES, "CE")
+
+SHARED_SCORES = 2**24
+"""Scores of shared negatives that exist at once, 64 MB in float32; the backward pass computes more of them again."""
 
 
 def binary_cross_entropy(positive: Tensor, negative: Tensor) -> Tensor:
@@ -128,14 +131,35 @@ def shared_negatives_loss(
     """
     positive = pair_scores(hidden, table, target.unsqueeze(1)).squeeze(1)  # (M,)
     positive = positive.to(torch.promote_types(positive.dtype, torch.float32))
-    operands = hidden, table, positive if log_q is None else positive - log_q[target], target, negative, log_q
+    rows, counts = torch.unique(negative, return_counts=True)
+    column_of = torch.full((len(table),), -1, device=table.device)
+    column_of[rows] = torch.arange(len(rows), device=table.device)
+    own, weights, bias = column_of[target], counts.to(positive.dtype), None
     if name == "SSM":
-        return shared_negatives_sum(softmax_term, *operands) / len(hidden)
-    total = shared_negatives_sum(sigmoid_term, *operands) / len(hidden)
+        bias = (weights.log() if log_q is None else weights.log() - log_q[rows]).to(hidden.dtype)
+        positive = positive if log_q is None else positive - log_q[target]
+    items = table.index_select(0, rows).to(hidden.dtype), weights, bias
+    size = max(SHARED_SCORES // len(rows), 1)
+    if len(hidden) <= size:
+        sums = _sums_over_negatives(hidden, own, *items)
+    else:
+        parts = zip(torch.split(hidden, size), torch.split(own, size), strict=True)
+        sums = torch.cat([checkpoint(_sums_over_negatives, *part, *items, use_reentrant=False) for part in parts])
+    if name == "SSM":
+        return softplus(sums - positive).mean()
     if name == "BCE":
-        return softplus(-positive).mean() + total
+        return (softplus(-positive) + sums).mean()
     beta = _gbce_exponent(len(negative), n_items, gbce_t)
-    return (beta * softplus(-positive).mean() + total) / (1 + len(negative))
+    return (beta * softplus(-positive) + sums).mean() / (1 + len(negative))
+
+
+def _sums_over_negatives(hidden: Tensor, own: Tensor, table: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+    """(m,) log sum_k exp(s_k + bias_k), or without bias sum_k weights_k softplus(s_k); column own (m,) is left out."""
+    scores = hidden @ table.t() if bias is None else torch.addmm(bias, hidden, table.t())  # (m, K)
+    scores = scores.to(weights.dtype)
+    hit = own.ge(0).nonzero().squeeze(1)
+    scores[hit, own[hit]] = -torch.inf
+    return softplus(scores) @ weights if bias is None else scores.logsumexp(dim=1)
 
 
 def full_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:

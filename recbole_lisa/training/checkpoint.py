@@ -24,6 +24,7 @@ from recbole_lisa.distributed.processes import from_first
 from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer
+from recbole_lisa.training.schedule import WeightAverage
 
 try:
     import fcntl
@@ -153,7 +154,7 @@ class Checkpoint:
             raise UsageError(f"the checkpoint does not fit the model: {error}") from error
         self.run.model.load_other_parameter(state["other_parameter"])
         if self.run.average is not None:
-            self.run.average.restart()
+            self.run.average = WeightAverage(self.run.model, self.run.average.decay)
 
 
 def _optional_parts(run: Any) -> dict[str, Any]:

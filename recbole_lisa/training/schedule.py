@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 
 class LearningRate(LambdaLR):
-    """learning_rate * min(1, (s + 1) / warmup) at step s, then down to 0 at step n_steps by a cosine or a line.
+    """learning_rate * min(1, (s + 1) / warmup) at step s; after the warm-up down to 0 at step n_steps, set later.
 
     Args:
         optimizer: Has the learning rate.
@@ -20,7 +20,6 @@ class LearningRate(LambdaLR):
     """
 
     n_steps = 0
-    """Steps of the whole run; set before the first one."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, warmup: int, decay: str) -> None:
         def factor(step: int) -> float:
@@ -61,12 +60,6 @@ class WeightAverage:
             yield
         finally:
             self._swap()
-
-    @torch.no_grad()
-    def restart(self) -> None:
-        """Begin with the weights that the model has now."""
-        for average, weight in zip(self.other, self.weights, strict=True):
-            average.copy_(weight)
 
     def state_dict(self) -> dict[str, Any]:
         """Inside `applied`: the weights of the training, whose averages are the model's."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recbole_lisa.model import losses
-from recbole_lisa.ops import cross_entropy, shared_negatives
+from recbole_lisa.ops import cross_entropy
 from tests.helpers import assert_close, assert_close_with_gradients
 from tests.model.build import build_model, loss_value, random_batch
 
@@ -83,7 +83,7 @@ def test_blockwise_cross_entropy_equals_the_plain_one(rows: int, monkeypatch: py
 def test_shared_negatives_equal_the_same_negatives_at_every_position(
     name: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_negatives, "BLOCK_ELEMENTS", block)
+    monkeypatch.setattr(losses, "SHARED_SCORES", block)
     hidden = torch.randn(13, 5, dtype=torch.float64, requires_grad=True)
     table = torch.randn(12, 5, dtype=torch.float64, requires_grad=True)
     target = torch.arange(13) % 12
