@@ -89,6 +89,7 @@ def check_settings(settings: Settings) -> None:
     """
     _check_metrics(settings)
     _check_columns(settings)
+    _check_training(settings)
     _check_model(settings)
     betas = settings["adam_betas"]
     if len(betas) != 2 or not all(map(is_number, betas)):
@@ -240,14 +241,15 @@ def _check_columns(settings: Settings) -> None:
         raise UsageError("normalize_field and normalize_all are both set: leave one of them out")
 
 
-def _check_model(settings: Settings) -> None:
+def _check_training(settings: Settings) -> None:
     if settings["windows"] != "disjoint" and settings["supervision"] == "last_position":
         raise UsageError(f"windows is {settings['windows']}, but supervision is last_position: set it to all_positions")
-    n_shared, loss = settings.get("shared_negatives"), settings.get("loss_type")
-    if n_shared and loss in ("CE", "BPR"):
-        raise UsageError(
-            f"shared_negatives is {n_shared}, loss_type {loss} has none: set loss_type to SSM, gBCE or BCE"
-        )
+    n, loss = settings.get("shared_negatives"), settings.get("loss_type")
+    if n and loss in ("CE", "BPR"):
+        raise UsageError(f"shared_negatives is {n}, it must be 0 with loss_type {loss}; SSM, gBCE and BCE may share")
+
+
+def _check_model(settings: Settings) -> None:
     heads, width = settings.get("n_heads"), settings.get("hidden_size")
     if heads and width and width % heads:
         raise UsageError(f"n_heads is {heads}, it must divide hidden_size, which is {width}")

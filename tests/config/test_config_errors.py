@@ -71,7 +71,7 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
         {"windows": "sliding"},
         "unknown windows 'sliding' (config_dict): known are disjoint, overlapping, random_offset.",
     ),
-    ({"shared_negatives": 9, "loss_type": "CE"}, "shared_negatives is 9, loss_type CE has none: set loss_type to SSM,"),
+    ({"shared_negatives": 9, "loss_type": "CE"}, "shared_negatives is 9, it must be 0 with loss_type CE; SSM,"),
     ({"train_neg_sample_args": None}, "train_neg_sample_args is None, but loss_type BCE needs it: {sample_num: 1}"),
     ({"train_neg_sample_args": {"sample_nums": 2}}, "unknown part 'sample_nums' of train_neg_sample_args"),
     (
