@@ -96,6 +96,7 @@ class Attention(nn.Module):
         compiles: False if loops depend on the data, so that torch.compile would compile again and again.
         has_state: init_state, state_of and step are there: a history of any length is a state of constant size.
         needs_time_gaps: forward needs the time between items.
+        needs_vectors: codes must come with the residual stream.
         quantizer: the codebooks that quantise vectors, or None. With codebooks, forward takes codes as well.
         sum_over_processes: returns the sum of a tensor over all training processes; the training code sets it. Every
             process must call it the same number of times in a batch.
@@ -108,6 +109,7 @@ class Attention(nn.Module):
     compiles: bool = True
     has_state: bool = False
     needs_time_gaps: bool = False
+    needs_vectors: bool = False
     sum_over_processes: Callable[[Tensor], Tensor] = staticmethod(identity)
     output: nn.Linear
     _keywords: dict[str, Any]
@@ -127,11 +129,6 @@ class Attention(nn.Module):
     def quantizer(self) -> Codebook | None:
         """The codebooks that quantise the input, or None."""
         return None
-
-    @property
-    def needs_vectors(self) -> bool:
-        """Whether the attention needs the residual stream beside codes."""
-        return False
 
     def settings(self) -> dict[str, Any]:
         """The keywords that build a module of the same shape, as plain values."""

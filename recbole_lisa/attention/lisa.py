@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from recbole_lisa.attention.base import Attention, CodedSequences, Input, take_last, take_non_padding, zero_padding
 from recbole_lisa.attention.codebook import Codebook
-from recbole_lisa.attention.local import LocalAttention, mixed
+from recbole_lisa.attention.local import LocalAttention
 from recbole_lisa.ops.lisa.attention import (
     lisa_attention_items,
     lisa_attention_last,
@@ -24,6 +24,7 @@ from recbole_lisa.ops.lisa.readout import ScoreTable, read_scored, row_span, sco
 from recbole_lisa.ops.quantize import Quantized
 
 PROJECTIONS = ("per_codebook", "shared")
+LEARNABLE = ("learnable", "time", "spread")
 HISTOGRAM_VALUES = ("codewords", "exact")
 DEFAULT_DECAY = 0.1
 BLOCK_ROWS = 2**13
@@ -33,8 +34,8 @@ BLOCK_ROWS = 2**13
 class LISAState(NamedTuple):
     """A whole history at constant size: histogram (N, B, W).
 
-    Exact values add their sums (N, B, W, D / B); a local window w adds the keys and values (N, w, D) of the last items,
-    see LocalAttention, and their count (N,). Without them D / B and w are 0 here.
+    Exact values add their sums and count (N, B, W, D / B + 1); a local window w adds keys and values (N, w, D) of the
+    last items, see LocalAttention, and their count (N,). Without them these have 0 columns.
     """
 
     histogram: Tensor
@@ -63,8 +64,9 @@ class LISAAttention(Attention):
         temperature: of the quantiser's softmax.
         hard: one codeword a codebook for the keys; False: soft keys (queries always use the best codeword).
         projection: per_codebook (B, D, D), or shared (D, D) as in the paper's equation.
-        decay: of the histogram per step: a number (0 as in the paper), "learnable" (a scalar that starts at 0.1), or
-            "time" (a learnable rate times the time gap before each item).
+        decay: of the histogram per step: a number (0 as in the paper), "learnable" (a scalar that starts at 0.1),
+            "time" (a learnable rate times the time gap before each item), or "spread" (a learnable rate a codebook,
+            which start between 1/2 and 1/256 in equal ratios; of two or more codebooks the last has no decay).
         bidirectional: sum the histogram over the whole sequence; needs decay 0.
         histogram_values: codewords (as published: C_b P_b^V), or exact: each codebook sums its D / B dimensions of
             P^V x_j over the items j of a codeword, x the residual stream. That equals softmax attention of the query
@@ -101,17 +103,15 @@ class LISAAttention(Attention):
         super().__init__(hidden_size)
         if projection not in PROJECTIONS:
             raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
-        if not (decay in ("learnable", "time") or (isinstance(decay, int | float) and decay >= 0)):
-            raise ValueError(f"decay must be a number >= 0, learnable or time, got {decay!r}")
+        if not (decay in LEARNABLE or (isinstance(decay, int | float) and decay >= 0)):
+            raise ValueError(f"decay must be a number >= 0, or one of {', '.join(LEARNABLE)}, got {decay!r}")
         if bidirectional and decay != 0:
             raise ValueError(f"bidirectional LISA sums the histogram over all positions: set decay to 0, got {decay!r}")
-        if bidirectional and local_window:
-            raise ValueError(f"bidirectional LISA has no local window: set local_window to 0, got {local_window}")
         if histogram_values not in HISTOGRAM_VALUES:
             raise ValueError(f"histogram_values must be one of {', '.join(HISTOGRAM_VALUES)}, got {histogram_values!r}")
         self.exact = histogram_values == "exact"
-        if self.exact and bidirectional:
-            raise ValueError("bidirectional LISA has no exact values: set histogram_values to codewords")
+        if bidirectional and (self.exact or local_window):
+            raise ValueError("bidirectional LISA needs local_window 0 and histogram_values codewords")
         self.codebook = codebook or Codebook(
             hidden_size=hidden_size,
             n_codebooks=n_codebooks,
@@ -126,8 +126,12 @@ class LISAAttention(Attention):
         self.is_causal = not bidirectional
         self.decay = decay
         self.needs_time_gaps = decay == "time"
-        start = math.log(math.expm1(DEFAULT_DECAY))
-        self.raw_decay = nn.Parameter(torch.tensor(start)) if isinstance(decay, str) else None
+        self.needs_vectors = self.exact or local_window > 0
+        start = torch.tensor(DEFAULT_DECAY, dtype=torch.float64)
+        if decay == "spread":
+            start = torch.logspace(-1, -8, max(self.codebook.n_codebooks - 1, 1), base=2.0, dtype=torch.float64)
+        raw = start.expm1().log().to(torch.get_default_dtype())
+        self.raw_decay = nn.Parameter(raw) if isinstance(decay, str) else None
         n_projections = 1 if projection == "shared" else self.codebook.n_codebooks
         self.query, self.key, self.value = (
             nn.Parameter(torch.empty(count, hidden_size, hidden_size))
@@ -159,7 +163,7 @@ class LISAAttention(Attention):
         return query @ key.transpose(1, 2) / math.sqrt(codewords.shape[-1]), values
 
     def step_decay(self, time_gaps: Tensor | None) -> float | Tensor:
-        """Decay of each step: a number, a 0-d tensor, or (N, L) from the gaps.
+        """Decay of each step: a number, a 0-d tensor, (B,) for decay="spread", or (N, L) from the gaps.
 
         Args:
             time_gaps: (N, L) time since the previous item, in the data set's time unit; for decay="time" only.
@@ -172,14 +176,11 @@ class LISAAttention(Attention):
         rate = nn.functional.softplus(self.raw_decay)
         if self.decay == "learnable":
             return rate
+        if self.decay == "spread":
+            return nn.functional.pad(rate, (0, self.codebook.n_codebooks - len(rate)))
         if time_gaps is None:
             raise ValueError('decay="time" needs time_gaps (N, L): the time since the previous item')
         return rate * time_gaps
-
-    @property
-    def needs_vectors(self) -> bool:
-        """Whether codes must come with the residual stream, which the local window and exact values read."""
-        return self.exact or self.local is not None
 
     def forward(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """Attend at every position; see Attention. Vectors are quantised first."""
@@ -193,9 +194,6 @@ class LISAAttention(Attention):
 
     def last(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """As forward, at each row's final item only: (N, D)."""
-        if not valid.numel():
-            self.check_input(x, valid)
-            return self.codebook.codewords.new_zeros(len(valid), self.hidden_size)
         return self._attend(lisa_attention_last, take_last, x, valid, time_gaps)
 
     def _attend(
@@ -209,37 +207,47 @@ class LISAAttention(Attention):
         """The operator read over the codes of x, which gives the positions that select takes of a whole (N, L, D)."""
         coded = self.coded(x, valid)
         if self.exact and valid.numel():
-            out = select(self._attend_exactly(coded, valid, time_gaps)[0], valid)
+            out = select(self._append(coded, valid, time_gaps, self.init_state(len(valid)))[0], valid)
         else:
             table, values = self.table_and_values()  # (B, W, W), (B, W, D)
-            keys, decay = self._soft(coded.quantized), self.step_decay(time_gaps)
-            out = read(coded.rows, coded.quantized.codes, table, values, assignment=keys, decay=decay, valid=valid)
+            codes, keys, decay = coded.quantized.codes, self._soft(coded.quantized), self.step_decay(time_gaps)
+            outputs = (  # the sum over codebooks, each with its rate
+                read(
+                    coded.rows,
+                    codes[:, p],
+                    table[p],
+                    values[p],
+                    assignment=keys if keys is None else keys[:, p],
+                    decay=rate,
+                    valid=valid,
+                )
+                for p, rate in _rates(decay)
+            )
+            out = reduce(torch.add, outputs)
         if self.local is None or not valid.numel():
             return out
-        return mixed(out, *(select(part, valid) for part in self.local(_vectors(coded, valid))))
+        return torch.lerp(out, *(select(x.to(out.dtype), valid) for x in self.local(_vectors(coded, valid))))
 
-    def _attend_exactly(
-        self, coded: CodedSequences, valid: Tensor, time_gaps: Tensor | None, state: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Attention with exact values at every position (N, L, D), and the sums after it (N, B, W, D / B + 1)."""
+    def _append(
+        self, coded: CodedSequences, valid: Tensor, time_gaps: Tensor | None, state: LISAState
+    ) -> tuple[Tensor, LISAState]:
+        """Exact values: the output at every position after the state (N, L, D), and the state with the new sums."""
         with torch.autocast(valid.device.type, enabled=False):
             table, _ = self.table_and_values()
-            span = row_span(table)
-            dtype = working_dtype(table, table if state is None else state, span)  # that of the state is not lost
+            dtype = torch.promote_types(working_dtype(table, table, row_span(table)), state.value_sums.dtype)
             n_books, n_words, _ = table.shape
-            shape = (*valid.shape, n_books, self.hidden_size // n_books)
             query = flat_codes(coded.quantized.codes, n_words)[coded.rows]  # (N, L, B)
             scores = nn.functional.embedding(query, score_table(table.to(dtype), 0.0).rows)  # (N, L, B, W)
             soft = self._soft(coded.quantized)
             keys = nn.functional.one_hot(query % n_words, n_words) if soft is None else soft[coded.rows]
             keys = keys.masked_fill(~valid[:, :, None, None], 0).to(dtype)  # (N, L, B, W)
-            values = (_vectors(coded, valid).to(self.value.dtype) @ self.value[0]).view(shape).to(dtype)
+            values = _vectors(coded, valid).to(self.value.dtype) @ self.value[0]
+            values = values.view(*query.shape, self.hidden_size // n_books).to(dtype)  # (N, L, B, D / B)
             decay = torch.as_tensor(self.step_decay(time_gaps), dtype=torch.float64, device=table.device)
-            steps = decay.unsqueeze(2) if decay.dim() == 2 else decay.view(1, 1, -1).expand(1, valid.shape[1], -1)
-            if state is not None:
-                steps, state = steps.masked_fill(~valid.unsqueeze(2), 0.0), state.to(dtype)
-            out, state = exact_values_attention(scores, keys, values, steps, state)
-            return out.flatten(2).to(table.dtype), state
+            steps = decay.unsqueeze(2) if decay.dim() == 2 else decay.view(1, 1, -1)
+            steps = steps.expand(*valid.shape, -1).masked_fill(~valid.unsqueeze(2), 0.0)  # (N, L, B or 1)
+            out, sums = exact_values_attention(scores, keys, values, steps, state.value_sums.to(dtype))
+            return out.flatten(2).to(table.dtype), state._replace(histogram=sums[..., -1], value_sums=sums)
 
     def coded(self, x: Input, valid: Tensor) -> CodedSequences:
         """The codes of x: x itself if it has codes, else each position of the vectors (N, L, D) quantised.
@@ -261,7 +269,7 @@ class LISAAttention(Attention):
         """The empty history of n users, at least in float32: bfloat16 cannot count above 256."""
         codewords = self.codebook.codewords
         dtype = torch.promote_types(codewords.dtype, torch.float32)
-        books, width = codewords.shape[:2], codewords.shape[2] // codewords.shape[0] if self.exact else 0
+        books, width = codewords.shape[:2], codewords.shape[2] // codewords.shape[0] + 1 if self.exact else 0
         recent = (n, 0 if self.local is None else self.local.window, self.hidden_size)
         shapes = ((n, *books), (n, *books, width), recent, recent, (n,))
         return LISAState(*(codewords.new_zeros(shape, dtype=dtype) for shape in shapes))
@@ -281,20 +289,20 @@ class LISAAttention(Attention):
         if self.exact:
             coded = CodedSequences(torch.arange(len(x), device=x.device).unsqueeze(1), codes, x.unsqueeze(1))
             gaps = None if time_gap is None else time_gap.unsqueeze(1)
-            sums = torch.cat([state.value_sums, state.histogram.unsqueeze(3)], dim=3)
-            out, sums = self._attend_exactly(coded, torch.ones_like(coded.rows, dtype=torch.bool), gaps, sums)
-            out, state = out.squeeze(1), state._replace(histogram=sums[..., -1], value_sums=sums[..., :-1])
+            out, state = self._append(coded, torch.ones_like(coded.rows, dtype=torch.bool), gaps, state)
+            out = out.squeeze(1)
         else:
             out, state = self._step_histogram(state, codes, time_gap)
         if self.local is None:
             return out, state
         local, recent = self.local.step(state[2:], x)
-        return mixed(out, *local), LISAState(*state[:2], *recent)
+        return torch.lerp(out, *local), LISAState(*state[:2], *recent)
 
     def _step_histogram(self, state: LISAState, item: Quantized, time_gap: Tensor | None) -> tuple[Tensor, LISAState]:
         """The output of the histogram alone, and the state with the new histogram."""
         table, values = self.table_and_values()
         decay = torch.as_tensor(self.step_decay(time_gap), dtype=torch.float64, device=table.device)
+        decay = decay.unsqueeze(0) if self.decay == "spread" else decay  # (1, B)
         codes, keys = item.codes.long(), self._soft(item)
         if keys is None:
             keys = torch.zeros_like(state.histogram).scatter_(2, codes.unsqueeze(2), 1.0)
@@ -306,20 +314,21 @@ class LISAAttention(Attention):
         rows, distinct, _ = coded = self.coded(x, valid)
         state = self.init_state(len(rows))
         if self.exact and valid.numel():
-            empty = torch.cat([state.value_sums, state.histogram.unsqueeze(3)], dim=3).double()
-            sums = self._attend_exactly(coded, valid, time_gaps, empty)[1]
-            state = state._replace(histogram=sums[..., -1], value_sums=sums[..., :-1])
+            state = self._append(coded, valid, time_gaps, state._replace(value_sums=state.value_sums.double()))[1]
         else:
             keys = self._soft(distinct)
-            histogram = last_histogram(
-                rows,
-                distinct.codes.long(),
-                self.codebook.n_codewords,
-                assignment=None if keys is None else keys.double(),
-                decay=torch.as_tensor(self.step_decay(time_gaps), dtype=torch.float64, device=rows.device),
-                valid=valid,
-            )
-            state = state._replace(histogram=histogram)
+            parts = [
+                last_histogram(
+                    rows,
+                    distinct.codes[:, p].long(),
+                    self.codebook.n_codewords,
+                    assignment=None if keys is None else keys[:, p].double(),
+                    decay=torch.as_tensor(rate, dtype=torch.float64, device=rows.device),
+                    valid=valid,
+                )
+                for p, rate in _rates(self.step_decay(time_gaps))
+            ]
+            state = state._replace(histogram=torch.cat(parts, dim=1))
         if self.local is None or not valid.numel():
             return state
         return LISAState(*state[:2], *(part.double() for part in self.local.state_of(_vectors(coded, valid), valid)))
@@ -328,6 +337,13 @@ class LISAAttention(Attention):
         """Keys of the distinct items; None for hard keys without gradient, where the codes are enough."""
         needs_keys = not self.codebook.hard or (torch.is_grad_enabled() and distinct.assignment.requires_grad)
         return distinct.assignment if needs_keys else None
+
+
+def _rates(decay: float | Tensor) -> list[tuple[slice, float | Tensor]]:
+    """Codebooks, and their decay of each step: all of them, or one by one where each has its own, (B,)."""
+    if not isinstance(decay, Tensor) or decay.dim() != 1:
+        return [(slice(None), decay)]
+    return [(slice(b, b + 1), rate) for b, rate in enumerate(decay)]
 
 
 def _vectors(coded: CodedSequences, valid: Tensor) -> Tensor:
@@ -351,7 +367,7 @@ class FrozenLISA(LISAAttention):
         Attention.__init__(self, attention.hidden_size)
         self.codebook = attention.codebook
         self.decay = attention.decay
-        self.needs_time_gaps = attention.needs_time_gaps
+        self.needs_time_gaps, self.needs_vectors = attention.needs_time_gaps, attention.needs_vectors
         self.raw_decay = attention.raw_decay
         self.is_causal = attention.is_causal
         self.local, self.exact = attention.local, attention.exact
@@ -371,7 +387,8 @@ class FrozenLISA(LISAAttention):
         if self.log_domain:
             return super()._step_histogram(state, item, time_gap)
         decay = torch.as_tensor(self.step_decay(time_gap), dtype=torch.float64)
-        histogram = state.histogram * torch.exp(-decay).to(state.histogram.dtype).reshape(-1, 1, 1)
+        shape = (1, -1, 1) if self.decay == "spread" else (-1, 1, 1)
+        histogram = state.histogram * torch.exp(-decay).to(state.histogram.dtype).reshape(shape)
         codes, keys = item.codes.long(), self._soft(item)
         if keys is None:
             histogram.scatter_add_(2, codes.unsqueeze(2), histogram.new_ones(*codes.shape, 1))

@@ -4,14 +4,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from recbole_lisa.attention.base import apply_layer, check_sizes, final_positions
-from recbole_lisa.ops.banded_attention import banded_attention, banded_attention_of_one
-
-
-def mixed(other: Tensor, attended: Tensor, gate: Tensor) -> Tensor:
-    """gate * attended + (1 - gate) * other, all of one shape."""
-    return other + gate * (attended - other)
+from recbole_lisa.ops.banded_attention import banded_attention
 
 
 class LocalAttention(nn.Module):
@@ -68,8 +64,10 @@ class LocalAttention(nn.Module):
             for kept, new in zip(state, (key, value), strict=False)
         )
         count = (state[2] + 1).clamp_max(self.window)
-        kept_keys, kept_values = (self._heads(part.to(x.dtype)) for part in (keys, values))
-        attended = banded_attention_of_one(self._heads(query), kept_keys, kept_values, self.bias, count)
+        missing = torch.arange(self.window, 0, -1, device=x.device) > count.unsqueeze(1)  # (N, w)
+        band = self.bias.flip(1).unsqueeze(1).masked_fill(missing[:, None, None], -torch.inf)  # (N, H, 1, w)
+        q, k, v = (self._heads(part.to(x.dtype)).transpose(1, 2) for part in (query.unsqueeze(1), keys, values))
+        attended = scaled_dot_product_attention(q, k, v, attn_mask=band)  # (N, H, 1, D / H)
         return (attended.flatten(1), torch.sigmoid(gate)), (keys, values, count)
 
     def _heads(self, x: Tensor) -> Tensor:

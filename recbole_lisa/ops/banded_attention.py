@@ -40,34 +40,9 @@ def banded_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) ->
         return x.transpose(2, 3)
 
     logits = blocks(query / math.sqrt(width)) @ blocks(key, window).transpose(3, 4)  # (N, blocks, H, S, w + S)
-    attended = torch.softmax(logits + _band(bias, size, n_blocks), dim=-1) @ blocks(value, window)
-    return attended.transpose(2, 3).reshape(n, n_blocks * size, n_heads, width)[:, :length]
-
-
-def banded_attention_of_one(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, count: Tensor) -> Tensor:
-    """Attention of one query over its last w positions.
-
-    Args:
-        query: (N, H, E).
-        keys: (N, w, H, E), the newest position last.
-        values: (N, w, H, E).
-        bias: (H, w) by age.
-        count: (N,) how many of the w positions there are, at least 1; the newest ones.
-
-    Returns:
-        (N, H, E).
-    """
-    logits = torch.einsum("nhe,nwhe->nhw", query / math.sqrt(query.shape[-1]), keys) + bias.flip(1)
-    age = torch.arange(bias.shape[1] - 1, -1, -1, device=bias.device)
-    logits = logits.masked_fill((age >= count.unsqueeze(1)).unsqueeze(1), -torch.inf)
-    return torch.einsum("nhw,nwhe->nhe", torch.softmax(logits, dim=-1), values)
-
-
-def _band(bias: Tensor, size: int, n_blocks: int) -> Tensor:
-    """What is added to the scores, (blocks, H, S, w + S): bias by age, -inf outside the band and before position 0."""
-    window = bias.shape[1]
     columns = torch.arange(window + size, device=bias.device)
     age = torch.arange(size, device=bias.device).unsqueeze(1) + window - columns  # (S, w + S)
-    band = bias[:, age.clamp(0, window - 1)].masked_fill((age < 0) | (age >= window), -torch.inf)
-    first = band.masked_fill(columns < window, -torch.inf)
-    return torch.stack([first, *[band] * (n_blocks - 1)])
+    band = bias[:, age.clamp(0, window - 1)].masked_fill((age < 0) | (age >= window), -torch.inf)  # (H, S, w + S)
+    first = band.masked_fill(columns < window, -torch.inf)  # no position is before that of index 0
+    attended = torch.softmax(logits + torch.stack([first, *[band] * (n_blocks - 1)]), dim=-1) @ blocks(value, window)
+    return attended.transpose(2, 3).reshape(n, n_blocks * size, n_heads, width)[:, :length]

@@ -16,15 +16,6 @@ def causal_softmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tenso
     return logits.masked_fill(future, float("-inf")).softmax(dim=-1) @ value
 
 
-def banded_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-    """Causal softmax attention over the last w positions, with all (L, L) scores; see ops.banded_attention."""
-    length, window = query.shape[1], bias.shape[1]
-    age = torch.arange(length).unsqueeze(1) - torch.arange(length)  # (L, L), i - j
-    logits = torch.einsum("nihe,njhe->nhij", query, key) / math.sqrt(query.shape[-1])
-    logits = (logits + bias[:, age.clamp(0, window - 1)]).masked_fill((age < 0) | (age >= window), -torch.inf)
-    return torch.einsum("nhij,njhe->nihe", logits.softmax(dim=-1), value)
-
-
 def gated_recurrence(query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> tuple[Tensor, None]:
     """S_i = diag(exp gate_i) S_{i-1} + k_i v_i^T and S_i^T q_i / sqrt(K), step by step."""
     state = value.new_zeros(*key[:, 0].shape, value.shape[-1])  # (N, H, K, V)

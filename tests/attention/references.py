@@ -30,3 +30,12 @@ def shared_attention(attention: Any, x: Tensor) -> Tensor:
     logits = query @ normalize(query, dim=-1).transpose(1, 2) / math.sqrt(D)
     logits = torch.where(torch.eye(length, dtype=torch.bool), -5e4, logits).masked_fill(~causal(length), -torch.inf)
     return attention.output(torch.softmax(logits, dim=-1) @ value)
+
+
+def banded_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    """Causal softmax attention over the last w positions, with all (L, L) scores; see ops.banded_attention."""
+    length, window = query.shape[1], bias.shape[1]
+    age = torch.arange(length).unsqueeze(1) - torch.arange(length)  # (L, L), i - j
+    logits = torch.einsum("nihe,njhe->nhij", query, key) / math.sqrt(query.shape[-1])
+    logits = (logits + bias[:, age.clamp(0, window - 1)]).masked_fill((age < 0) | (age >= window), -torch.inf)
+    return torch.einsum("nhij,njhe->nihe", logits.softmax(dim=-1), value)

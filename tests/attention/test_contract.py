@@ -37,6 +37,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lisa-learnable-decay": ("lisa", LISA | {"decay": "learnable"}),
     "lisa-bidirectional": ("lisa", LISA | {"decay": 0, "bidirectional": True, "hard": False}),
     "lisa-1-codeword": ("lisa", {"n_codebooks": 2, "n_codewords": 1}),
+    "lisa-spread-decay": ("lisa", LISA | {"decay": "spread"}),
+    "lisa-spread-decay-exact": (
+        "lisa",
+        LISA | {"n_codebooks": 4, "decay": "spread", "histogram_values": "exact", "hard": False},
+    ),
     "lisa-local": ("lisa", LISA | {"local_window": 5}),
     "lisa-local-soft": ("lisa", LISA | {"local_window": 20, "local_heads": 4, "hard": False, "decay": "learnable"}),
     "lisa-exact": ("lisa", LISA | {"n_codebooks": 4, "histogram_values": "exact"}),

@@ -6,14 +6,13 @@ import torch
 from recbole_lisa.attention import LISAAttention
 from recbole_lisa.attention.base import CodedSequences
 from recbole_lisa.attention.lisa import FrozenLISA
-from recbole_lisa.ops import naive
-from recbole_lisa.ops.lisa import naive as naive_lisa
+from recbole_lisa.ops.lisa import naive
 from recbole_lisa.ops.quantize import Quantized
-from tests.attention.references import D
+from tests.attention.references import D, banded_attention
 from tests.helpers import all_valid, assert_close, ragged
 
 hard_and_soft = pytest.mark.parametrize("hard", [True, False], ids=["hard", "soft"])
-every_decay = pytest.mark.parametrize("decay", [0, 0.1, "learnable", "time"])
+every_decay = pytest.mark.parametrize("decay", [0, 0.1, "learnable", "time", "spread"])
 
 
 def build(**settings: Any) -> LISAAttention:
@@ -123,7 +122,7 @@ def test_a_local_window_is_a_gated_sum_of_exact_attention_and_the_histogram(hard
     x, valid = torch.randn(3, 21, D), ragged(3, 21)
     query, key, value, gate = (part.view(3, 21, -1, D // 2) for part in attention.local.projections(x).chunk(4, dim=-1))
     attention.local.bias.data.normal_()
-    exact = naive.banded_attention(query, key, value, attention.local.bias)
+    exact = banded_attention(query, key, value, attention.local.bias)
     gate = torch.sigmoid(gate)
     mixed = gate * exact + (1 - gate) * plain(x, valid).view_as(gate)
     assert_close(attention(x, valid), mixed.flatten(2) * valid.unsqueeze(2))
@@ -134,7 +133,7 @@ def test_exact_values_are_those_of_softmax_attention_over_quantised_keys(hard: b
     attention = build(hard=hard, histogram_values="exact", n_codebooks=4)
     x, valid = torch.randn(3, 41, D), ragged(3, 41)
     codes, assignment, _ = attention.codebook(x.flatten(0, 1))
-    expected = naive_lisa.exact_values_attention(
+    expected = naive.exact_values_attention(
         codes.view(3, 41, 4),
         attention.table_and_values()[0],
         x @ attention.value[0],
@@ -185,7 +184,7 @@ def test_a_local_window_needs_vectors_and_a_direction() -> None:
         attention(coded, all_valid(2, 5))
     with pytest.raises(ValueError, match="use step_coded"):
         attention.step(attention.init_state(11), coded.quantized)
-    with pytest.raises(ValueError, match="set local_window to 0, got 3"):
+    with pytest.raises(ValueError, match="needs local_window 0 and"):
         build(local_window=3, decay=0, bidirectional=True)
     with pytest.raises(ValueError, match="local_heads must divide hidden_size 16, got 3"):
         build(local_window=3, local_heads=3)
@@ -193,7 +192,32 @@ def test_a_local_window_needs_vectors_and_a_direction() -> None:
         build(histogram_values="exact")
     with pytest.raises(ValueError, match="histogram_values must be one of codewords, exact, got 'real'"):
         build(histogram_values="real")
-    with pytest.raises(ValueError, match="set histogram_values to codewords"):
+    with pytest.raises(ValueError, match="needs local_window 0 and"):
         build(histogram_values="exact", n_codebooks=4, decay=0, bidirectional=True)
     with pytest.raises(ValueError, match="local_window must be a whole number of at least 1, got -1"):
         build(local_window=-1)
+
+
+def test_spread_rates_start_between_a_half_and_1_256_and_the_last_codebook_keeps_all() -> None:
+    attention = build(decay="spread", n_codebooks=8)
+    assert_close(
+        attention.step_decay(None), torch.tensor([*(0.5**n for n in (1, 13 / 6, 20 / 6, 4.5, 34 / 6, 41 / 6, 8)), 0])
+    )
+    assert build(decay="spread", n_codebooks=1).step_decay(None).tolist() == pytest.approx([0.5])
+
+
+@hard_and_soft
+def test_spread_rates_are_those_of_single_codebooks(hard: bool) -> None:
+    attention, valid = build(decay="spread", hard=hard), ragged(2, 40)
+    coded = quantised(attention, 2, 40)
+    table, values = attention.table_and_values()
+    codes, assignment = (column[coded.rows] for column in coded.quantized[:2])
+    parts = [
+        naive.lisa_attention(
+            codes[..., p], table[p], values[p], assignment=assignment[:, :, p], decay=rate, valid=valid
+        )
+        for p, rate in ((slice(b, b + 1), rate.item()) for b, rate in enumerate(attention.step_decay(None)))
+    ]
+    assert_close(attention(coded, valid), sum(parts))
+    attention(coded, valid).square().sum().backward()
+    assert (attention.raw_decay.grad != 0).all()

@@ -22,6 +22,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "soft": {"mechanism": "lisa", "hard": False} | LISA,
     "learnable": {"mechanism": "lisa", "decay": "learnable"} | LISA,
     "time": {"mechanism": "lisa", "decay": "time"} | LISA,
+    "spread": {"mechanism": "lisa", "decay": "spread"} | LISA,
     "local": {"mechanism": "lisa", "local_window": 4} | LISA,
     "local-soft": {"mechanism": "lisa", "local_window": 30, "hard": False} | LISA,
     "exact": {"mechanism": "lisa", "histogram_values": "exact"} | LISA,

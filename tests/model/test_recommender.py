@@ -16,6 +16,7 @@ MODES: dict[str, dict[str, Any]] = {
     "no decay": {"histogram_decay": 0},
     "learnable": {"histogram_decay": "learnable"},
     "time": {"histogram_decay": "time"},
+    "spread": {"histogram_decay": "spread"},
     "bidirectional": {"histogram_decay": 0, "bidirectional": True},
     "paper": {
         **{"codebook_projection": "shared", "codebook_encoding": "parallel", "codebook_similarity": "dot"},

@@ -13,7 +13,7 @@ BLOCK_STEPS = 32
 
 
 def exact_values_attention(
-    scores: Tensor, keys: Tensor, values: Tensor, decay: Tensor, state: Tensor | None = None
+    scores: Tensor, keys: Tensor, values: Tensor, decay: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """O(L B (W + S) D / B) time for blocks of S steps; only gradients keep more than one block.
 
@@ -22,23 +22,21 @@ def exact_values_attention(
         keys: (N, L, B, W) assignments, 0 at padding.
         values: (N, L, B, E), E = D / B.
         decay: of each step, (N or 1, L, B or 1) float64, at least 0.
-        state: S before the first step, (N, B, W, E + 1); None for 0.
+        state: S before the first step, (N, B, W, E + 1).
 
     Returns:
         (N, L, B, E), 0 where no key counts yet, and S after the last step.
     """
-    n, _, n_books, n_words = keys.shape
     values = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)
-    carry = values.new_zeros(n, n_books, n_words, values.shape[-1]) if state is None else state
     blocks = [values[:, :0]]
     operands = (x.transpose(1, 2) for x in (scores, keys, values, decay.clamp(max=MAX_DECAY).unsqueeze(-1)))
     for q, k, v, steps in zip(*(torch.split(x, BLOCK_STEPS, dim=2) for x in operands), strict=True):  # (N, B, S, .)
         elapsed = steps.cumsum(dim=2)  # (N or 1, B or 1, S, 1)
         later = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(1)
         fade = (elapsed.transpose(2, 3) - elapsed).masked_fill(later, -torch.inf).exp().to(q.dtype)  # [i, j]
-        left = elapsed.neg().exp().to(q.dtype)  # of the carry at each step
-        out = (q @ k.transpose(2, 3) * fade) @ v + (q * left) @ carry
+        left = elapsed.neg().exp().to(q.dtype)  # of the state at each step
+        out = (q @ k.transpose(2, 3) * fade) @ v + (q * left) @ state
         blocks.append(out.transpose(1, 2))
-        carry = left[:, :, -1:] * carry + (k * fade[:, :, -1].unsqueeze(-1)).transpose(2, 3) @ v
+        state = left[:, :, -1:] * state + (k * fade[:, :, -1].unsqueeze(-1)).transpose(2, 3) @ v
     out = torch.cat(blocks, dim=1)
-    return out[..., :-1] / out[..., -1:].clamp_min(torch.finfo(out.dtype).tiny), carry
+    return out[..., :-1] / out[..., -1:].clamp_min(torch.finfo(out.dtype).tiny), state

@@ -45,9 +45,9 @@ def histogram_step(histogram: Tensor, keys: Tensor, decay: Tensor) -> Tensor:
     Args:
         histogram: (N, B, W) before the step.
         keys: (N, B, W) assignment of the new item.
-        decay: 0-d or (N,) decay of the step.
+        decay: 0-d, (N,) or (1, B) decay of the step.
 
     Returns:
         (N, B, W) histogram after the step.
     """
-    return histogram * torch.exp(-decay).to(histogram.dtype).reshape(-1, 1, 1) + keys
+    return histogram * torch.exp(-decay).to(histogram.dtype).reshape(*decay.shape, *[1] * (3 - decay.dim())) + keys

@@ -21,16 +21,17 @@ def test_blocks_equal_softmax_attention_over_quantised_keys(
     operands = [x.requires_grad_() for x in ([table, values, rates] if hard else [table, values, rates, keys])]
     expected = naive.exact_values_attention(codes, table, values, assignment=keys, decay=rates, valid=valid)
     scores = table.exp().flatten(0, 1)[codes + torch.arange(B) * W]
+    empty = torch.zeros(N, B, W, D // B + 1).double()
     steps = rates.view(1, 1, -1).expand(1, length, -1)
-    out, _ = exact_values_attention(scores, keys * valid[:, :, None, None], values.view(N, length, B, -1), steps)
+    out, _ = exact_values_attention(scores, keys * valid[:, :, None, None], values.view(N, length, B, -1), steps, empty)
     assert_close_with_gradients(out.flatten(2) * valid.unsqueeze(2), expected, operands)
 
 
 def test_a_state_continues_a_sequence() -> None:
     scores, keys, values = torch.rand(3, N, 50, B, W).double().unbind(0)[0:2] + (torch.randn(N, 50, B, 4).double(),)
-    steps = torch.rand(N, 50, 1).double()
-    whole, state = exact_values_attention(scores, keys, values, steps)
-    _, before = exact_values_attention(scores[:, :37], keys[:, :37], values[:, :37], steps[:, :37])
+    steps, empty = torch.rand(N, 50, 1).double(), torch.zeros(N, B, W, 5).double()
+    whole, state = exact_values_attention(scores, keys, values, steps, empty)
+    _, before = exact_values_attention(scores[:, :37], keys[:, :37], values[:, :37], steps[:, :37], empty)
     rest, after = exact_values_attention(scores[:, 37:], keys[:, 37:], values[:, 37:], steps[:, 37:], before)
     assert_close(rest, whole[:, 37:])
     assert_close(after, state)
