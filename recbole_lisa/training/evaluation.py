@@ -10,7 +10,7 @@ ranking, numbered by first appearance in the file, are permuted.
 
 The setting `eval_seen` says what a full ranking does with the items of the whole history before the target. `rank`
 ranks them, as RecBole does. `mask` leaves them out, but never the target itself: names of metrics end in `_masked`.
-`both` gives both sets of metrics from one pass.
+`both` gives both sets of metrics; each history is encoded once.
 """
 
 from collections.abc import Mapping
@@ -130,12 +130,12 @@ def _rank_all_items(
     longest = max(config["topk"])
     n_top = longest if next(iter(collectors.values())).register.need("rec.items") else 0
     seen = batch.seen and (batch.seen[0].to(item_order.device), batch.seen[1].to(item_order.device))
-    ranks = rank_all_items(scorer, interaction[config["ITEM_ID_FIELD"]], item_order, n_top, seen)
-    _check_finite(ranks.higher >= 0, config)
     for suffix, collector in collectors.items():
-        ranking = ranks.masked if suffix and ranks.masked else ranks
-        _collect_rows(collector, batch, ranking.higher + ranking.before + 1, ranking.tied > 0)
-        collect(collector, ranking, longest)
+        left_out = seen if suffix else None
+        ranks = rank_all_items(scorer, interaction[config["ITEM_ID_FIELD"]], item_order, n_top, left_out)
+        _check_finite(ranks.higher >= 0, config)
+        _collect_rows(collector, batch, ranks.higher + ranks.before + 1, ranks.tied > 0)
+        collect(collector, ranks, longest)
 
 
 def _collect_rows(collector: Collector, batch: EvalBatch, rank_of_target: torch.Tensor, tied: torch.Tensor) -> None:

@@ -98,15 +98,14 @@ def test_ranks_without_seen_items_count_higher_and_equal_ones(
     scores = torch.tensor([[9.0, 2.0, 2.0, 3.0, 2.0, 1.0], [9.0, 5.0, 4.0, 3.0, 2.0, 1.0]])  # column 0 is padding
     order, target = torch.tensor([4, 0, 2, 5, 1, 3]), torch.tensor([2, 5])
     seen = torch.tensor([0, 1, 1, 0]), torch.tensor([4, 1, 3, 3])
-    ranks = rank_all_items(lambda ids: scores[:, ids], target, order, 2, seen)
-    masked = ranks.masked
-    assert masked is not None and masked.masked is None
+    masked = rank_all_items(lambda ids: scores[:, ids], target, order, 2, seen)
     columns = [x.tolist() for x in (masked.higher, masked.before, masked.tied, masked.n_ranked)]
     assert columns == [[0, 2], [0, 0], [1, 0], [3, 3]]
     assert masked.top.tolist()[1] == [2, 4] and set(masked.top.tolist()[0]) == {1, 2}
-    plain = rank_all_items(lambda ids: scores[:, ids], target, order, 2)
-    assert plain.masked is None
-    assert all(torch.equal(left, right) for left, right in zip(plain[:5], ranks[:5], strict=True))
+    nothing = torch.tensor([], dtype=torch.long)
+    plain, same = (rank_all_items(lambda ids: scores[:, ids], target, order, 2, x) for x in (None, (nothing, nothing)))
+    assert all(torch.equal(left, right) for left, right in zip(plain, same, strict=True))
+    assert plain.n_ranked.tolist() == [5, 5]
 
 
 def test_chance_is_better_without_the_seen_items(tmp_path: Path) -> None:
