@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.register("action", None, Once)
     parser.add_argument("-m", "--model", required=True, help=", ".join([*MODELS, *OPTIONAL_MODELS]))
     parser.add_argument("-d", "--dataset", required=True, help="a data set with settings, or your own")
-    parser.add_argument("--protocol", help="full_ranking (default) or paper")
+    parser.add_argument("--protocol", help="full_ranking (default), paper or global_time")
     parser.add_argument("--config_files", nargs="+", default=[], metavar="FILE", help="yaml files; a later one wins")
     parser.add_argument(
         "--overwrite", nargs="?", const="True", help="replace the result_file, per_user_file, codebook_plot"

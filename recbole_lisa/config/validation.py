@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import Any
 
@@ -33,12 +34,13 @@ _PARTS = {
     "eval_args": (
         Key("split", ("dict",), nullable=False),
         Key("order", ("str",), nullable=False, choices=("TO",)),
-        Key("group_by", ("str",), nullable=False, choices=("user",)),
+        Key("group_by", ("str",), nullable=False, choices=("user", "none")),
         Key("mode", ("dict", "str"), nullable=False),
     ),
     "eval_args split": (
         Key("LS", ("str",), nullable=False, choices=("valid_and_test", "valid_only", "test_only")),
         Key("RS", ("list",), nullable=False, bound=">= 0"),
+        Key("TS", ("list",), nullable=False),
     ),
     "eval_args mode": (Key("valid", ("str",), nullable=False), Key("test", ("str",), nullable=False)),
     "train_neg_sample_args": (
@@ -160,8 +162,14 @@ def checked_eval_args(eval_args: Any) -> dict[str, Any]:
     """`eval_args` with values of the right types; see `completed`."""
     checked = _checked_parts("eval_args", eval_args)
     split, mode = checked["split"], checked["mode"]
-    if len(split) != 1 or not {*split} <= {"LS", "RS"}:
+    if len(split) != 1 or not {*split} <= {"LS", "RS", "TS"}:
         raise UsageError(f"eval_args split is {split!r}, it must be {{LS: valid_and_test}} or {{RS: [0.8, 0.1, 0.1]}}")
+    if "TS" in split:
+        return {**checked, "split": {"TS": _checked_times(split["TS"], mode)}}
+    if checked["group_by"] == "none":
+        raise UsageError(
+            "unknown group_by 'none' (eval_args): known are user; --protocol=global_time splits all at a time"
+        )
     ratios = _checked_parts("eval_args split", split).get("RS", [1, 0, 0])
     if len(ratios) != 3 or not all(map(is_number, ratios)) or ratios[0] == 0:
         raise UsageError(f"eval_args split RS is {ratios!r}, it must be like [0.8, 0.1, 0.1], the first above 0")
@@ -169,6 +177,24 @@ def checked_eval_args(eval_args: Any) -> dict[str, Any]:
         if not re.fullmatch(r"full|(uni|pop)[1-9]\d*", phase_mode):
             raise UsageError(f"eval_args mode is {phase_mode!r}, it must be full, uniN or popN, such as uni100")
     return checked
+
+
+def _checked_times(times: Any, mode: Any) -> list[float]:
+    """Three ratios, or two points in time in seconds (of dates: UTC)."""
+    try:
+        points = [t if is_number(t) else datetime.fromisoformat(t) for t in times]
+        ends = [
+            t.replace(tzinfo=t.tzinfo or timezone.utc).timestamp() if isinstance(t, datetime) else t for t in points
+        ]
+    except (TypeError, ValueError):
+        ends = []
+    is_ratios = len(ends) == 3 and ends == times and min(ends) >= 0 < ends[0]
+    if not is_ratios and not (len(ends) == 2 and ends[0] < ends[1]):
+        right = "[0.8, 0.1, 0.1], the first above 0, or two dates such as [2020-01-01, 2020-03-01]"
+        raise UsageError(f"eval_args split TS is {times!r}, it must be ratios like {right}")
+    if {*(mode.values() if isinstance(mode, dict) else [mode])} != {"full"}:
+        raise UsageError(f"eval_args mode is {mode!r}, with split TS it must be full: negatives would be of the future")
+    return ends
 
 
 def _reported(settings: Settings) -> list[str]:
@@ -231,6 +257,8 @@ def _check_columns(settings: Settings) -> None:
         other = next(name for name, value in fields.items() if value == column)
         if other != key:
             raise UsageError(f"{key} and {other} are both '{column}': each must name its own column")
+    if settings["TIME_FIELD"] is None and "TS" in settings["eval_args"]["split"]:
+        raise UsageError("TIME_FIELD is ~, but eval_args split TS needs times: name their column")
     for key in ("load_col", "unload_col"):
         for suffix, columns in (settings[key] or {}).items():
             if suffix not in (known := (*_FILES, *_listed(settings["additional_feat_suffix"] or []))):

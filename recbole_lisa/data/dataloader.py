@@ -118,6 +118,8 @@ class TrainLoader(_Loader):
         sampling, self._negatives = config["train_neg_sample_args"], None
         if sampling["distribution"] != "none":
             weights = item_weights(dataset.item_counts, sampling["distribution"], sampling["alpha"])
+            if "TS" in config["eval_args"]["split"]:  # training does not know the items of the future
+                weights *= dataset.item_counts > 0
             self._negatives = TrainingNegatives(weights, sampling["sample_num"])
         getLogger().info(
             f"training: {len(windows)} windows of at most {longest} items ({supervision}), "

@@ -24,7 +24,7 @@ from recbole_lisa.data.cache import DatasetCache, dataset_state, restore_dataset
 from recbole_lisa.data.filtering import filter_interactions
 from recbole_lisa.data.histories import Gaps, Histories, Index
 from recbole_lisa.data.loading import filled, load_columns, number_tokens
-from recbole_lisa.data.split import Part, split_targets
+from recbole_lisa.data.split import Part, by_time, split_targets
 from recbole_lisa.datasets.obtain import check_data
 from recbole_lisa.distributed.processes import is_first
 from recbole_lisa.errors import UsageError, did_you_mean
@@ -107,10 +107,16 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         self._change_feat_format()
         self.histories = self._sorted_histories()
         store = self.histories
-        train, valid, test = split_targets(self.config["eval_args"], store.lengths)
+        split = self.config["eval_args"]["split"]
+        if "TS" in split:
+            number = np.searchsorted(store.users, self.inter_feat[self.uid_field])
+            times = self.inter_feat[self.time_field].to_numpy()
+            train, valid, test = by_time(split, number, times, len(store.users))
+        else:
+            train, valid, test = split_targets(self.config["eval_args"], store.lengths)
         self._log_split(train, valid, test)
         # A history's first item is the target of no phase, but training sees it.
-        trained = Part(train.first - 1, train.count + 1).targets(store.offsets)
+        trained = Part(train.first - 1, train.count + train.first).targets(store.offsets)
         self.item_counts = np.bincount(store.items[trained[1]], minlength=self.item_num)
         self.time_unit = _median_gap(store.gaps[trained[1]])
         self.data_fingerprint = self._fingerprint()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from logging import getLogger
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class Part:
     """The targets of one phase: a run of consecutive items of each history.
 
     Attributes:
-        first: (users,) position in its history of the first target, at least 1.
+        first: (users,) position in its history of the first target, at least 1; 0 where training has no item of a user.
         count: (users,) number of targets, possibly 0.
     """
 
@@ -49,9 +50,8 @@ def split_targets(eval_args: Mapping[str, Any], lengths: Index) -> tuple[Part, P
 
 def held_out_parts(split: Mapping[str, Any]) -> dict[str, float]:
     """`validation` and `test` -> a number above 0 where a split has this part."""
-    return dict(
-        zip(("validation", "test"), LEAVE_ONE_OUT[split["LS"]] if "LS" in split else split["RS"][1:], strict=True)
-    )
+    by_key = LEAVE_ONE_OUT[split["LS"]] if "LS" in split else [*split.values()][0][-2:]
+    return dict(zip(("validation", "test"), by_key, strict=True))
 
 
 _WITHOUT = {
@@ -69,6 +69,8 @@ def check_held_out(eval_args: Mapping[str, Any], eval_step: int, lengths: Index)
         lengths: (users,) items per history.
     """
     split = eval_args["split"]
+    if "TS" in split:  # `by_time` has checked its targets
+        return
     evaluated = held_out_parts(split)
     if eval_step <= 0:
         evaluated["validation"] = 0
@@ -96,6 +98,31 @@ def leave_one_out(lengths: Index, mode: str) -> tuple[Index, Index]:
     spare = np.maximum(lengths - 2, 0)
     test = np.minimum(spare, n_test)
     return np.minimum(spare - test, n_valid), test
+
+
+def by_time(
+    split: Mapping[str, Any], history: Index, times: npt.NDArray[np.float64], n_histories: int
+) -> tuple[Part, Part, Part]:
+    """Train before t1, validate from t1 on and test from t2 on, for all users: `TS` holds both, or ratios of the rows.
+
+    Every interaction of a period is a target unless it is the first one of its history. `history` (rows,) has the
+    number of the history of each interaction, `times` (rows,) its seconds. A period without a target is a UsageError.
+    """
+    ends = split["TS"]
+    if len(ends) == 3:
+        ranks = np.rint(np.cumsum(ends)[:2] / sum(ends) * len(times)).astype(int)
+        ends = np.append(np.sort(times), np.inf)[ranks]
+    known, later, lengths = (np.bincount(history[times < end], minlength=n_histories) for end in (*ends, np.inf))
+    valid, test = np.maximum(known, 1), np.maximum(later, 1)
+    parts = Part(np.minimum(known, 1), valid - 1), Part(valid, test - valid), Part(test, lengths - test)
+    for (phase, used), part in zip({"training": 1, **held_out_parts(split)}.items(), parts, strict=True):
+        if used and not part.count.any():
+            period = f"from {times.min():.0f} to {times.max():.0f} seconds, t1 is {ends[0]:.0f}, t2 is {ends[1]:.0f}"
+            raise UsageError(
+                f"the split {dict(split)} leaves no {phase} item after another of its user: times are {period}"
+            )
+    getLogger().info(f"training before {ends[0]:.0f}, validation before {ends[1]:.0f}, then test (seconds)")
+    return parts
 
 
 def by_ratio(lengths: Index, ratios: Sequence[float]) -> tuple[Index, Index]:

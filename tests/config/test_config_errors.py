@@ -23,7 +23,7 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"config_file": "x"}, "unknown key 'config_file' (config_dict). Did you mean 'config_files'?"),
     ({"model_settings": {}}, "unknown key 'model_settings' (config_dict)."),
     ({"model": "LISABase"}, "model is 'LISABase' (config_dict) but 'LISASoft' was chosen"),
-    ({"protocol": "papers"}, "unknown protocol 'papers': known are full_ranking, paper."),
+    ({"protocol": "papers"}, "unknown protocol 'papers': known are full_ranking, global_time, paper."),
     ({"dataset": "ml-1m"}, "dataset is 'ml-1m' (config_dict) but 'ml-100k' was chosen: settings may repeat it, not"),
     ({"epochs": "ten"}, "epochs (config_dict) is 'ten', it must be int"),
     (
@@ -53,8 +53,27 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"eval_args": {"order": "RO"}}, "unknown order 'RO' (eval_args): known are TO"),
     ({"eval_args": {"group_by": "none"}}, "unknown group_by 'none' (eval_args): known are user"),
     (
-        {"eval_args": {"split": {"TS": [1, 2]}}},
-        "eval_args split is {'TS': [1, 2]}, it must be {LS: valid_and_test} or {RS: [0.8, 0.1, 0.1]}",
+        {"eval_args": {"split": {"SS": [1, 2]}}},
+        "eval_args split is {'SS': [1, 2]}, it must be {LS: valid_and_test} or {RS: [0.8, 0.1, 0.1]}",
+    ),
+    (
+        {"eval_args": {"group_by": "none"}},
+        "group_by 'none' (eval_args): known are user; --protocol=global_time splits all at a time",
+    ),
+    *(
+        (
+            {"eval_args": {"split": {"TS": times}}},
+            f"eval_args split TS is {times!r}, it must be ratios like [0.8, 0.1, 0.1], the first above 0, or two dates",
+        )
+        for times in ([2, 1], [0, 0.5, 0.5], [1, -1, 1], ["2020-13-01", "2020-12-01"], [5], [True, False], ["a", 1, 2])
+    ),
+    (
+        {"eval_args": {"split": {"TS": [1, 2]}, "mode": "uni9"}},
+        "eval_args mode is 'uni9', with split TS it must be full: negatives would be of the future",
+    ),
+    (
+        {"eval_args": {"split": {"TS": [1, 2]}}, "TIME_FIELD": None},
+        "TIME_FIELD is ~, but eval_args split TS needs times: name their column",
     ),
     ({"eval_args": {"split": {"LS": "test"}}}, "unknown LS 'test' (eval_args split): known are valid_and_test,"),
     ({"eval_args": {"mode": "uni"}}, "eval_args mode is 'uni', it must be full, uniN or popN, such as"),
@@ -273,7 +292,10 @@ def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> Non
         ({"model": "SASRec"}, "unknown model 'SASRec'"),
         ({"dataset": "ml-10k"}, "there is no file dataset/ml-10k/ml-10k.inter (tab-separated"),
         ({"dataset": "ml-10k"}, "Did you mean 'ml-100k'?"),
-        ({"protocol": "papers"}, "unknown protocol 'papers': known are full_ranking, paper. Did you mean 'paper'?"),
+        (
+            {"protocol": "papers"},
+            "unknown protocol 'papers': known are full_ranking, global_time, paper. Did you mean 'paper'?",
+        ),
         ({"config_files": ["absent.yaml"]}, "cannot read the configuration file 'absent.yaml'"),
         ({"config_files": "absent.yaml"}, "cannot read the configuration file 'absent.yaml'"),
         ({"config_dict": [1]}, "config_dict is [1], it must hold settings by key, such as {'epochs': 10}"),
