@@ -16,6 +16,7 @@ from recbole_lisa.data.split import check_held_out
 from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.distributed.launch import launch
 from recbole_lisa.distributed.processes import is_first, process_group, started_by_torchrun
+from recbole_lisa.errors import UsageError
 from recbole_lisa.files import advise_after_interruption, check_output
 from recbole_lisa.training.checkpoint import Checkpoint, advice_after_interruption, check_resume
 from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks, log_equal_codes
@@ -120,7 +121,7 @@ def train_and_test(
             check_loader(loader, config)
         check_memory(config, train.dataset.item_num, train.windows)
         init_seed(config["seed"], config["reproducibility"])
-        network = config.model_class(config, train.dataset).to(config["device"])
+        network = build_model(config, train.dataset).to(config["device"])
         if prepare is not None:
             prepare(network)
         if config["compile"]:
@@ -138,6 +139,20 @@ def train_and_test(
         if is_first():
             report(result, trainer, log, test)
     return result
+
+
+def build_model(config: LISAConfig, dataset: Any) -> Any:
+    """The model; a UsageError where a class of RecBole needs what the data does not have, such as item features."""
+    try:
+        return config.model_class(config, dataset)
+    except (KeyError, ValueError, AttributeError, TypeError) as error:
+        if isinstance(error, UsageError) or not config.model_class.__module__.startswith("recbole."):
+            raise
+        raise UsageError(
+            f"{config['model']} of RecBole cannot be built on {config['dataset']}, loaded are "
+            f"{', '.join(dataset.field2type)} ({type(error).__name__}: {error}): load what it needs, such as item "
+            "features, or use RecBole's own run"
+        ) from error
 
 
 def report(result: dict[str, Any], trainer: LISATrainer, log: RunLog, test: EvalLoader | None) -> None:

@@ -15,7 +15,14 @@ from recbole_lisa.config.model_defaults import lineage, models_with, settings_fi
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import model_class
 from recbole_lisa.config.schema import Key, YamlLoader, as_plain, check_value, declared_keys, read_yaml
-from recbole_lisa.config.validation import SEEN_SUFFIXES, check_settings, completed, device_of, log_notes
+from recbole_lisa.config.validation import (
+    SEEN_SUFFIXES,
+    WITHOUT_EFFECT,
+    check_settings,
+    completed,
+    device_of,
+    log_notes,
+)
 from recbole_lisa.errors import UsageError, did_you_mean
 
 # Dicts whose parts are merged: a user who sets one part keeps the others.
@@ -87,6 +94,8 @@ class LISAConfig(Config):
         self.internal_config_dict.update(_packaged_settings(files, lineage(self.model_class)))
         self.final_config_dict = {**self._merged(), "protocol": protocol}
         self.notes = log_notes(self.final_config_dict, self.external_config_dict, self.internal_config_dict)
+        for key in self.final_config_dict.keys() & {*WITHOUT_EFFECT}:
+            self.final_config_dict[key] = self.internal_config_dict.get(key)
         self._set_default_parameters()
         device = device_of(self.final_config_dict, self.external_config_dict)
         self.final_config_dict.update(device=device, single_spec=True, local_rank=0)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from recbole.evaluator.register import metric_information, metric_types, metrics_dict
 
+from recbole_lisa.config.fields import field_names
 from recbole_lisa.config.model_defaults import inner_width
 from recbole_lisa.config.schema import Key, check_value, is_number
 from recbole_lisa.errors import UsageError, did_you_mean
@@ -22,11 +23,13 @@ SEEN_SUFFIXES = {"rank": ("",), "mask": ("_masked",), "both": ("", "_masked")}
 _FILES = ("inter", "user", "item", "net", "kg", "link")
 _RECBOLES_METRICS = "recbole.evaluator.metrics"
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
-# Keys of RecBole without effect on these models.
-_WITHOUT_EFFECT = (
+# Keys of RecBole without effect on these models. RecBole's data set gets its defaults, so that it cannot fail on them.
+WITHOUT_EFFECT = (
     *("worker", "repeatable", "valid_metric_bigger", "transform", "require_pow", "threshold", "preload_weight"),
     *("POSITION_FIELD", "additional_feat_suffix", "unused_col", "kg_reverse_r"),
     *("alias_of_user_id", "alias_of_item_id", "alias_of_entity_id", "alias_of_relation_id"),
+    *("RATING_FIELD", "LABEL_FIELD", "ENTITY_ID_FIELD", "RELATION_ID_FIELD", "HEAD_ENTITY_ID_FIELD"),
+    *("TAIL_ENTITY_ID_FIELD", "numerical_features", "discretization"),
     *("entity_kg_num_interval", "relation_kg_num_interval"),
 )
 # The parts of settings that are dicts.
@@ -109,7 +112,7 @@ def check_settings(settings: Settings) -> None:
 
 def log_notes(settings: Settings, external: Settings, defaults: Settings) -> list[str]:
     """Lines for the log: settings of the user that have no effect, and settings that the program chose."""
-    without_effect = [key for key in _WITHOUT_EFFECT if key in external and external[key] != defaults.get(key)]
+    without_effect = [key for key in WITHOUT_EFFECT if key in external and external[key] != defaults.get(key)]
     lines = [f"no effect: {', '.join(f'{key}={external[key]!r}' for key in without_effect)}"] if without_effect else []
     gpu_settings = [f"{key}={external[key]!r}" for key in ("use_gpu", "gpu_id") if key in external]
     if settings["use_gpu"] and settings["gpu_id"] and gpu_settings and not torch.cuda.is_available():
@@ -259,6 +262,7 @@ def _check_columns(settings: Settings) -> None:
             raise UsageError(f"{key} and {other} are both '{column}': each must name its own column")
     if settings["TIME_FIELD"] is None and "TS" in settings["eval_args"]["split"]:
         raise UsageError("TIME_FIELD is ~, but eval_args split TS needs times: name their column")
+    _check_batch_names(settings)
     for key in ("load_col", "unload_col"):
         for suffix, columns in (settings[key] or {}).items():
             if suffix not in (known := (*_FILES, *_listed(settings["additional_feat_suffix"] or []))):
@@ -275,6 +279,20 @@ def _check_training(settings: Settings) -> None:
     n, loss = settings.get("shared_negatives"), settings.get("loss_type")
     if n and loss in ("CE", "BPR"):
         raise UsageError(f"shared_negatives is {n}, it must be 0 with loss_type {loss}; SSM, gBCE and BCE may share")
+
+
+def _check_batch_names(settings: Settings) -> None:
+    """The columns of a batch have different names."""
+    for key in ("NEG_PREFIX", "LIST_SUFFIX", "ITEM_LIST_LENGTH_FIELD"):
+        if not settings[key]:
+            raise UsageError(f"{key} is {settings[key]!r}, it must be at least one character")
+    names = list(filter(None, vars(field_names(settings)).values()))
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"two columns of a batch have the name '{name}': change NEG_PREFIX, LIST_SUFFIX, "
+                "ITEM_LIST_LENGTH_FIELD, or the name of the user, item or time column"
+            )
 
 
 def _check_model(settings: Settings) -> None:

@@ -166,10 +166,11 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
             times = frame.groupby(self.uid_field).cumcount().to_numpy(np.float64)
         else:
             if time not in frame or frame[time].dtype != np.float64:
+                loaded = ", ".join(f"{name}:{self.field2type[name].value}" for name in frame)
                 raise UsageError(
                     f"histories are ordered by a column {time}:float (TIME_FIELD), which {self.dataset_name} does not "
-                    f"give; loaded are {', '.join(frame.columns)}: name the column, or set TIME_FIELD to ~ where the "
-                    "file is in the order of time"
+                    f"give; loaded are {loaded}: name the column, write {time}:float in the first line where its type "
+                    "is another, or set TIME_FIELD to ~ where the file is in the order of time"
                 )
             times = frame[time].to_numpy()
             if not np.isfinite(times).all():
@@ -181,6 +182,11 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     def _load_data(self, token: str, dataset_path: str) -> None:
         """Load all files; never download: RecBole's addresses are dead, and half a folder would be left."""
         check_data(self.config)
+        for suffix in {**(self.config["load_col"] or {}), **(self.config["unload_col"] or {})}:
+            path = Path(dataset_path, f"{token}.{suffix}")
+            if suffix not in ("inter", "user", "item") or not path.is_file():
+                reason = f"there is no file {path}" if not path.is_file() else "these models read inter, user and item"
+                self.logger.info(f"no effect: '{suffix}' in load_col or unload_col, {reason}")
         super()._load_data(token, dataset_path)
 
     def _load_feat(self, filepath: str, source: FeatureSource | str) -> pd.DataFrame | None:

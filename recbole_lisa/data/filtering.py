@@ -105,8 +105,11 @@ def _filter_values(dataset: Dataset) -> None:
     """Keep the rows whose numbers lie in the intervals, and whose tokens are in the lists, of `val_interval`."""
     for field, values in (dataset.config["val_interval"] or {}).items():
         if field not in dataset.field2type:
-            hint = did_you_mean(field, dataset.field2type)
-            raise UsageError(f"val_interval names {field!r}, which is not a loaded column.{hint}")
+            loaded, hint = ", ".join(dataset.field2type), did_you_mean(field, dataset.field2type)
+            raise UsageError(
+                f"val_interval names {field!r}, which is not a loaded column: loaded are {loaded}; load_col adds "
+                f"more.{hint}"
+            )
         keeps = _value_filter(field, dataset.field2type[field], values)
         for feat in dataset.field2feats(field):
             feat.drop(feat.index[~keeps(feat[field])], inplace=True)

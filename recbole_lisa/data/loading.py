@@ -63,9 +63,20 @@ def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> p
         seq_separator=config["seq_separator"],
         tokens="category" if is_interactions else "object",
     )
+    if is_interactions and fields.get(dataset.time_field) == "float":
+        _check_times(path, frame[dataset.time_field])
     for name, kind in fields.items():
         _register(dataset, frame, name, FeatureType(kind), source)
     return frame
+
+
+def _check_times(path: Path, times: pd.Series[Any]) -> None:
+    infinite = np.flatnonzero(np.isinf(times))
+    if len(infinite):
+        raise UsageError(
+            f"{path}, row {infinite[0] + 1} below the header: the column {times.name} must hold finite numbers, got "
+            f"{times.iloc[infinite[0]]}"
+        )
 
 
 def _register(dataset: Dataset, frame: pd.DataFrame, name: str, kind: FeatureType, source: FeatureSource | str) -> None:

@@ -236,6 +236,7 @@ def test_gpus_that_are_not_there_are_refused(
             {"worker": 4, "POSITION_FIELD": "p", "threshold": {"rating": 3}, "unused_col": {"inter": ["a"]}},
             "no effect: worker=4, threshold={'rating': 3}, POSITION_FIELD='p', unused_col={'inter': ['a']}",
         ),
+        ({"RATING_FIELD": "foo", "LABEL_FIELD": "x"}, "no effect: RATING_FIELD='foo', LABEL_FIELD='x'"),
         ({"gpu_id": "0,1"}, "gpu_id is '0,1': the first GPU is used; nproc takes several"),
         ({"use_gpu": True}, "no effect: use_gpu=True; torch finds no GPU, the run uses the CPU"),
         ({"gpu_id": 3}, "no effect: gpu_id='3'; torch finds no GPU, the run uses the CPU"),

@@ -186,7 +186,7 @@ def test_ml_100k_has_the_papers_counts_and_the_order_of_time() -> None:
         ({"normalize_field": ["user_id"]}, "normalize_field names 'user_id', which is not a loaded column of numbers"),
         ({"USER_ID_FIELD": "session_id"}, r"no column session_id:token \(USER_ID_FIELD\).* has user_id:token"),
         ({"TIME_FIELD": "when"}, "ordered by a column when:float .* set TIME_FIELD to ~ where the file is in"),
-        ({"numerical_features": ["timestamp"]}, "ordered by a column timestamp:float .* does not give"),
+        ({"val_interval": {"price": "[0,5]"}}, "loaded are user_id, item_id, timestamp; load_col adds more"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -276,3 +276,58 @@ def test_counts_of_the_data_set_and_of_each_part_are_logged(
         "test: 0 targets of 0 users",
     ):
         assert line in caplog.text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"alias_of_user_id": ["u2"], "alias_of_item_id": ["x_list"]},
+        {"numerical_features": ["price"], "discretization": {"timestamp": {"method": "ED", "bucket": 3}}},
+        {"additional_feat_suffix": ["useremb"], "threshold": {"timestamp": 3}, "unused_col": {"inter": ["timestamp"]}},
+        {"RATING_FIELD": "foo", "LABEL_FIELD": "user_id", "ENTITY_ID_FIELD": "e"},
+        {"load_col": {"inter": FIELDS, "user": ["user_id", "age"], "link": ["user_id"]}},
+    ],
+)
+def test_keys_without_effect_have_none(
+    make_config: MakeConfig, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
+) -> None:
+    plain = create_dataset(make_config(TINY)).build()[0]
+    config = make_config(TINY, **settings)
+    with caplog.at_level("INFO"):
+        changed = create_dataset(config).build()[0]
+    assert changed.data_fingerprint == plain.data_fingerprint and changed.time_unit == plain.time_unit
+    lines = " ".join([*config.notes, *caplog.messages])
+    for name in settings.get("load_col", settings):
+        assert name == "inter" or ("no effect" in lines and name in lines)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"NEG_PREFIX": ""}, "NEG_PREFIX is '', it must be at least one character"),
+        ({"LIST_SUFFIX": "", "ITEM_LIST_LENGTH_FIELD": "item_id"}, "LIST_SUFFIX is '', it must be"),
+        ({"ITEM_LIST_LENGTH_FIELD": "item_id"}, "two columns of a batch have the name 'item_id': change NEG_PREFIX"),
+        ({"USER_ID_FIELD": "item_id_list"}, "two columns of a batch have the name 'item_id_list'"),
+        ({"metric_decimal_place": 400}, "metric_decimal_place .* is 400, it must be in .0, 15."),
+    ],
+)
+def test_names_of_columns_are_checked_before_the_data(
+    make_config: MakeConfig, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_config(TINY, **settings)
+
+
+@pytest.mark.parametrize(("kind", "time"), [("token", "5"), ("float", "inf"), ("float", "-inf")])
+def test_times_that_are_no_finite_numbers_are_named_with_row_and_type(
+    make_config: MakeConfig, tmp_path: Path, kind: str, time: str
+) -> None:
+    config = make_config(TINY)
+    (tmp_path / "tiny" / "tiny.inter").write_text(
+        f"user_id:token\titem_id:token\ttimestamp:{kind}\nu\ta\t1\nu\tb\t{time}\nu\tc\t3\n"
+    )
+    message = "row 2 below the header: the column timestamp must hold finite numbers, got -?inf"
+    if kind == "token":
+        message = "loaded are user_id:token, item_id:token, timestamp:token: name the column, write timestamp:float"
+    with pytest.raises(UsageError, match=message):
+        create_dataset(config).build()
