@@ -182,7 +182,7 @@ class SequenceEncoder(nn.Module):
         length = history.rows.shape[1]
         inputs: list[Tensor] = []
         streams: list[Tensor] = []
-        if self.reads_codes_only(view):  # no layer needs the whole (N, L, D) stream
+        if self.has_one_coded_layer and self.reads_codes(view):  # no layer needs the whole (N, L, D) stream
             where = self._positions(history.valid).expand(history.rows.shape)[positions // length, positions % length]
             h = self._stream(history.rows.flatten().index_select(0, positions), where, view)  # (M, D)
         else:
@@ -227,11 +227,12 @@ class SequenceEncoder(nn.Module):
             return steps
         return (valid.sum(dim=1, keepdim=True) - 1 - steps).clamp_min(0)
 
-    def reads_codes_only(self, view: ItemView) -> bool:
-        """Whether there is one layer, and it reads nothing of the items but their codes."""
-        first, block = self.layers()[0], self.encoder_blocks()[0]
-        single = len(self.blocks) == 1 and block.convolution is None
-        return single and self.reads_codes(view) and not first.needs_vectors
+    @property
+    def has_one_coded_layer(self) -> bool:
+        """Whether there is one layer, and it reads nothing of the items but their codes, where they have codes."""
+        first, convolution = self.layers()[0], self.encoder_blocks()[0].convolution
+        reads_codes = first.quantizer is not None and not first.needs_vectors
+        return reads_codes and convolution is None and len(self.blocks) == 1
 
     def reads_codes(self, view: ItemView) -> bool:
         """Whether the first layer attends with the codes of the items instead of their vectors."""

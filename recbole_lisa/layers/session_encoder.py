@@ -36,14 +36,7 @@ class SessionEncoder(SequenceEncoder):
 
     def stateful_layers(self) -> list[Attention]:
         """The attention of every layer; raises ValueError where there is no state of constant size."""
-        layers, first = self.layers(), self.encoder_blocks()[0]
-        keeps_positions = len(layers) > 1 or layers[0].quantizer is None or layers[0].needs_vectors or first.convolution
-        if self.positions == "from_end" and keeps_positions:
-            raise ValueError(
-                "with positions from_end, a new item changes the vectors of all others; only one layer of LISA that "
-                "reads nothing but codes keeps none of them (no local_window, exact histogram_values or conv_width); "
-                "set positions to absolute or none"
-            )
+        layers = self.layers()
         for number, attention in enumerate(layers, start=1):
             name = type(attention).__name__
             if not attention.has_state:
@@ -51,6 +44,12 @@ class SessionEncoder(SequenceEncoder):
                 raise ValueError(f"{name} has no state of constant size; mechanisms with one: {able}")
             if not attention.is_causal and number < len(layers):
                 raise ValueError(f"layer {number} is bidirectional ({name}): later layers would read changed inputs")
+        if self.positions == "from_end" and not self.has_one_coded_layer:
+            raise ValueError(
+                "with positions from_end, a new item changes the vectors of all others; only one layer of LISA that "
+                "reads nothing but codes keeps none of them (no local_window, exact histogram_values or conv_width); "
+                "set positions to absolute or none"
+            )
         return layers
 
     def init_state(self, n: int) -> EncoderState:

@@ -147,7 +147,7 @@ def test_last_and_non_padding_hidden_states_are_those_of_the_whole_batch(case: s
     whole = model.encoder.encode(history, view).hidden
     assert_close(model.encoder.encode_last(history, view).hidden, whole[torch.arange(6), batch["item_length"] - 1])
     non_padding, inputs = model.encoder.encode_non_padding(history, view)
-    codes_only = case.startswith("LISA") and model.encoder.reads_codes_only(view)
+    codes_only = case.startswith("LISA") and model.encoder.has_one_coded_layer
     assert len(inputs) == (0 if codes_only else n_layers)
     assert_close_with_gradients(non_padding, whole[history.valid], list(model.parameters()))
 

@@ -38,6 +38,15 @@ def test_every_model_by_name_and_by_class_and_back_from_its_file(name: str) -> N
     pipeline.check_steps(name)
 
 
+@pytest.mark.parametrize("name", ["LISABase", "Transformer"])
+def test_the_form_of_the_encoder_survives_recboles_pipeline(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recbole_lisa.register()
+    form = {"block": "gated", "hidden_act": "swiglu", "inner_size": "2x", "positions": "from_end", "conv_width": 3}
+    form |= {"attention_gate": True, "drop_path": 0.1}
+    monkeypatch.setattr(pipeline, "SMALL", SMALL | form)
+    pipeline.check_steps(name)
+
+
 def test_a_class_needs_no_registration_for_its_settings() -> None:
     trainer, (_, _, test) = trained(small(model_class("LISASoft"), **TIMES), SequentialDataset)
     assert trainer.config["n_codewords"] == 16

@@ -16,9 +16,9 @@ from tests.model.build import MODEL_NAMES, build_model, loss_value, random_batch
 from tests.tiny import tiny_config, tiny_settings
 
 
-def loss_and_gradients(name: str, batches: list[Any], *, compiled: bool) -> list[torch.Tensor]:
+def loss_and_gradients(name: str, batches: list[Any], *, compiled: bool, **settings: Any) -> list[torch.Tensor]:
     torch.manual_seed(0)
-    model = build_model(name, hidden_dropout_prob=0.0)
+    model = build_model(name, hidden_dropout_prob=0.0, **settings)
     if compiled:
         compile_encoder(model)
     values = []
@@ -32,10 +32,10 @@ def loss_and_gradients(name: str, batches: list[Any], *, compiled: bool) -> list
     return values
 
 
-def compare(name: str) -> None:
+def compare(name: str, **settings: Any) -> None:
     torch.manual_seed(1)
     batches = [random_batch(6, 9, 30), random_batch(5, 13, 30)]
-    plain, compiled = (loss_and_gradients(name, batches, compiled=flag) for flag in (False, True))
+    plain, compiled = (loss_and_gradients(name, batches, compiled=flag, **settings) for flag in (False, True))
     for expected, values in zip(plain, compiled, strict=True):
         assert_close(values, expected)
 
@@ -60,6 +60,11 @@ def test_a_traced_encoder_computes_the_same_at_every_size(name: str, traced: lis
     compare(name)
     assert [type(module).__name__ for module in traced][-1] == "EncoderBlock"
     assert len(traced) == 2
+
+
+def test_a_traced_gated_encoder_computes_the_same(traced: list[torch.nn.Module]) -> None:
+    compare("Transformer", block="gated", hidden_act="swiglu", conv_width=3, attention_gate=True, positions="from_end")
+    assert [type(module).__name__ for module in traced] == ["FullAttention", "GatedBlock"]
 
 
 def test_attention_with_loops_that_depend_on_the_data_is_left_out(traced: list[torch.nn.Module]) -> None:
