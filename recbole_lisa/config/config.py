@@ -33,6 +33,7 @@ BUNDLED_DATASET = "ml-100k"
 _DERIVED = {
     *("model", "dataset", "protocol", "data_path", "MODEL_TYPE", "MODEL_INPUT_TYPE", "eval_type"),
     *("valid_neg_sample_args", "test_neg_sample_args", "device", "gpu_id", "local_rank", "single_spec"),
+    "recipe",  # all its settings are saved
     *("nproc", "enable_amp", "enable_scaler"),  # nproc depends on the machine, the others on `amp`
     # Of knowledge graphs. RecBole's files of data sets leave them out; then they are None, which it does not accept.
     *("entity_kg_num_interval", "relation_kg_num_interval"),
@@ -42,8 +43,9 @@ _DERIVED = {
 class LISAConfig(Config):
     """RecBole's Config without its surprises: no sys.argv, no eval, no unknown key, no change of the devices.
 
-    From strongest to weakest: command line, `config_dict`, `config_files` (a later file wins), our protocol file, the
-    data set file's settings for the model, our data set, model and overall files, RecBole's files.
+    From strongest to weakest: command line, `config_dict`, `config_files` (a later file wins), our recipe file if
+    `recipe` is set, our protocol file, the data set file's settings for the model, our data set, model and overall
+    files, RecBole's files.
 
     Attributes:
         notes: Lines for the log: settings without effect, and settings that the program chose.
@@ -80,8 +82,9 @@ class LISAConfig(Config):
         self.model, self.dataset = self.model_class.__name__, str(dataset)
         sources = _sources(config_files, config_dict, command_line)
         if protocol is None:
-            protocols = [settings["protocol"] for _, settings in sources if settings.get("protocol") is not None]
-            protocol = str(protocols[-1]) if protocols else _DEFAULT_PROTOCOL
+            protocol = _strongest(sources, "protocol") or _DEFAULT_PROTOCOL
+        recipe = _strongest(sources, "recipe")
+        recipe_settings = read_yaml(_named_file("recipe", recipe)) if recipe else {}
         files = _packaged_files(self.model_class, self.dataset, protocol)
         self._keys = _known_keys(files, self.model)
         self._suggestions = [*self._keys, "model", "dataset", "protocol", "config_files", *options]
@@ -92,8 +95,11 @@ class LISAConfig(Config):
         self.yaml_loader = YamlLoader
         self._load_internal_config_dict(self.model, self.model_class, self.dataset)
         self.internal_config_dict.update(_packaged_settings(files, lineage(self.model_class)))
+        self.internal_config_dict.update({key: recipe_settings[key] for key in recipe_settings if key in self._keys})
         self.final_config_dict = {**self._merged(), "protocol": protocol}
         self.notes = log_notes(self.final_config_dict, self.external_config_dict, self.internal_config_dict)
+        if foreign := [key for key in recipe_settings if key not in self._keys]:
+            self.notes.append(f"recipe {recipe}: {self.model} has no {', '.join(foreign)}")
         for key in self.final_config_dict.keys() & {*WITHOUT_EFFECT}:
             self.final_config_dict[key] = self.internal_config_dict.get(key)
         self._set_default_parameters()
@@ -197,15 +203,26 @@ def _sources(files: Any, config_dict: Any, command_line: Any) -> list[tuple[str,
     return sources
 
 
+def _strongest(sources: list[tuple[str, Mapping[str, Any]]], key: str) -> str | None:
+    """The name that the strongest of the user's settings gives for a key, or None."""
+    names = [settings[key] for _, settings in sources if settings.get(key) is not None]
+    return str(names[-1]) if names else None
+
+
+def _named_file(kind: str, name: str) -> Path:
+    """Our file of a protocol or a recipe."""
+    folder = properties_path() / kind
+    names = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in names:
+        raise UsageError(f"unknown {kind} '{name}': known are {', '.join(names)}.{did_you_mean(name, names)}")
+    return folder / f"{name}.yaml"
+
+
 def _packaged_files(model: type[Any], dataset: str, protocol: str) -> list[Path]:
     """Our files for this run, weakest first; a data set of the user has none."""
     root = properties_path()
-    protocols = sorted(path.stem for path in (root / "protocol").glob("*.yaml"))
-    if protocol not in protocols:
-        hint = did_you_mean(protocol, protocols)
-        raise UsageError(f"unknown protocol '{protocol}': known are {', '.join(protocols)}.{hint}")
     of_dataset = root / "dataset" / f"{dataset}.yaml"
-    files = [root / "overall.yaml", *settings_files(model), of_dataset, root / "protocol" / f"{protocol}.yaml"]
+    files = [root / "overall.yaml", *settings_files(model), of_dataset, _named_file("protocol", protocol)]
     return [file for file in files if file != of_dataset or file.is_file()]
 
 

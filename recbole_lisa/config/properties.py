@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def properties_path() -> Path:
-    """The folder that holds `overall.yaml`, `model/`, `dataset/`, `protocol/` and `tuning/`.
+    """The folder that holds `overall.yaml`, `model/`, `dataset/`, `protocol/`, `recipe/` and `tuning/`.
 
     It is inside the package in a wheel, and beside the package in a checkout.
 

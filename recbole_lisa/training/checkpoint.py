@@ -44,6 +44,7 @@ _FREE_SETTINGS = {
     *("show_progress", "state", "loss_decimal_place", "log_wandb", "wandb_project", "config_files", "data_path"),
     *("worker", "gpu_id", "use_gpu", "device", "eval_batch_size", "eval_seen", "compile"),
     *("nproc", "world_size", "local_rank", "offset", "ip", "port"),
+    "recipe",  # its settings are compared one by one
     "amp",  # enable_amp and enable_scaler, which older files have too, say the same
     *("download", "archive", "source", "conversion", "archive_url", "archive_checksum"),
     *("save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path"),

@@ -98,7 +98,7 @@ def _step_bytes(config: Any, windows: Windows) -> Counter[str]:
     needed["n_projected"] = 4 * layers * positions * (config["n_projected"] or 0)
     needed["n_hash_planes"] = positions * (config["n_hash_planes"] or 0)
     sampling = config["train_neg_sample_args"]
-    if sampling["distribution"] != "none":
+    if sampling["distribution"] != "none" and not config["shared_negatives"]:
         targets = positions if config["supervision"] == "all_positions" else rows
         needed["sample_num of train_neg_sample_args"] = 8 * targets * sampling["sample_num"]
     if config["attn_dropout_prob"] and config["device"].type == "cpu":  # then torch stores the weights (N, H, L, L)
