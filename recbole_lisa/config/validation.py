@@ -171,7 +171,7 @@ def checked_eval_args(eval_args: Any) -> dict[str, Any]:
         return {**checked, "split": {"TS": _checked_times(split["TS"], mode)}}
     if checked["group_by"] == "none":
         raise UsageError(
-            "unknown group_by 'none' (eval_args): known are user; --protocol=global_time splits all at a time"
+            "unknown group_by 'none' (eval_args): known are user; one split in time for all is --protocol=global_time"
         )
     ratios = _checked_parts("eval_args split", split).get("RS", [1, 0, 0])
     if len(ratios) != 3 or not all(map(is_number, ratios)) or ratios[0] == 0:

@@ -58,7 +58,7 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ),
     (
         {"eval_args": {"group_by": "none"}},
-        "group_by 'none' (eval_args): known are user; --protocol=global_time splits all at a time",
+        "group_by 'none' (eval_args): known are user; one split in time for all is --protocol=global_time",
     ),
     *(
         (
