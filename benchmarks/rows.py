@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import one_hot, scaled_dot_product_attention
 
+from benchmarks import eager_lisa
 from benchmarks.measure import CheckError
 from recbole_lisa.attention import FullAttention, LISAAttention, build_attention
 from recbole_lisa.attention.base import CodedSequences
@@ -86,7 +87,7 @@ Build = Callable[[Problem], Case]
 
 
 def gathered(attend: Attend) -> Attend:
-    """A formulation of `ops.lisa.naive` with the arguments of `lisa_attention_items`.
+    """A formulation of `ops.lisa.naive` or `eager_lisa` with the arguments of `lisa_attention_items`.
 
     Codes (N, L, B) and keys (N, L, B, W) of all positions exist at once.
     """
@@ -207,8 +208,8 @@ ROWS: dict[str, Row] = {
     "LISA-128": Row(_small, _reference),
     "LISA-128 soft": Row(_soft, partial(_soft, attend=_quadratic)),
     "LISA-256": Row(_large, partial(_large, attend=_quadratic)),
-    LISA_NAIVE: Row(partial(_small, attend=gathered(naive_ops.lisa_attention_per_codebook)), _reference),
-    LISA_ONE_PRODUCT: Row(partial(_small, attend=gathered(naive_ops.lisa_attention_eager)), _reference),
+    LISA_NAIVE: Row(partial(_small, attend=gathered(eager_lisa.lisa_attention_per_codebook)), _reference),
+    LISA_ONE_PRODUCT: Row(partial(_small, attend=gathered(eager_lisa.lisa_attention_eager)), _reference),
     NAIVE: Row(partial(transformer, naive=True)),
     SDPA: Row(partial(transformer, naive=False), partial(transformer, naive=True)),
     "Linformer": Row(partial(mechanism, name="linformer", n_projected=128)),

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.eager_lisa import lisa_attention_eager
 from benchmarks.measure import CPU, CheckError, Record, in_fresh_process, peak_of_call, time_calls
 from benchmarks.options import add_machine, add_number, set_up_device
 from benchmarks.report import Report, Table, megabytes, ratio
@@ -21,7 +22,6 @@ from benchmarks.standin import Catalogue, build_model
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.model import losses
 from recbole_lisa.model.lisa_recommender import LISARecommender
-from recbole_lisa.ops.lisa import naive as naive_ops
 from recbole_lisa.ops.naive import quantize_eager
 from recbole_lisa.training.compilation import compile_encoder
 from recbole_lisa.training.step import DTYPES
@@ -157,7 +157,7 @@ def naive_loss(model: LISARecommender, batch: Batch) -> Tensor:
     drop = partial(nn.functional.dropout, p=encoder.dropout.p, training=model.training)
     x = model.embed(items.flatten())  # (N * L, D)
     codes, assignment, y = (part.view(n, length, *part.shape[1:]) for part in _quantize(model.codebook, x))
-    attended = naive_ops.lisa_attention_eager(
+    attended = lisa_attention_eager(
         codes, *attention.table_and_values(), assignment=assignment, decay=float(attention.decay)
     )
     first, act, _, last = block.feed_forward

@@ -1,13 +1,17 @@
 """B learnable codebooks that quantise any embedding (LISA, Section 3.1.2)."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
+from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest
 from recbole_lisa.ops.quantize import SIMILARITIES, Quantized, quantize
 
 ENCODINGS = ("residual", "parallel")
+KMEANS_ROUNDS = 10
 
 
 class Codebook(nn.Module):
@@ -88,10 +92,40 @@ class Codebook(nn.Module):
         Returns:
             codes (U, B), assignment (U, B, W), reconstruction (U, D).
         """
+        return self._quantize(x, self.codewords)
+
+    @torch.no_grad()
+    def restart(self, x: Tensor, *, used_too: bool) -> None:
+        """Move codewords to what their codebook encodes of vectors x (M, D), by draws with a fixed seed.
+
+        A codeword that no vector has moves beside that of a random vector, by the difference of two vectors: the vector
+        itself could win over all others. With used_too all become centres of spherical k-means, and M = c I.
+        """
+        generator, left = torch.Generator().manual_seed(0), x.to(self.codewords.dtype)
+        if used_too and self.bilinear is not None:  # so that x^T M x is about sqrt(D)
+            nn.init.eye_(self.bilinear).mul_(math.sqrt(x.shape[1]) / left.square().sum(dim=1).mean())
+        for book in self.codewords:
+            codes = self._quantize(left, book.unsqueeze(0)).codes.squeeze(1)
+            drawn, other = torch.randint(len(x), (2, len(book)), generator=generator).to(x.device)
+            seen = left if self.bilinear is None else left @ self.bilinear  # (M, D), x . c is the score of c
+            step, mean = seen[drawn] - seen[other], normalize(seen.mean(dim=0), dim=0)
+            step = step - (step @ mean).unsqueeze(1) * mean  # the part that all vectors have would decide alone
+            new = book[codes[drawn]] + normalize(step, dim=1) * book.norm(dim=1).mean()
+            if used_too:
+                points, new = normalize(left, dim=1), normalize(left[drawn], dim=1)
+                for _ in range(KMEANS_ROUNDS):
+                    new = mean_directions(cluster_sums(points, nearest(points, new), len(book)), new)
+                new = new * left.norm(dim=1).mean()
+            moved = (torch.bincount(codes, minlength=len(book)) == 0) | used_too
+            book[moved] = new[moved]
+            if self.residual:
+                left = left - self._quantize(left, book.unsqueeze(0)).reconstruction
+
+    def _quantize(self, x: Tensor, codewords: Tensor) -> Quantized:
         with torch.autocast(x.device.type, enabled=False):
             return quantize(
                 x.to(self.codewords.dtype),
-                self.codewords,
+                codewords,
                 similarity=self.similarity,
                 bilinear=self.bilinear,
                 temperature=self.temperature,

@@ -365,12 +365,9 @@ class FrozenLISA(LISAAttention):
 
     def __init__(self, attention: LISAAttention) -> None:
         Attention.__init__(self, attention.hidden_size)
-        self.codebook = attention.codebook
-        self.decay = attention.decay
-        self.needs_time_gaps, self.needs_vectors = attention.needs_time_gaps, attention.needs_vectors
-        self.raw_decay = attention.raw_decay
-        self.is_causal = attention.is_causal
-        self.local, self.exact = attention.local, attention.exact
+        kept = ("codebook", "decay", "raw_decay", "is_causal", "local", "exact", "needs_time_gaps", "needs_vectors")
+        for name in kept:
+            setattr(self, name, getattr(attention, name))
         if self.exact:
             self.value = attention.value
         table, values = (x.detach().contiguous() for x in attention.table_and_values())

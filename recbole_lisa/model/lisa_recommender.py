@@ -9,9 +9,13 @@ from torch import Tensor
 from recbole_lisa.attention import LISAAttention
 from recbole_lisa.attention.base import take_non_padding
 from recbole_lisa.attention.codebook import Codebook
-from recbole_lisa.layers.sequence_encoder import ItemView
+from recbole_lisa.distributed.processes import is_first
+from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.ops.codeword_usage import CodewordUsage, codeword_usage
+
+RESTART_EVERY, SAMPLED = 100, 2**13
+"""Batches between two restarts of unused codewords, and input vectors of a layer that count as its use."""
 
 
 class LISARecommender(AttentiveRecommender):
@@ -23,6 +27,9 @@ class LISARecommender(AttentiveRecommender):
     def __init__(self, config: Any, dataset: Any) -> None:
         super().__init__(config, dataset)
         self.reconstruction_weight: float = config["reconstruction_weight"]
+        self.init_from_data, self.restart_unused = config["codebook_init"] == "data", config["restart_dead_codewords"]
+        counts = torch.zeros((), dtype=torch.int64) if self.init_from_data or self.restart_unused else None
+        self.register_buffer("n_batches", counts)
         self.build_targets(config)
         if config["freeze_codebooks"]:
             for module in (self.item_embedding, *self.codebooks().values()):
@@ -65,6 +72,27 @@ class LISARecommender(AttentiveRecommender):
                 n_codewords, x = layer.quantizer.n_codewords, take_non_padding(h, history.valid)  # (M, D)
                 usage[f"layer {number}"] = n_codewords, codeword_usage(layer.quantizer(x).codes, n_codewords)
         return usage
+
+    def calculate_loss(self, interaction: Interaction) -> Tensor | tuple[Tensor, ...]:
+        """As AttentiveRecommender, after a restart of codebooks where the settings ask for it."""
+        if self.training and self.n_batches is not None:
+            from_data = self.init_from_data and not self.n_batches
+            if from_data or (self.restart_unused and self.n_batches % RESTART_EVERY == 0):
+                self._restart_codebooks(self.history(interaction), used_too=from_data)
+            self.n_batches += 1
+        return super().calculate_loss(interaction)
+
+    @torch.no_grad()
+    def _restart_codebooks(self, history: Sequences, *, used_too: bool) -> None:
+        """Codebook.restart of the codebooks that learn, layer by layer; all processes use the first one's batch."""
+        items = self.embed(next(self._blocks(1, -(-self.n_items // SAMPLED))))
+        for book in (book for book in self.codebooks().values() if book.codewords.requires_grad):
+            book.restart(items, used_too=used_too)
+        for i, layer in list(enumerate(self.encoder.layers()))[1:]:
+            x = take_non_padding(self.encoder.layer_inputs(history, self.item_view())[i], history.valid)  # (M, D)
+            x = layer.sum_over_processes(x[torch.arange(SAMPLED, device=x.device) % len(x)] * is_first())
+            assert layer.quantizer is not None
+            layer.quantizer.restart(x, used_too=used_too)
 
     def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
         """reconstruction_weight * mean |x - stopgrad(y)|^2 over the batch's distinct items."""

@@ -312,3 +312,50 @@ def test_time_decay_reads_the_gaps_in_units_of_the_data_set() -> None:
     without = {k: v for k, v in batch.items() if k != "time_gap_list"}
     with pytest.raises(ValueError, match="needs time_gaps"):
         model.full_sort_predict(without)
+
+
+RESTARTS = {"codebook_init": "data", "restart_dead_codewords": True, "n_layers": 3, "n_codewords": 8}
+
+
+@pytest.mark.parametrize("name", LISA_MODELS)
+def test_codebooks_start_from_the_first_batch_once_also_after_a_resume(name: str) -> None:
+    model, batch = build_model(name, **RESTARTS).train(), random_batch(16, 24, 30)
+    before = [layer.quantizer.codewords.clone() for layer in model.encoder.layers()]
+    model.calculate_loss(batch)
+    started = [layer.quantizer.codewords.clone() for layer in model.encoder.layers()]
+    assert not any(torch.equal(x, y) for x, y in zip(before, started, strict=True))
+    usage = model.eval().layer_usage(batch)
+    assert all((use.perplexity > 3).all() for _, use in usage.values())
+    resumed = build_model(name, **RESTARTS).train()
+    resumed.load_state_dict(model.state_dict())
+    resumed.calculate_loss(batch)
+    for layer, codewords in zip(resumed.encoder.layers(), started, strict=True):
+        assert torch.equal(layer.quantizer.codewords, codewords)
+    assert int(resumed.n_batches) == 2
+
+
+def test_unused_codewords_restart_every_hundred_batches() -> None:
+    model, batch = build_model("LISASoft", restart_dead_codewords=True, n_layers=2).train(), random_batch(16, 24, 30)
+    layer = model.encoder.layers()[1]
+    for number, moves in ((1, False), (99, False), (100, True)):
+        with torch.no_grad():
+            layer.quantizer.codewords[0, 1:] = -layer.quantizer.codewords[0, :1]
+        model.n_batches.fill_(number)
+        before = layer.quantizer.codewords.clone()
+        model.calculate_loss(batch)
+        assert torch.equal(before, layer.quantizer.codewords) != moves
+
+
+def test_all_processes_start_with_the_codebooks_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second process has another batch; it adds zeros to what the first one gives."""
+    first, second, given = build_model("LISASoft", **RESTARTS), build_model("LISASoft", **RESTARTS), []
+    second.load_state_dict(first.state_dict())
+    for layer in first.encoder.layers():
+        layer.sum_over_processes = lambda x: given.append(x) or x
+    first.train().calculate_loss(random_batch(16, 24, 30))
+    for layer in second.encoder.layers():
+        layer.sum_over_processes = lambda x: x + given.pop(0)
+    monkeypatch.setattr("recbole_lisa.model.lisa_recommender.is_first", lambda: False)
+    second.train().calculate_loss(random_batch(7, 11, 30))
+    for (name, x), y in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
+        assert torch.equal(x, y), name

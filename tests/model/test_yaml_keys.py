@@ -41,6 +41,8 @@ FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "freeze_codebooks": (True, {}),
     "codebook_projection": ("shared", {}),
     "histogram_decay": (0.7, {}),
+    "codebook_init": ("data", {}),
+    "restart_dead_codewords": (True, {"n_codewords": 64}),
     "histogram_values": ("exact", {"n_codebooks": 4}),
     "local_window": (3, {}),
     "local_heads": (4, {"local_window": 3}),

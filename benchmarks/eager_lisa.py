@@ -1,0 +1,39 @@
+"""LISA as the paper writes it down, with every intermediate tensor: the naive side of the benchmarks."""
+
+import torch
+from torch import Tensor
+
+
+def lisa_attention_eager(
+    codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor, decay: float = 0.0
+) -> Tensor:
+    """The paper's Algorithm 1 written out, every intermediate an (N, L, B, W) tensor kept by autograd.
+
+    One decayed cumulative sum, gather, multiplication, normalisation and product.
+
+    Args as in recbole_lisa.ops.lisa_attention; a decay is accurate only while decay * L stays below about 80.
+    """
+    weights = _eager_weights(codes, table, assignment, decay)
+    return torch.einsum("nlbw,bwd->nld", weights, values)
+
+
+def lisa_attention_per_codebook(
+    codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor, decay: float = 0.0
+) -> Tensor:
+    """As lisa_attention_eager, but with one product a codebook, as the paper describes it: a (N, L, B, D) tensor."""
+    weights = _eager_weights(codes, table, assignment, decay)
+    return torch.einsum("nlbw,bwd->nlbd", weights, values).sum(dim=2)
+
+
+def _eager_weights(codes: Tensor, table: Tensor, assignment: Tensor, decay: float) -> Tensor:
+    """Attention over codewords, (N, L, B, W)."""
+    length = codes.shape[1]
+    if decay:
+        steps = torch.arange(length, dtype=assignment.dtype, device=assignment.device)
+        grow = torch.exp(decay * steps).view(1, -1, 1, 1)
+        histogram = (assignment * grow).cumsum(dim=1) / grow
+    else:
+        histogram = assignment.cumsum(dim=1)  # (N, L, B, W)
+    books = torch.arange(codes.shape[-1], device=codes.device)
+    weights = histogram * table.exp()[books, codes]  # (N, L, B, W)
+    return weights / weights.sum(dim=-1, keepdim=True)
