@@ -203,6 +203,14 @@ def test_a_forged_manifest_is_one_line(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KB
 
 
+def test_an_export_from_before_the_forms_of_the_encoder_is_read(manifest: dict[str, Any], tmp_path: Path) -> None:
+    before = Recommender.load(tmp_path).recommend([raw([1, 2, 3])], 5)
+    for key in ("block", "positions", "conv_width", "attention_gate"):
+        del manifest["encoder"][key]
+    forge(tmp_path, manifest)
+    assert Recommender.load(tmp_path).recommend([raw([1, 2, 3])], 5) == before
+
+
 def npy(dtype: str, shape: str) -> bytes:
     header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({shape},), }}\n" if dtype else "nonsense"
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
