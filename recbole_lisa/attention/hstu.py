@@ -26,6 +26,8 @@ class HSTUAttention(Attention):
         ValueError: hidden_size or max_length below 1, or n_heads does not divide hidden_size.
     """
 
+    compiles = False
+
     def __init__(self, *, hidden_size: int, max_length: int, n_heads: int = 1) -> None:
         super().__init__(hidden_size)
         check_sizes(max_length=max_length)
@@ -58,7 +60,6 @@ class HSTUAttention(Attention):
         """Normed sums (N, R, D) for queries (N, R, D) at positions (..., R) over keys and values (N, J, D)."""
         distance = position.unsqueeze(-1) - torch.arange(key.shape[1], device=key.device)  # (..., R, J)
         q, k, v = (y.view(*y.shape[:2], self.n_heads, -1).transpose(1, 2) for y in (query, key, value))
-        longest = len(self.distance_bias)
-        logits = q @ k.transpose(2, 3) + self.distance_bias[distance.clamp(0, longest - 1)]  # (N, heads, R, J)
-        attended = silu(logits).masked_fill(distance < 0, 0.0) @ v / longest
+        logits = q @ k.transpose(2, 3) + self.distance_bias[distance.clamp(0, len(self.distance_bias) - 1)]
+        attended = silu(logits).masked_fill(distance < 0, 0.0) @ v / len(self.distance_bias)
         return apply_layer(self.norm, attended.transpose(1, 2).flatten(2))

@@ -52,10 +52,9 @@ class LinearRecurrentUnit(RecurrentAttention):
         """Append x (N, L, D), valid (N, L); see RecurrentAttention."""
         decay = self.log_decay.exp()
         gamma = (-torch.expm1(-2 * decay)).sqrt().repeat(2).unsqueeze(1)  # (2 H, 1)
-        flat = x.flatten(0, 1)  # (N L, D)
-        drive = torch.addmm(gamma * self.input.bias.unsqueeze(1), gamma * self.input.weight, flat.t())  # (2 H, N L)
+        drive = torch.addmm(gamma * self.input.bias.unsqueeze(1), gamma * self.input.weight, x.flatten(0, 1).t())
         u = torch.complex(*drive.to(state.real.dtype).view(2, -1, *valid.shape))  # (H, N, L)
         h = diagonal_recurrence(torch.complex(*state).t(), decay, self.angle, u)
-        y = self.project(torch.cat([h.real, h.imag]).flatten(1).t().to(x.dtype)) + self.skip * flat
+        y = self.project(torch.cat([h.real, h.imag]).flatten(1).t().to(x.dtype))
         last = h[:, torch.arange(len(x), device=x.device), final_positions(valid)].t()  # (N, H)
-        return y.view(x.shape), DiagonalState(last.real, last.imag)
+        return y.view(x.shape) + self.skip * x, DiagonalState(last.real, last.imag)

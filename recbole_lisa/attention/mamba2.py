@@ -42,15 +42,14 @@ class SelectiveRecurrence(RecurrentAttention):
         check_sizes(state_size=state_size)
         if n_heads < 1 or 2 * hidden_size % n_heads:
             raise ValueError(f"n_heads must divide 2 hidden_size {2 * hidden_size}, got {n_heads}")
-        width = 2 * hidden_size
-        self.parts = [width, state_size, state_size]  # x, b, c
-        self.input = nn.Linear(hidden_size, width + sum(self.parts) + n_heads, bias=False)
+        self.parts = [2 * hidden_size, state_size, state_size]  # x, b, c
+        self.input = nn.Linear(hidden_size, 2 * hidden_size + sum(self.parts) + n_heads, bias=False)
         self.convolution = ShortConvolution(sum(self.parts))
         self.log_decay = nn.Parameter(torch.empty(n_heads).uniform_(1, 16).log())
         self.step_bias = nn.Parameter(torch.empty(n_heads).uniform_(math.log(1e-3), math.log(0.1)).exp().expm1().log())
         self.skip = nn.Parameter(torch.ones(n_heads))
-        self.norm = nn.RMSNorm(width, eps=1e-5)
-        self.output = nn.Linear(width, hidden_size, bias=False)
+        self.norm = nn.RMSNorm(2 * hidden_size, eps=1e-5)
+        self.output = nn.Linear(2 * hidden_size, hidden_size, bias=False)
 
     def init_state(self, n: int) -> SelectiveState:
         """The empty history of n users."""

@@ -16,6 +16,7 @@ WIDTH = 4
 class RecurrentAttention(Attention):
     """Attention whose subclass implements init_state() and run(); everywhere, step and state_of follow from them."""
 
+    compiles = False
     has_state = True
 
     def run(self, state: Any, x: Tensor, valid: Tensor) -> tuple[Tensor, Any]:
