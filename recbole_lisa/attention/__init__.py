@@ -13,7 +13,7 @@ from recbole_lisa.attention.linear import LinearAttention
 from recbole_lisa.attention.linformer import Linformer
 from recbole_lisa.attention.lisa import LISAAttention
 from recbole_lisa.attention.lru import LinearRecurrentUnit
-from recbole_lisa.attention.mamba2 import SelectiveRecurrence
+from recbole_lisa.attention.mamba2 import SelectiveSSM
 from recbole_lisa.attention.reformer import ReformerAttention
 from recbole_lisa.attention.routing import RoutingAttention
 from recbole_lisa.attention.sinkhorn import SinkhornAttention
@@ -28,7 +28,7 @@ MECHANISMS: dict[str, type[Attention]] = {
     "linformer": Linformer,
     "lisa": LISAAttention,
     "lru": LinearRecurrentUnit,
-    "mamba2": SelectiveRecurrence,
+    "mamba2": SelectiveSSM,
     "reformer": ReformerAttention,
     "routing": RoutingAttention,
     "sinkhorn": SinkhornAttention,
@@ -54,7 +54,7 @@ __all__ = [
     "Linformer",
     "ReformerAttention",
     "RoutingAttention",
-    "SelectiveRecurrence",
+    "SelectiveSSM",
     "SinkhornAttention",
     "build_attention",
     "describe_attention",

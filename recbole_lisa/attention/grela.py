@@ -8,7 +8,7 @@ from torch.nn.functional import silu
 
 from recbole_lisa.attention.base import apply_layer
 from recbole_lisa.attention.linear import positive_features
-from recbole_lisa.attention.recurrent import WIDTH, RecurrentAttention, ShortConvolution
+from recbole_lisa.attention.recurrent import WIDTH, ChannelConvolution, RecurrentAttention
 from recbole_lisa.ops.recurrences import selective_recurrence
 
 
@@ -45,7 +45,7 @@ class GatedRotaryAttention(RecurrentAttention):
         self.n_heads = n_heads
         self.value, self.gate, self.output = (nn.Linear(hidden_size, hidden_size) for _ in range(3))
         self.query_key = nn.Linear(hidden_size, 2 * hidden_size)
-        self.convolution = ShortConvolution(hidden_size)
+        self.convolution = ChannelConvolution(hidden_size)
 
     def init_state(self, n: int) -> RotaryState:
         """The empty history of n users."""

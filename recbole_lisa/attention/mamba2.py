@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
 from recbole_lisa.attention.base import check_sizes
-from recbole_lisa.attention.recurrent import WIDTH, RecurrentAttention, ShortConvolution
+from recbole_lisa.attention.recurrent import WIDTH, ChannelConvolution, RecurrentAttention
 from recbole_lisa.ops.recurrences import selective_recurrence
 
 
@@ -19,7 +19,7 @@ class SelectiveState(NamedTuple):
     recent: Tensor
 
 
-class SelectiveRecurrence(RecurrentAttention):
+class SelectiveSSM(RecurrentAttention):
     r"""W_o RMSNorm(y * silu(z)) with a scalar decay a head, O(L D (D + S)).
 
         [z, (x, b, c), t] = W_i input,   (x, b, c) = silu(convolution of 4 positions),   dt = softplus(t + t_0)
@@ -44,7 +44,7 @@ class SelectiveRecurrence(RecurrentAttention):
             raise ValueError(f"n_heads must divide 2 hidden_size {2 * hidden_size}, got {n_heads}")
         self.parts = [2 * hidden_size, state_size, state_size]  # x, b, c
         self.input = nn.Linear(hidden_size, 2 * hidden_size + sum(self.parts) + n_heads, bias=False)
-        self.convolution = ShortConvolution(sum(self.parts))
+        self.convolution = ChannelConvolution(sum(self.parts))
         self.log_decay = nn.Parameter(torch.empty(n_heads).uniform_(1, 16).log())
         self.step_bias = nn.Parameter(torch.empty(n_heads).uniform_(math.log(1e-3), math.log(0.1)).exp().expm1().log())
         self.skip = nn.Parameter(torch.ones(n_heads))

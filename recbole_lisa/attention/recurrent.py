@@ -40,7 +40,7 @@ class RecurrentAttention(Attention):
         return self.run(exact, zero_padding(self.checked_vectors(x, valid), valid), valid)[1]
 
 
-class ShortConvolution(nn.Module):
+class ChannelConvolution(nn.Module):
     """y_t = b + sum_{s < 4} w_s x_{t-s} for each of C channels, causal."""
 
     def __init__(self, n_channels: int) -> None:

@@ -67,6 +67,7 @@ def _parameter_bytes(config: Any, n_items: int) -> Counter[str]:
             "n_projected": layers * 2 * longest * (config["n_projected"] or 0) * each,
             "n_top_buckets": layers * 2 * width * (config["n_top_buckets"] or 0) * each,
             "n_hash_planes": layers * 4 * width * (config["n_hash_planes"] or 0),
+            "state_size": layers * 2 * width * (config["state_size"] or 0) * each,
         }
     )
     if config["n_hashes"]:

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv1d, elu, pad, silu, softplus
 
-from recbole_lisa.attention import Attention, GatedRotaryAttention, LinearRecurrentUnit, SelectiveRecurrence
-from recbole_lisa.attention.recurrent import RecurrentAttention, ShortConvolution
+from recbole_lisa.attention import Attention, GatedRotaryAttention, LinearRecurrentUnit, SelectiveSSM
+from recbole_lisa.attention.recurrent import ChannelConvolution, RecurrentAttention
 from tests.attention.references import D
 from tests.helpers import all_valid, assert_close, assert_close_with_gradients, ragged
 
 
-def convolved(layer: ShortConvolution, x: Tensor) -> Tensor:
+def convolved(layer: ChannelConvolution, x: Tensor) -> Tensor:
     """torch's convolution with three zeros before the first position."""
     columns = pad(x.transpose(1, 2), (3, 0))
     return conv1d(columns, layer.weight.squeeze(2), layer.bias, groups=x.shape[2]).transpose(1, 2)
@@ -31,7 +31,7 @@ def recurrent_unit(attention: LinearRecurrentUnit, x: Tensor) -> Tensor:
     return torch.stack(out, dim=1)
 
 
-def selective(attention: SelectiveRecurrence, x: Tensor) -> Tensor:
+def selective(attention: SelectiveSSM, x: Tensor) -> Tensor:
     n_heads, (width, size, _) = len(attention.skip), attention.parts
     z, mixed, t_in = attention.input(x).split([width, width + 2 * size, n_heads], dim=-1)
     values, b, c = silu(convolved(attention.convolution, mixed)).split([width, size, size], dim=-1)
@@ -68,8 +68,8 @@ def rotary(attention: GatedRotaryAttention, x: Tensor) -> Tensor:
 
 CASES: dict[str, tuple[Callable[[], RecurrentAttention], Callable[..., Tensor]]] = {
     "lru": (lambda: LinearRecurrentUnit(hidden_size=D), recurrent_unit),
-    "mamba2": (lambda: SelectiveRecurrence(hidden_size=D, n_heads=4, state_size=5), selective),
-    "mamba2-1-head": (lambda: SelectiveRecurrence(hidden_size=D, n_heads=1, state_size=3), selective),
+    "mamba2": (lambda: SelectiveSSM(hidden_size=D, n_heads=4, state_size=5), selective),
+    "mamba2-1-head": (lambda: SelectiveSSM(hidden_size=D, n_heads=1, state_size=3), selective),
     "grela": (lambda: GatedRotaryAttention(hidden_size=D, n_heads=4), rotary),
     "grela-1-head": (lambda: GatedRotaryAttention(hidden_size=D, n_heads=1), rotary),
 }
@@ -134,7 +134,7 @@ def test_radii_and_steps_start_in_the_published_ranges() -> None:
     radius = torch.exp(-torch.exp(LinearRecurrentUnit(hidden_size=400).log_decay))
     assert 0.8 <= radius.min() < 0.82
     assert 0.98 < radius.max() <= 0.99
-    attention = SelectiveRecurrence(hidden_size=400, n_heads=800)
+    attention = SelectiveSSM(hidden_size=400, n_heads=800)
     step, rate = softplus(attention.step_bias), attention.log_decay.exp()
     assert 1e-3 <= step.min() * 1.001 < 1.1e-3
     assert 0.09 < step.max() <= 0.1001
@@ -145,9 +145,9 @@ def test_radii_and_steps_start_in_the_published_ranges() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: SelectiveRecurrence(hidden_size=6, n_heads=5), "n_heads must divide 2 hidden_size 12, got 5"),
-        (lambda: SelectiveRecurrence(hidden_size=6, n_heads=0), "n_heads must divide 2 hidden_size 12, got 0"),
-        (lambda: SelectiveRecurrence(hidden_size=6, state_size=0), "state_size must be a whole number of at least 1"),
+        (lambda: SelectiveSSM(hidden_size=6, n_heads=5), "n_heads must divide 2 hidden_size 12, got 5"),
+        (lambda: SelectiveSSM(hidden_size=6, n_heads=0), "n_heads must divide 2 hidden_size 12, got 0"),
+        (lambda: SelectiveSSM(hidden_size=6, state_size=0), "state_size must be a whole number of at least 1"),
         (lambda: GatedRotaryAttention(hidden_size=12, n_heads=4), "twice n_heads must divide hidden_size 12, got n_"),
         (lambda: GatedRotaryAttention(hidden_size=12, n_heads=0), "twice n_heads must divide hidden_size 12, got n_"),
     ],

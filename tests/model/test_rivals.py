@@ -1,12 +1,17 @@
-"""What the rivals' models add to their attention: losses, warnings, state."""
+"""What the rivals' models add to their attention: losses, warnings, state; and RecBole's own rivals in our ranking."""
 
 import logging
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from recbole.model.sequential_recommender import GRU4Rec, SASRec
 
 from recbole_lisa.attention.clustered import NO_STRICT_FORM
+from recbole_lisa.training.evaluation import evaluate
 from tests.model.build import build_model, last_position_batch, loss_value, random_batch
+from tests.tiny import tiny_config, tiny_trainer
 
 
 def test_the_commitment_of_routing_reaches_the_loss_in_both_supervisions() -> None:
@@ -43,3 +48,34 @@ def test_a_published_form_warns_that_it_sees_the_future(
         assert "sees the future" not in caplog.text
         build_model(name, causality="published")
     assert caplog.text.count(f"sees the future; {remedy}") == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        (SASRec, {"hidden_size": 8, "inner_size": 8, "n_heads": 1}),
+        (GRU4Rec, {"hidden_size": 8, "embedding_size": 8}),
+    ],
+)
+def test_recboles_models_are_ranked_by_their_own_scores(tmp_path: Path, model: Any, settings: dict[str, Any]) -> None:
+    """With the items that a user has had, and without them, against ranks counted one user at a time."""
+    settings |= {"loss_type": "CE", "supervision": "last_position", "MAX_ITEM_LIST_LENGTH": 12}
+    config = tiny_config(tmp_path, model=model, eval_seen="both", epochs=2, topk=[3], **settings)
+    trainer, (train, valid, test) = tiny_trainer(config)
+    trainer.fit(train, valid, saved=False, show_progress=False)
+    metrics = evaluate(trainer.model.eval(), test, config)
+    hits: dict[str, list[bool]] = {"hit@3": [], "hit@3_masked": []}
+    for number in range(len(test)):
+        (batch,) = test.batches([number])
+        with torch.no_grad():
+            scores = trainer.model.full_sort_predict(batch.interaction)
+        for row, target, seen in zip(
+            scores, batch.interaction["item_id"], batch.interaction["item_id_list"], strict=True
+        ):
+            row[0] = -torch.inf
+            hits["hit@3"].append(bool((row > row[target]).sum() < 3))
+            others = torch.tensor([i for i in range(len(row)) if i not in seen.tolist() or i == target])
+            hits["hit@3_masked"].append(bool((row[others] > row[target]).sum() < 3))
+    assert len(hits["hit@3"]) == 24
+    for name, values in hits.items():
+        assert metrics[name] == pytest.approx(sum(values) / len(values), abs=1e-4)

@@ -45,6 +45,7 @@ def test_the_largest_part_is_named_and_items_count_once_they_are_known(tmp_path:
         ("Reformer", {"n_hashes": 10**10}, "n_hashes"),
         ("ClusteredTransformer", {"n_hash_planes": 2 * 10**9}, "n_hash_planes"),
         ("SinkhornTransformer", {"n_top_buckets": 10**12}, "n_top_buckets"),
+        ("Mamba2Rec", {"state_size": 10**10}, "state_size"),
         ("LISABase", {"nproc": 10**6, "train_batch_size": 10**6}, "nproc"),
     ],
 )

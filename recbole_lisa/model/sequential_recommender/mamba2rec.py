@@ -2,15 +2,13 @@
 
 from typing import Any
 
-from recbole_lisa.attention import SelectiveRecurrence
+from recbole_lisa.attention import SelectiveSSM
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 
 
 class Mamba2Rec(AttentiveRecommender):
     """Mamba-2's layer in the same encoder, in plain torch."""
 
-    def build_layer(self, config: Any, index: int) -> SelectiveRecurrence:
+    def build_layer(self, config: Any, index: int) -> SelectiveSSM:
         """A recurrence whose decay depends on the input."""
-        return SelectiveRecurrence(
-            hidden_size=config["hidden_size"], n_heads=config["n_heads"], state_size=config["state_size"]
-        )
+        return SelectiveSSM(hidden_size=self.hidden_size, n_heads=config["n_heads"], state_size=config["state_size"])
