@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from benchmarks.measure import Record
 from recbole_lisa import __version__
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.files import atomic_writer, check_output
 
 
@@ -87,7 +87,7 @@ def write_text(path: Path, text: str) -> None:
 def check_plots() -> None:
     """Refuse to start work whose plots cannot be drawn at its end: raises UsageError if matplotlib is missing."""
     if find_spec("matplotlib") is None:
-        raise UsageError("plots need matplotlib: pip install 'recbole-lisa[bench]'")
+        raise UsageError(f"plots need matplotlib: {install_extra('bench')}")
 
 
 def draw(panels: Sequence[Panel], path: Path) -> None:

@@ -1,7 +1,10 @@
-"""The exceptions that end a run with one line, and the hint that goes into their messages."""
+"""The exceptions that end a run with one line, and the hints that go into their messages."""
 
 import difflib
+import re
 from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
 
 
 class UsageError(ValueError):
@@ -41,3 +44,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)
     return f" Did you mean '{by_lower[close[0]]}'?" if close else ""
+
+
+def install_extra(extra: str, checkout: Path = Path(__file__).parents[1]) -> str:
+    """The command that installs an extra of this package, which is on no index.
+
+    In a `checkout` it is an editable install; for an installed wheel it names the packages.
+    """
+    if (checkout / "setup.cfg").is_file():
+        return f"pip install -e '{checkout}[{extra}]'"
+    try:
+        requirements = metadata.requires("recbole-lisa") or []
+    except metadata.PackageNotFoundError:  # the folder is only on the path
+        requirements = []
+    names = [one.partition(";")[0].strip() for one in requirements if re.search(rf"extra == ['\"]{extra}['\"]", one)]
+    return " ".join(["pip install", *map("'{}'".format, names)]) if names else f"install the packages of {extra}"

@@ -7,8 +7,10 @@ needs, after it has checked that the export scores items as the model does.
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from recbole.data import create_dataset as create_recbole_dataset
 from recbole.data import data_preparation
@@ -19,13 +21,18 @@ from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.datasets.layouts import Layout
+from recbole_lisa.datasets.reader import read_pieces
+from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import path_of
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.serving.bundle import Bundle, encoder_weights
 from recbole_lisa.serving.export import check_export_folder, write_export
 from recbole_lisa.serving.ids import IdMap
 from recbole_lisa.serving.inputs import History
 from recbole_lisa.serving.recommender import Recommender
+from recbole_lisa.serving.tables import SEPARATORS
 from recbole_lisa.training.checkpoint import RUN_KEYS, check_data, item_ids_of, load_checkpoint
 
 Loaded = tuple[Any, torch.nn.Module, Any, Any, Any, Any]
@@ -70,6 +77,7 @@ def load_data_and_model(
         return _load_recbole_file(path)
     state = load_checkpoint(path, needed=RUN_KEYS)
     config = _config_of(state, path, model, config_dict)
+    _check_shapes(config, state, path)
     init_seed(config["seed"], config["reproducibility"])
     dataset = create_dataset(config)
     train, valid, test = create_loaders(config, dataset)
@@ -114,7 +122,38 @@ def _config_of(state: Mapping[str, Any], path: Any, model: type[Any] | None, set
     if model is None and state["model"] not in {**MODELS, **OPTIONAL_MODELS}:
         name = state["model"]
         raise UsageError(f"'{path}' holds a model of the class {name}, which is not in the registry: pass model={name}")
-    return LISAConfig.from_plain(state["config"], model=model, config_dict=settings)
+    if settings is not None and not isinstance(settings, Mapping):
+        raise UsageError(f"config_dict is {settings!r}, it must hold settings by key, such as {{'use_gpu': False}}")
+    try:
+        return LISAConfig.from_plain(state["config"], model=model, config_dict=settings)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"'{path}' is damaged: its settings cannot be read ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _check_shapes(config: LISAConfig, state: Mapping[str, Any], path: Any) -> None:
+    """Refuse settings that do not fit the parameters, before memory is allocated for them."""
+    weights = state["state_dict"]
+    if not issubclass(config.model_class, AttentiveRecommender) or config["model"] not in {**MODELS, **OPTIONAL_MODELS}:
+        return
+    n_items = len(weights["item_embedding.weight"]) if "item_embedding.weight" in weights else 1
+    advice = "leave changed settings out, or take another checkpoint"
+    if config["n_layers"] > len(weights):
+        raise UsageError(f"'{path}' has {len(weights)} parameters, its settings {config['n_layers']} layers: {advice}")
+    try:
+        with torch.device("meta"):  # shapes without memory
+            model = config.model_class(config, _Items(n_items))
+    except (RuntimeError, TypeError, OverflowError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"the settings of '{path}' build no model ({reason}): {advice}") from error
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name, tensor in model.state_dict().items():
+        if name in shapes and shapes[name] != tuple(tensor.shape):
+            raise UsageError(
+                f"the parameter {name} of '{path}' has the shape {shapes[name]}, the settings give "
+                f"{tuple(tensor.shape)}: {advice}"
+            )
 
 
 def _with_weights(network: Any, state: Mapping[str, Any]) -> Any:
@@ -129,6 +168,7 @@ def export(
     *,
     model: type[Any] | None = None,
     data_path: str | None = None,
+    titles: str | os.PathLike[str] | Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Write the model of a checkpoint as an export.
@@ -138,23 +178,53 @@ def export(
         folder: The folder of the export; it is made.
         model: The model class, where it is not in the registry.
         data_path: Folder of the data set, if it has moved since the run; see `load_bundle`.
+        titles: Titles of items to show: by raw id, or a .csv or .tsv file with the columns item_id and title.
         overwrite: Replace an export in the folder.
 
     Returns:
         The manifest of the export.
 
     Raises:
-        UsageError: See `check_export_folder` and `load_bundle`.
+        UsageError: See `check_export_folder`, `load_bundle` and `read_titles`.
     """
     check_export_folder(folder, overwrite=overwrite)
-    return write_export(load_bundle(checkpoint_path, model=model, data_path=data_path), folder, overwrite=overwrite)
+    by_item = titles if isinstance(titles, Mapping) else {} if titles is None else read_titles(titles)
+    bundle = with_titles(load_bundle(checkpoint_path, model=model, data_path=data_path), by_item)
+    return write_export(bundle, folder, overwrite=overwrite)
+
+
+def with_titles(bundle: Bundle, titles: Mapping[str, str]) -> Bundle:
+    """The bundle with the titles of its items; those of other items are left out."""
+    unknown = set(bundle.ids.unknown(list(titles)))
+    return replace(bundle, titles={str(item): str(text) for item, text in titles.items() if str(item) not in unknown})
+
+
+def read_titles(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read titles by item from a table with the columns item_id and title.
+
+    Raises:
+        UsageError: It is no .csv or .tsv file with these columns, holds no titles, or two titles of one item.
+    """
+    file = path_of(path, "titles")
+    if file.suffix not in SEPARATORS:
+        raise UsageError(f"'{file}' must end in .csv or .tsv")
+    layout = Layout((), {"item": "item_id", "title": "title"}, separator=SEPARATORS[file.suffix], advice="")
+    titles: dict[str, str] = {}
+    with open_raw(file) as raw:
+        for piece in read_pieces(raw, layout):
+            for item, title in piece.dropna().itertuples(index=False):
+                if titles.setdefault(item, title) != title:
+                    raise UsageError(f"'{file}' gives the item '{item}' two titles, {titles[item]!r} and {title!r}")
+    if not titles:
+        raise UsageError(f"'{file}' has no row with both item_id and title")
+    return titles
 
 
 class _Items:
     """What a model reads of a data set of V - 1 items; parameters and buffers come from the checkpoint."""
 
     def __init__(self, n_items: int) -> None:
-        self.item_num, self.item_counts = n_items, torch.ones(n_items, dtype=torch.long).numpy()
+        self.item_num, self.item_counts = n_items, np.ones(n_items, dtype=np.int64)
 
     def num(self, _: str) -> int:
         return self.item_num
@@ -169,6 +239,7 @@ def load_bundle(
     if ids is None:
         return bundle_of_checkpoint(path, model=model, data_path=data_path)[0]
     config = _config_of(state, path, model, {"use_gpu": False})
+    _check_shapes(config, state, path)
     network = _with_weights(config.model_class(config, _Items(len(ids) + 1)), state)
     bundle = bundle_of(network, ids, config["dataset"])
     check_scores(network, Recommender(bundle))

@@ -114,3 +114,48 @@ def test_a_class_without_layers_is_named() -> None:
     for name, body in (("must define build_layer", {}), ("it returned None", {"build_layer": lambda *_: None})):
         with pytest.raises(TypeError, match=name):
             subclass_model(type("NoLayer", (AttentiveRecommender,), body), "Transformer")
+
+
+@pytest.mark.usefixtures("isolated_run_dir")
+def test_forged_checkpoints_are_refused_before_memory_is_allocated(tmp_path: Path) -> None:
+    sizes = {"epochs": 1, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8}
+    path = run("LISAMini", "tiny", config_dict=tiny_settings(tmp_path, **sizes))["checkpoint"]
+    for changes, message in (
+        ({"hidden_size": 10**12}, "build no model .*overflowed"),
+        ({"hidden_size": 18}, r"has the shape \(31, 16\), the settings give \(31, 18\): leave changed settings out"),
+        ({"inner_size": 10**12}, "the settings give"),
+        ({"MAX_ITEM_LIST_LENGTH": 10**12}, "the settings give"),
+        ({"n_codewords": 10**9}, "the settings give"),
+        ({"n_target_codewords": 10**9}, "the settings give"),
+        ({"n_layers": 10**9}, "parameters, its settings 1000000000 layers"),
+        ({"train_neg_sample_args": "x"}, "is damaged: its settings cannot be read|train_neg_sample_args"),
+        ({"data_path": None}, "is damaged: its settings cannot be read"),
+    ):
+        state = load_checkpoint(path)
+        state["config"].update(changes)
+        save_checkpoint(state, "forged.pth")
+        for load in (load_data_and_model, lambda file: export(file, "export")):
+            with pytest.raises(UsageError, match=message):
+                load("forged.pth")
+    for key in ("model", "config", "state_dict", "other_parameter", "item_ids"):
+        for value in (5, [1]):
+            save_checkpoint({**load_checkpoint(path), key: value}, "forged.pth")
+            with pytest.raises(UsageError, match=f"'forged.pth' is damaged: its {key} is of another kind"):
+                export("forged.pth", "export")
+    assert not Path("export").exists()
+    with pytest.raises(UsageError, match=r"the settings give \(31, 18\)"):
+        load_data_and_model(path, config_dict={"hidden_size": 18})
+    with pytest.raises(UsageError, match=r"config_dict is \[1\], it must hold settings by key"):
+        load_data_and_model(path, config_dict=[1])  # type: ignore[arg-type]  # a user's mistake
+
+
+@pytest.mark.usefixtures("isolated_run_dir")
+def test_export_takes_titles_as_the_command_does(tmp_path: Path) -> None:
+    path = run("Transformer", "tiny", config_dict=tiny_settings(tmp_path, epochs=1, hidden_size=16))["checkpoint"]
+    Path("t.csv").write_text("item_id,title\ni5,Up\ngone,x\n")
+    for titles in ("t.csv", Path("t.csv"), {"i5": "Up", "gone": "x"}):
+        export(path, "export", titles=titles, overwrite=True)
+        assert Recommender.load("export").bundle.titles == {"i5": "Up"}
+    Path("t.csv").write_text("item_id,title\ni5,Up\ni5,Down\n")
+    with pytest.raises(UsageError, match="'t.csv' gives the item 'i5' two titles, 'Up' and 'Down'"):
+        export(path, "export", titles="t.csv", overwrite=True)

@@ -1,18 +1,12 @@
 """The command `recbole-lisa export`."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from recbole_lisa.cli.arguments import UsageParser
-from recbole_lisa.datasets.layouts import Layout
-from recbole_lisa.datasets.reader import read_pieces
-from recbole_lisa.datasets.source import open_raw
-from recbole_lisa.errors import UsageError
-from recbole_lisa.saved import load_bundle
+from recbole_lisa.saved import load_bundle, read_titles, with_titles
 from recbole_lisa.serving.export import check_export_folder, write_export
-from recbole_lisa.serving.tables import SEPARATORS
 
 _EPILOG = """\
 The folder holds manifest.json and three .npz files without pickle: codes at log2(W) bits with their codebooks (for
@@ -43,29 +37,12 @@ def main(arguments: Sequence[str]) -> int:
     titles = {} if options.titles is None else read_titles(options.titles)
     bundle = load_bundle(options.checkpoint, data_path=options.data_path)
     if titles:
-        unknown = set(bundle.ids.unknown(list(titles)))
-        bundle = replace(bundle, titles={item: title for item, title in titles.items() if item not in unknown})
-        print(
-            f"titles: {len(bundle.titles):,} of {len(bundle.ids):,} items, {len(unknown):,} of unknown items left out"
-        )
+        bundle = with_titles(bundle, titles)
+        left_out = len(titles) - len(bundle.titles)
+        print(f"titles: {len(bundle.titles):,} of {len(bundle.ids):,} items, {left_out:,} of unknown items left out")
     manifest = write_export(bundle, options.output, overwrite=options.overwrite)
     print("\n".join(report(manifest, options.output)))
     return 0
-
-
-def read_titles(path: Path) -> dict[str, str]:
-    """Read titles by item from a table with the columns item_id and title; the last title of an item counts."""
-    if path.suffix not in SEPARATORS:
-        raise UsageError(f"'{path}' must end in .csv or .tsv")
-    layout = Layout((), {"item": "item_id", "title": "title"}, separator=SEPARATORS[path.suffix], advice="")
-    titles: dict[str, str] = {}
-    with open_raw(path) as raw:
-        for piece in read_pieces(raw, layout):
-            named = piece.dropna()
-            titles.update(zip(named["item"], named["title"], strict=True))
-    if not titles:
-        raise UsageError(f"'{path}' has no row with both item_id and title")
-    return titles
 
 
 def report(manifest: dict[str, Any], folder: Path) -> list[str]:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from recbole_lisa.errors import ProcessFailedError, TrainingDivergedError, UsageError
 from recbole_lisa.files import Termination, tidy_termination
@@ -43,11 +44,18 @@ def report_errors(command: Callable[[], int]) -> int:
 
 
 def print_any_text() -> None:
-    r"""Let stdout and stderr write characters that their encoding lacks as `\u3042`; child processes as well."""
+    r"""Let stdout and stderr write characters that their encoding lacks as `\u3042`; child processes as well.
+
+    A stream that is closed, as some daemons start programs, becomes the null device.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    os.environ["PYTHONIOENCODING"] = f"{sys.stdout.encoding or 'utf-8'}:backslashreplace"
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    os.environ["PYTHONIOENCODING"] = f"{encoding}:backslashreplace"
 
 
 def _print_error(error: object, status: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recbole_lisa.cli.arguments import UsageParser, positive
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.http.bodies import Limits
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'recbole-lisa[serve]'")
+        raise UsageError(f"serve needs {' and '.join(missing)}: {install_extra('serve')}")
     app, server = import_module("recbole_lisa.serving.http.app"), import_module("recbole_lisa.serving.http.server")
     metrics = import_module("recbole_lisa.serving.http.middleware").Metrics()
     recommender = Recommender.load(options.export)

@@ -11,7 +11,7 @@ from typing import Any
 
 from recbole_lisa.cli.arguments import UsageParser, parse_settings, positive
 from recbole_lisa.config.config import BUNDLED_DATASET, LISAConfig
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.files import advise_after_interruption, probe_writing
 from recbole_lisa.tuning.space import Domain, check_space, defaults, grid, read_space, space_file
 from recbole_lisa.tuning.study import SEARCH_FILE, Study, run_study
@@ -169,5 +169,5 @@ def _folder(options: argparse.Namespace, config: LISAConfig) -> Path:
     except OSError as error:
         raise UsageError(f"--storage '{options.storage}': nothing can be written there ({error.strerror})") from error
     if find_spec("matplotlib") is None:
-        print("results.png needs matplotlib: pip install 'recbole-lisa[tune]'", file=sys.stderr)
+        print(f"results.png needs matplotlib: {install_extra('tune')}", file=sys.stderr)
     return folder

@@ -22,7 +22,7 @@ import pandas as pd
 from recbole_lisa.datasets.cells import MISSING
 from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.source import NO_TEXT, RawFile
-from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.errors import UsageError, did_you_mean, install_extra
 
 PIECE_ROWS = 2**18
 _LINE_SUFFIXES = (".jsonl", ".json", ".ndjson")
@@ -217,7 +217,7 @@ def _read_parquet(raw: RawFile, layout: Layout) -> Iterator[pd.DataFrame]:
         import pyarrow
         from pyarrow import compute, parquet
     except ImportError as error:
-        raise UsageError(f"'{raw.name}' needs pyarrow: pip install 'recbole-lisa[parquet]', or use csv") from error
+        raise UsageError(f"'{raw.name}' needs pyarrow: {install_extra('parquet')}, or use csv") from error
 
     def text(column: Any) -> Any:
         if pyarrow.types.is_dictionary(column.type):

@@ -96,6 +96,17 @@ def check_weights(bundle: Bundle) -> None:
         raise ValueError(f"its settings build no encoder: {str(error).partition(chr(10))[0]}") from error
     expected = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in _with_item_codebook(bundle, encoder).items()}
+    kinds = {name: tensor.dtype for name, tensor in bundle.weights.items()}
+    floats = {kind for kind in kinds.values() if kind.is_floating_point}
+    if isinstance(bundle.items, DenseItems):
+        floats.add(bundle.items.targets.vectors.dtype)
+    else:
+        floats |= {codewords.dtype for _, codewords in bundle.items.tables()}
+    if len(floats) > 1:
+        raise ValueError(f"its numbers are of several types: {', '.join(sorted(map(str, floats)))}")
+    odd = [name for name, tensor in bundle.weights.items() if not tensor.isfinite().all()]
+    if odd:
+        raise ValueError(f"the weight {odd[0]} has values that are not finite")
     for name in sorted(expected.keys() | shapes.keys()):
         if expected.get(name) != shapes.get(name):
             raise ValueError(

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, PositiveInt, TypeAdapter, ValidationError, field_validator
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError
@@ -57,6 +57,16 @@ class _Encoder(BaseModel):
     hidden_size: PositiveInt
     max_length: PositiveInt
     layers: list[tuple[str, dict[str, Any]]]
+    layer_norm_eps: Annotated[float, Field(strict=True, gt=0, le=1)]
+
+    @field_validator("layers")
+    @classmethod
+    def _plain(cls, layers: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+        for _, own in layers:
+            wrong = [key for key in ("hard", "bidirectional") if type(own.get(key, True)) is not bool]
+            if wrong:
+                raise ValueError(f"{wrong[0]} is {own[wrong[0]]!r}, it must be true or false")
+        return layers
 
 
 class _File(BaseModel):
@@ -133,7 +143,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise _damaged(folder, f"{MANIFEST} is not JSON") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UsageError(f"'{path}' is not the manifest of a {FORMAT}")
-    if manifest.get("version") != VERSION:
+    if manifest.get("version") != VERSION or manifest["version"] is True:
         raise UsageError(
             f"the export '{folder}' has version {manifest.get('version')!r}, this program reads version {VERSION}: "
             "install the recbole-lisa that wrote it, or export again"
@@ -167,8 +177,8 @@ def read_export(folder: str | os.PathLike[str]) -> tuple[Bundle, dict[str, Any]]
         check_weights(bundle)
     except KeyError as error:
         raise _damaged(folder, f"there is no {error}") from error
-    except ValueError as error:
-        raise _damaged(folder, str(error)) from error
+    except (ValueError, TypeError) as error:
+        raise _damaged(folder, str(error).partition("\n")[0]) from error
     return bundle, manifest
 
 

@@ -8,7 +8,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.files import atomic_writer, check_output
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -27,7 +27,7 @@ def check_table(path: Path, *, overwrite: bool, source: Path | None = None) -> N
     if path.suffix not in (*SEPARATORS, ".parquet"):
         raise UsageError(f"'{path}' must end in .csv, .tsv or .parquet")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise UsageError(f"'{path}' needs pyarrow: pip install 'recbole-lisa[parquet]', or use .csv")
+        raise UsageError(f"'{path}' needs pyarrow: {install_extra('parquet')}, or use .csv")
     check_output(path, overwrite=overwrite, source=source)
 
 

@@ -10,13 +10,14 @@ import contextlib
 import os
 import random
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.schema import read_yaml
@@ -50,6 +51,14 @@ _FREE_SETTINGS = {
     *("save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path"),
 }
 """Settings that a continued run may change: they do not decide what the next epochs learn."""
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("model", "dataset"), lambda value: isinstance(value, str)),
+    "config": lambda value: isinstance(value, dict) and all(isinstance(key, str) for key in value),
+    "state_dict": lambda value: isinstance(value, dict) and all(isinstance(one, Tensor) for one in value.values()),
+    "other_parameter": lambda value: value is None or isinstance(value, dict),
+    "item_ids": lambda value: isinstance(value, Tensor) and value.dtype == torch.uint8 and value.dim() == 1,
+}
+"""What a checkpoint holds under a key."""
 _OTHER_DATA = "it was trained on other interactions, or on items in another order, than the data set has now"
 
 
@@ -195,6 +204,9 @@ def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (),
     file_format = checkpoint.get("format") if isinstance(checkpoint, dict) else None
     if file_format != FORMAT:
         raise UsageError(f"'{path}' is not a checkpoint of recbole-lisa: format {file_format!r}, not {FORMAT!r}")
+    wrong = [key for key, is_right in _KINDS.items() if key in checkpoint and not is_right(checkpoint[key])]
+    if wrong:
+        raise UsageError(f"'{path}' is damaged: its {wrong[0]} is of another kind; take another checkpoint")
     missing = [key for key in needed if key not in checkpoint]
     if missing:
         raise UsageError(f"'{path}' is incomplete: it lacks {', '.join(missing)}; give a file that a run has written")

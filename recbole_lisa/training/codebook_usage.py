@@ -6,7 +6,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.files import atomic_writer
 
 COLLAPSED = 0.1
@@ -92,7 +92,7 @@ def check_codebook_plot(path: str | None) -> None:
     if path is not None and Path(path).suffix != ".png":
         raise UsageError(f"codebook_plot is {path!r}, it must end in .png")
     if path is not None and find_spec("matplotlib") is None:
-        raise UsageError("codebook_plot needs matplotlib: pip install 'recbole-lisa[bench]'")
+        raise UsageError(f"codebook_plot needs matplotlib: {install_extra('bench')}")
 
 
 def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.files import Termination
 
 _STORE_BYTES = 2**27
@@ -25,7 +25,7 @@ def import_tune() -> Any:
         importlib.import_module("pyarrow")
         return importlib.import_module("ray.tune")
     except ImportError as error:
-        raise UsageError(f"a search needs Ray Tune ({error}): pip install 'recbole-lisa[tune]'") from error
+        raise UsageError(f"a search needs Ray Tune ({error}): {install_extra('tune')}") from error
 
 
 @contextlib.contextmanager

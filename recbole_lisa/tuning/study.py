@@ -15,7 +15,7 @@ from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.data.split import check_held_out
 from recbole_lisa.datasets.obtain import ensure_data
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.files import atomic_writer
 from recbole_lisa.training.evaluation import check_loader
 from recbole_lisa.training.memory import check_memory
@@ -81,7 +81,7 @@ def run_study(study: Study, *, address: str | None, resume: bool) -> int:
     """
     import_tune()
     if study.search == "optuna" and find_spec("optuna") is None:
-        raise UsageError("--search=optuna needs optuna: pip install 'recbole-lisa[tune]', or write --search=random")
+        raise UsageError(f"--search=optuna needs optuna: {install_extra('tune')}, or write --search=random")
     _check_folder(study, resume=resume)
     check_memory(build_config(study.fixed))
     for line in ensure_data(build_config(study.fixed)):

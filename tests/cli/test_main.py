@@ -15,7 +15,7 @@ import pytest
 from recbole_lisa.cli.arguments import parse_settings
 from recbole_lisa.cli.main import COMMANDS, main
 from recbole_lisa.cli.reporting import print_any_text, report_errors
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.files import advise_after_interruption
 
 ROOT = Path(__file__).parents[2]
@@ -234,3 +234,36 @@ def test_an_interruption_is_one_line_with_the_advice_of_the_command(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert capsys.readouterr() == ("", f"interrupted: {advice}\n" if advice else "interrupted\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_output(tmp_path: Path, closed: str) -> None:
+    """As some daemons start programs."""
+    program = (
+        "import sys; from pathlib import Path; from recbole_lisa.cli.reporting import print_any_text, report_errors\n"
+        "print_any_text()\n"
+        "def work():\n    print('out'); print('err', file=sys.stderr); Path('done').touch(); return 0\n"
+        "sys.exit(report_errors(work))"
+    )
+    command = f'"{sys.executable}" -c "$PROGRAM" {closed}'
+    environment = {**os.environ, "PROGRAM": program, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run(command, shell=True, cwd=tmp_path, env=environment, check=False).returncode == 0
+    assert (tmp_path / "done").exists()
+
+
+@pytest.mark.parametrize("extra", ["tune", "serve", "redis", "parquet", "bench"])
+def test_the_advice_for_an_extra_works_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: str) -> None:
+    assert install_extra(extra, ROOT) == f"pip install -e '{ROOT}[{extra}]'"
+    requirements = [
+        "torch>=2",
+        f'first>=1,<2 ; extra == "{extra}"',
+        f"second[x]; extra == '{extra}'",
+        'z; extra == "y"',
+    ]
+    monkeypatch.setattr("recbole_lisa.errors.metadata.requires", lambda _: requirements)
+    assert install_extra(extra, tmp_path) == "pip install 'first>=1,<2' 'second[x]'"
+    monkeypatch.setattr("recbole_lisa.errors.metadata.requires", lambda _: [])
+    assert install_extra(extra, tmp_path) == f"install the packages of {extra}"
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "recbole_lisa").rglob("*.py"))
+    assert "recbole-lisa[" not in sources, "the package is on no index"

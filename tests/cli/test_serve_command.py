@@ -16,6 +16,7 @@ import pytest
 
 from recbole_lisa.cli.main import main
 from recbole_lisa.cli.serve_command import REDIS_VARIABLE, _parser, hosts_of, warm_up
+from recbole_lisa.errors import install_extra
 from recbole_lisa.saved import bundle_of
 from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.export import write_export
@@ -154,7 +155,7 @@ def test_missing_packages_are_named(
 ) -> None:
     monkeypatch.setattr("recbole_lisa.cli.serve_command.find_spec", lambda name: None)
     assert main(["serve", f"--export={export}"]) == 2
-    expected = "serve needs fastapi and uvicorn and prometheus_client: pip install 'recbole-lisa[serve]'"
+    expected = f"serve needs fastapi and uvicorn and prometheus_client: {install_extra('serve')}"
     assert expected in capsys.readouterr().err
 
 

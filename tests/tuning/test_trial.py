@@ -129,7 +129,7 @@ def test_configuration_of_a_trial_takes_files_and_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("package", ["ray.tune", "pyarrow"])
 def test_trainable_without_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UsageError, match=r"a search needs Ray Tune .*pip install 'recbole-lisa\[tune\]'"):
+    with pytest.raises(UsageError, match=r"a search needs Ray Tune .*pip install -e '.*\[tune\]'"):
         trainable({})
 
 

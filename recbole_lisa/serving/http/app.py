@@ -9,6 +9,7 @@ from asyncio import Lock, sleep
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Response
@@ -93,6 +94,7 @@ class Service:
     ) -> None:
         self.recommender, self.store, self.measured, self.limits = recommender, store, metrics, limits
         self.model = ModelThread(recommender, limits.waiting, threads)
+        self._folded_titles = [(item, title.casefold()) for item, title in recommender.bundle.titles.items()]
         # Changes of one session take turns; two sessions may share a lock.
         self._locks = [Lock() for _ in range(N_LOCKS)]
         metrics.watch("waiting", "Requests that wait for the model or run on it.", lambda: self.model.waiting)
@@ -118,8 +120,8 @@ class Service:
     async def items(
         self, query: Annotated[str, Query(max_length=100)] = "", limit: Annotated[int, Query(ge=1, le=100)] = 20
     ) -> Response:
-        """Item ids that contain a text."""
-        items = await self.model.run(lambda: self.recommender.ids.search(query, limit))
+        """Item ids that contain a text, and then those whose titles do, in any case."""
+        items = await self.model.run(lambda: self.search(query, limit))
         return json_answer({"items": items} | self._titles(items))
 
     async def recommend(self, body: Recommend) -> Response:
@@ -213,6 +215,13 @@ class Service:
         if data is None:
             raise RefusalError(404, "no_session", f"there is no session '{session}', or it has expired: start it again")
         return data
+
+    def search(self, query: str, limit: int) -> list[str]:
+        """Up to `limit` items by id, then by title."""
+        items = dict.fromkeys(self.recommender.ids.search(query, limit))
+        text = query.casefold()
+        by_title = (item for item, title in self._folded_titles if text in title and item not in items)
+        return [*items, *islice(by_title, limit - len(items))]
 
     def _titles(self, items: list[str]) -> Answer:
         """The titles of items, null for an item without one, where the export has titles."""

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.serving.http.refusals import RefusalError
 
 
@@ -105,7 +105,7 @@ class RedisStore:
             from redis.asyncio.retry import Retry
             from redis.backoff import NoBackoff
         except ImportError as error:
-            raise UsageError("--redis needs its client: pip install 'recbole-lisa[redis]'") from error
+            raise UsageError(f"--redis needs its client: {install_extra('redis')}") from error
         self._errors: Any = redis.RedisError
         self._prefix, self._seconds = f"recbole-lisa:session-bytes:{fingerprint[:16]}:", seconds
         limits: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout}

@@ -168,6 +168,7 @@ def test_titles_are_part_of_every_list() -> None:
         service.post("/sessions", {"id": "s", "history": raw([1])})
         [best] = service.post("/recommend", {"histories": [raw([1])], "k": 30}).json["recommendations"]
         lists = (best, service.get("/items").json, service.post("/sessions/s/recommend", {}).json)
+        assert service.get("/items?query=UP&limit=5").json == {"items": ["item 2"], "titles": ["Up"]}
         assert all(one["titles"] == [titles.get(item) for item in one["items"]] for one in lists)
 
 
