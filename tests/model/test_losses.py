@@ -51,14 +51,16 @@ def test_sampling_probability_is_the_powered_share() -> None:
     assert_close(log_q[1:].exp(), torch.tensor([1.0, 2.0, 3.0]) / 6)
 
 
-def test_popularity_sampling_changes_ssm_only() -> None:
+@pytest.mark.parametrize("n_shared", [0, 2])
+def test_popularity_sampling_changes_ssm_only(n_shared: int) -> None:
     popular = {"distribution": "popularity", "sample_num": 2, "alpha": 1.0}
     batch = random_batch(4, 9, 30, n_negatives=2)
     for loss_type, differs in (("SSM", True), ("BCE", False)):
         values = []
         for sampling in (popular, popular | {"distribution": "uniform"}):
             torch.manual_seed(1)
-            model = build_model("Transformer", loss_type=loss_type, train_neg_sample_args=sampling)
+            settings = {"train_neg_sample_args": sampling, "shared_negatives": n_shared}
+            model = build_model("Transformer", loss_type=loss_type, **settings)
             values.append(loss_value(model.calculate_loss(batch)).item())
         assert (values[0] != values[1]) is differs
 
@@ -130,6 +132,22 @@ def test_a_model_with_shared_negatives_equals_the_same_negatives_at_every_positi
         values.append([loss, *(p.grad for p in model.parameters() if p.grad is not None)])
     for one, other in zip(*values, strict=True):
         assert_close(one, other)
+
+
+@pytest.mark.parametrize("loss_type", ["SSM", "gBCE"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_shared_negatives_under_autocast_are_close(loss_type: str, dtype: torch.dtype) -> None:
+    batch, values = random_batch(6, 9, 30, n_negatives=4), []
+    model = build_model("Transformer", loss_type=loss_type, shared_negatives=4, hidden_dropout_prob=0.0)
+    for enabled in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=dtype, enabled=enabled):
+            loss = loss_value(model.calculate_loss(batch))
+        loss.backward()
+        assert loss.dtype == torch.float32
+        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+        values.append(loss.item())
+    assert values[1] == pytest.approx(values[0], rel=2e-2)
 
 
 def test_shared_negatives_of_recboles_own_loaders_are_refused() -> None:
