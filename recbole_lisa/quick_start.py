@@ -16,7 +16,6 @@ from recbole_lisa.data.split import check_held_out
 from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.distributed.launch import launch
 from recbole_lisa.distributed.processes import is_first, process_group, started_by_torchrun
-from recbole_lisa.errors import UsageError
 from recbole_lisa.files import advise_after_interruption, check_output
 from recbole_lisa.training.checkpoint import Checkpoint, advice_after_interruption, check_resume
 from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks, log_equal_codes
@@ -25,8 +24,9 @@ from recbole_lisa.training.evaluation import check_loader
 from recbole_lisa.training.logging import RunLog, log_settings, run_log
 from recbole_lisa.training.memory import check_memory, named_allocation_errors
 from recbole_lisa.training.per_user import write_per_user
+from recbole_lisa.training.recbole_classes import fit_supervision, needs_in_one_line, try_class
 from recbole_lisa.training.result import collect_result, log_tied_targets, result_table, write_result
-from recbole_lisa.training.trainer import LISATrainer, fit_supervision
+from recbole_lisa.training.trainer import LISATrainer
 
 
 def run(
@@ -115,13 +115,15 @@ def train_and_test(
     with run_log(config) as log, named_allocation_errors():
         log_settings(config, [*notes, *config.notes, *fit_supervision(config)], log)
         init_seed(config["seed"], config["reproducibility"])
-        train, valid, test = create_loaders(config, create_dataset(config))
+        with needs_in_one_line(config):
+            train, valid, test = create_loaders(config, create_dataset(config))
         check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
         for loader in filter(None, (valid, test)):
             check_loader(loader, config)
         check_memory(config, train.dataset.item_num, train.windows)
+        try_class(config, train, valid, test)
         init_seed(config["seed"], config["reproducibility"])
-        network = build_model(config, train.dataset).to(config["device"])
+        network = config.model_class(config, train.dataset).to(config["device"])
         if prepare is not None:
             prepare(network)
         if config["compile"]:
@@ -139,20 +141,6 @@ def train_and_test(
         if is_first():
             report(result, trainer, log, test)
     return result
-
-
-def build_model(config: LISAConfig, dataset: Any) -> Any:
-    """The model; a UsageError where a class of RecBole needs what the data does not have, such as item features."""
-    try:
-        return config.model_class(config, dataset)
-    except (KeyError, ValueError, AttributeError, TypeError) as error:
-        if isinstance(error, UsageError) or not config.model_class.__module__.startswith("recbole."):
-            raise
-        raise UsageError(
-            f"{config['model']} of RecBole cannot be built on {config['dataset']}, loaded are "
-            f"{', '.join(dataset.field2type)} ({type(error).__name__}: {error}): load what it needs, such as item "
-            "features, or use RecBole's own run"
-        ) from error
 
 
 def report(result: dict[str, Any], trainer: LISATrainer, log: RunLog, test: EvalLoader | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from recbole.model.sequential_recommender import FDSA, BERT4Rec, S3Rec, SASRec
+from recbole.model.sequential_recommender import BERT4Rec, SASRec
 
 import recbole_lisa
 from recbole_lisa.errors import TrainingDivergedError, UsageError
@@ -193,10 +193,3 @@ def test_a_class_of_recbole_trains_on_last_positions_or_is_refused(tmp_path: Pat
         run(SASRec, "tiny", config_dict={**settings, **pairs})
     with pytest.raises(UsageError, match=r"BERT4Rec needs masked items \(mask_itemseq\)"):
         run(BERT4Rec, "tiny", config_dict=settings)
-
-
-@pytest.mark.parametrize(("model", "reason"), [(FDSA, "KeyError: 'class'"), (S3Rec, r"ValueError: Field \[class\]")])
-def test_a_class_of_recbole_without_its_item_features_is_one_line(tmp_path: Path, model: Any, reason: str) -> None:
-    settings = tiny_settings(tmp_path, epochs=1)
-    with pytest.raises(UsageError, match=f"{model.__name__} of RecBole cannot be built on tiny, loaded are .*{reason}"):
-        run(model, "tiny", config_dict=settings)

@@ -21,6 +21,11 @@ OPTIONAL_MODELS: dict[str, str] = {"GLATransformer": f"{_PACKAGE}.glatransformer
 """Models that need an extra and a CUDA device; elsewhere they refuse to run before data is read."""
 
 
+def has_loss_of_recbole(model: type[Any]) -> bool:
+    """Whether a model class takes RecBole's batches: its `calculate_loss` is RecBole's."""
+    return str(getattr(getattr(model, "calculate_loss", None), "__module__", "")).startswith("recbole.")
+
+
 def model_class(model: Any) -> type[Any]:
     """The class of a model, by its name in `MODELS` or `OPTIONAL_MODELS`. A model class is returned as it is.
 

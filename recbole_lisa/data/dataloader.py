@@ -14,6 +14,7 @@ from recbole.config import Config
 from recbole.data.interaction import Interaction
 
 from recbole_lisa.config.fields import FieldNames, field_names
+from recbole_lisa.config.registry import has_loss_of_recbole
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.data.histories import Histories, Index
 from recbole_lisa.data.sampler import TrainingNegatives, evaluation_negatives, item_weights
@@ -59,18 +60,21 @@ class _Loader:
         self.windows = windows
         self.batch_size = batch_size
         self.fields = field_names(config)
+        # RecBole's own models, which train on last positions, count on as many columns as in RecBole.
+        padded = config["supervision"] == "last_position" and has_loss_of_recbole(config.model_class)
+        self.width: int = config["MAX_ITEM_LIST_LENGTH"] if padded else 0
 
     def __len__(self) -> int:
         """Number of batches."""
         return -(-len(self.windows) // self.batch_size)
 
     def _inputs(self, chosen: Index) -> Inputs:
-        return gather_inputs(self.dataset.histories, self.windows, self.fields, chosen)
+        return gather_inputs(self.dataset.histories, self.windows, self.fields, chosen, self.width)
 
 
-def gather_inputs(store: Histories, windows: Windows, fields: FieldNames, chosen: Index) -> Inputs:
-    """Columns that training and evaluation share, of the windows `chosen` (N,)."""
-    rows, valid = windows.rows(chosen)
+def gather_inputs(store: Histories, windows: Windows, fields: FieldNames, chosen: Index, width: int = 0) -> Inputs:
+    """Columns that training and evaluation share, of the windows `chosen` (N,), with at least `width` positions."""
+    rows, valid = windows.rows(chosen, width)
     columns = {
         fields.user: store.users[windows.history[chosen]],
         fields.item_list: store.items[rows] * valid.astype(np.int64),
@@ -163,6 +167,10 @@ class TrainLoader(_Loader):
         """The input columns of at most so many windows, spread evenly, the same ones at every call."""
         step = -(-len(self.windows) // most)
         return Interaction(self._inputs(np.arange(0, len(self.windows), step))[0])
+
+    def shortest_batch(self) -> Interaction:
+        """Two of the shortest windows, the same ones at every call."""
+        return self.batch(np.argsort(self.windows.length, kind="stable")[:2], np.random.default_rng(0))
 
     def batch(self, chosen: Index, rng: np.random.Generator) -> Interaction:
         """The batch of the windows `chosen` (N,), as described at the class; `rng` draws the negatives."""

@@ -20,6 +20,7 @@ from recbole.data.dataset import SequentialDataset
 from recbole.utils import FeatureSource, FeatureType
 
 from recbole_lisa.config.data_checks import PRESPLIT
+from recbole_lisa.config.fields import field_names
 from recbole_lisa.data.cache import DatasetCache, dataset_state, restore_dataset
 from recbole_lisa.data.filtering import filter_interactions
 from recbole_lisa.data.histories import Gaps, Histories, Index
@@ -106,6 +107,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         """
         self._change_feat_format()
         self.histories = self._sorted_histories()
+        self.field2seqlen[field_names(self.config).item_list] = self.config["MAX_ITEM_LIST_LENGTH"]  # CORE reads it
         store = self.histories
         split = self.config["eval_args"]["split"]
         if "TS" in split:

@@ -34,14 +34,14 @@ class Windows:
         """Number of windows."""
         return len(self.end)
 
-    def rows(self, chosen: Index) -> tuple[Index, npt.NDArray[np.bool_]]:
-        """Flat rows of the inputs of the windows `chosen` (N,), right-padded to the longest of them.
+    def rows(self, chosen: Index, width: int = 0) -> tuple[Index, npt.NDArray[np.bool_]]:
+        """Flat rows of the inputs of the windows `chosen` (N,), right-padded to the longest of them, or to `width`.
 
         Returns:
             rows (N, L), 0 where padded, and valid (N, L).
         """
         length = self.length[chosen].astype(np.int64)
-        steps = np.arange(length.max(initial=0))
+        steps = np.arange(length.max(initial=width))
         valid = steps < length[:, None]
         rows = (self.end[chosen] - length)[:, None] + steps
         return rows * valid, valid

@@ -95,7 +95,5 @@ def _held_out(part: WindowDataset) -> _Rows:
 def _padded_inputs(part: WindowDataset, windows: Windows, row_numbers: Index) -> Interaction:
     """Histories padded to the longest window, so that RecBole can join them to a batch."""
     fields, longest = field_names(part.config), part.config["MAX_ITEM_LIST_LENGTH"]
-    columns, _, _ = gather_inputs(part.histories, windows, fields, row_numbers)
-    for name in (fields.item_list, fields.time_gap_list):
-        columns[name] = torch.nn.functional.pad(columns[name], (0, longest - columns[name].shape[1]))
+    columns, _, _ = gather_inputs(part.histories, windows, fields, row_numbers, longest)
     return Interaction(columns)

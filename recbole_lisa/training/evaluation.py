@@ -15,7 +15,7 @@ ranks them, as RecBole does. `mask` leaves them out, but never the target itself
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from recbole.config import Config
@@ -106,7 +106,7 @@ def _rank_candidates(model: Any, batch: EvalBatch, config: Config, collector: Co
     """Score the candidates of a batch, (N, 1 + K), and collect what the metrics need."""
     device = config["device"]
     assert batch.candidates is not None and batch.positive_column is not None
-    scores = model.score_candidates(batch.interaction.to(device), batch.candidates.to(device))
+    scores = candidate_scores(model, batch, device)
     _check_finite(scores.amax(dim=1).isfinite(), config)
     rows = torch.arange(len(scores), device=device)
     columns = batch.positive_column.to(device)
@@ -117,6 +117,15 @@ def _rank_candidates(model: Any, batch: EvalBatch, config: Config, collector: Co
     collector.eval_batch_collect(scores, batch.interaction, rows, columns)
 
 
+def candidate_scores(model: Any, batch: EvalBatch, device: torch.device) -> torch.Tensor:
+    """Scores (N, 1 + K) of the candidates of a batch, or (N, V) of all items without candidates."""
+    interaction = batch.interaction.to(device)
+    if batch.candidates is not None and hasattr(model, "score_candidates"):
+        return cast(torch.Tensor, model.score_candidates(interaction, batch.candidates.to(device)))
+    scores: torch.Tensor = model.full_sort_predict(interaction)
+    return scores if batch.candidates is None else scores.gather(1, batch.candidates.to(device))
+
+
 def _rank_all_items(
     model: Any, batch: EvalBatch, config: Config, item_order: torch.Tensor, collectors: Mapping[str, Collector]
 ) -> None:
@@ -125,7 +134,7 @@ def _rank_all_items(
     if hasattr(model, "item_scorer"):
         scorer = model.item_scorer(interaction)
     else:
-        scores = model.full_sort_predict(interaction)
+        scores = candidate_scores(model, batch, config["device"])
         scorer = lambda ids: scores[:, ids]  # noqa: E731  # reads as the other branch
     longest = max(config["topk"])
     n_top = longest if next(iter(collectors.values())).register.need("rec.items") else 0

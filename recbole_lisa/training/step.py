@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from recbole_lisa.config.fields import FieldNames
 from recbole_lisa.distributed.processes import n_processes, rank, several, sum_in_place
-from recbole_lisa.errors import TrainingDivergedError
+from recbole_lisa.errors import TrainingDivergedError, UsageError
 
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 LossFunction = Callable[[Any], Any]
@@ -51,6 +51,20 @@ def rows_of_process(batch: Interaction, fields: FieldNames, number: int, size: i
     return rows, len(rows) / len(batch)
 
 
+def loss_parts(losses: Any) -> tuple[Tensor, ...]:
+    """The parts of a loss, scalars each.
+
+    Raises:
+        UsageError: A part is no tensor of one number.
+    """
+    parts = losses if isinstance(losses, tuple) else (losses,)
+    for part in parts:
+        if not isinstance(part, Tensor) or part.numel() != 1:
+            shape = f"a tensor {tuple(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
+            raise UsageError(f"calculate_loss gives {shape}, it must give the mean loss, a tensor of one number")
+    return tuple(part.reshape(()) for part in parts)
+
+
 class _Loss(nn.Module):
     """The loss as a forward pass, which DistributedDataParallel can wrap."""
 
@@ -59,8 +73,7 @@ class _Loss(nn.Module):
         self.model = model
 
     def forward(self, batch: Interaction, loss_function: LossFunction) -> tuple[Tensor, ...]:
-        losses = loss_function(batch)
-        return losses if isinstance(losses, tuple) else (losses,)
+        return loss_parts(loss_function(batch))
 
 
 class OptimizerStep:

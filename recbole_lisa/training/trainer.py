@@ -33,24 +33,6 @@ from recbole_lisa.training.schedule import LearningRate, WeightAverage
 from recbole_lisa.training.step import LossFunction, OptimizerStep, amp_of
 
 
-def fit_supervision(config: Config) -> list[str]:
-    """Change `supervision` for a class with RecBole's own loss, which reads one target a row; lines for the log.
-
-    Raises:
-        UsageError: The loss reads columns that are not made here: masked items (BERT4Rec), or negatives by row.
-    """
-    model = config.model_class
-    if not model.calculate_loss.__module__.startswith("recbole."):
-        return []
-    needs = f"masked items ({config['transform']})" if config["transform"] else "one negative a row"
-    if config["transform"] or config["train_neg_sample_args"]["distribution"] != "none":
-        raise UsageError(f"{model.__name__} needs {needs}: set loss_type to CE if it has one, or use RecBole's own run")
-    if config["supervision"] == "last_position":
-        return []
-    config["supervision"] = "last_position"
-    return [f"supervision is last_position: {model.__name__} of RecBole trains on one target a row"]
-
-
 class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
     """Trains, validates, stops early, saves and continues one run; several processes share it (`step.py`).
 

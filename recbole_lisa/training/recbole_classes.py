@@ -1,0 +1,71 @@
+"""RecBole's own model classes in a run of this package: their batches, and a trial before the training.
+
+Their loss reads one target a row, and their batches have `MAX_ITEM_LIST_LENGTH` columns, as in RecBole.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from recbole.config import Config
+
+from recbole_lisa.config.registry import has_loss_of_recbole
+from recbole_lisa.data.dataloader import EvalLoader, TrainLoader
+from recbole_lisa.errors import UsageError
+from recbole_lisa.training.evaluation import candidate_scores
+from recbole_lisa.training.memory import named_allocation_errors
+from recbole_lisa.training.step import loss_parts
+
+
+def fit_supervision(config: Config) -> list[str]:
+    """Change `supervision` for a class with RecBole's own loss, which reads one target a row; lines for the log.
+
+    Raises:
+        UsageError: The loss reads columns that are not made here: masked items (BERT4Rec), or negatives by row.
+    """
+    model = config.model_class
+    if not has_loss_of_recbole(model):
+        return []
+    needs = f"masked items ({config['transform']})" if config["transform"] else "one negative a row"
+    if config["transform"] or config["train_neg_sample_args"]["distribution"] != "none":
+        raise UsageError(f"{model.__name__} needs {needs}: set loss_type to CE if it has one, or use RecBole's own run")
+    if config["supervision"] == "last_position":
+        return []
+    config["supervision"] = "last_position"
+    return [f"supervision is last_position: {model.__name__} of RecBole trains on one target a row"]
+
+
+@contextmanager
+def needs_in_one_line(config: Config) -> Iterator[None]:
+    """Turn an error of one of RecBole's classes into a UsageError that names the class and what it lacks."""
+    try:
+        with named_allocation_errors():
+            yield
+    except Exception as error:
+        if isinstance(error, UsageError) or not has_loss_of_recbole(config.model_class):
+            raise
+        reason = (str(error) or "no reason given").splitlines()[0]
+        raise UsageError(
+            f"{config['model']} of RecBole cannot be trained on {config['dataset']} here ({type(error).__name__}: "
+            f"{reason}): load what it needs, such as item features (load_col is {config['load_col']}), or use "
+            "RecBole's own run, recbole.quick_start.run_recbole"
+        ) from error
+
+
+def try_class(config: Config, train: TrainLoader, *evaluations: EvalLoader | None) -> None:
+    """Build one of RecBole's classes and compute its loss and scores of one batch; the network is thrown away.
+
+    Raises:
+        UsageError: The class needs what the data or the batches do not have.
+    """
+    if not has_loss_of_recbole(config.model_class):
+        return
+    with needs_in_one_line(config):
+        network: Any = config.model_class(config, train.dataset).to(config["device"])
+        network.train()
+        batch = train.shortest_batch().to(config["device"])
+        torch.autograd.backward(loss_parts(network.calculate_loss(batch)))
+        network.eval()
+        for loader in filter(None, evaluations):
+            candidate_scores(network, next(iter(loader.batches(range(1)))), config["device"])
