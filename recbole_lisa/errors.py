@@ -5,6 +5,10 @@ import re
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class UsageError(ValueError):
@@ -59,3 +63,10 @@ def install_extra(extra: str, checkout: Path = Path(__file__).parents[1]) -> str
         requirements = []
     names = [one.partition(";")[0].strip() for one in requirements if re.search(rf"extra == ['\"]{extra}['\"]", one)]
     return " ".join(["pip install", *map("'{}'".format, names)]) if names else f"install the packages of {extra}"
+
+
+def first_mistake(error: "ValidationError") -> str:
+    """The first mistake that a schema finds, in one line: `items.n_items: input should be greater than 0`."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(repr(str(part))[1:-1] for part in first["loc"])  # without control characters
+    return f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}"

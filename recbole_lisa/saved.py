@@ -26,14 +26,14 @@ from recbole_lisa.datasets.reader import read_pieces
 from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import path_of
-from recbole_lisa.model.attentive_recommender import AttentiveRecommender
-from recbole_lisa.serving.bundle import Bundle, encoder_weights
+from recbole_lisa.model.attentive_recommender import AttentiveRecommender, current_names
+from recbole_lisa.serving.bundle import Bundle, check_shapes, encoder_weights
 from recbole_lisa.serving.export import check_export_folder, write_export
 from recbole_lisa.serving.ids import IdMap
 from recbole_lisa.serving.inputs import History
 from recbole_lisa.serving.recommender import Recommender
 from recbole_lisa.serving.tables import SEPARATORS
-from recbole_lisa.training.checkpoint import RUN_KEYS, check_data, item_ids_of, load_checkpoint
+from recbole_lisa.training.checkpoint import RUN_KEYS, check_data, differences, item_ids_of, load_checkpoint
 
 Loaded = tuple[Any, torch.nn.Module, Any, Any, Any, Any]
 """Configuration, model, data set, training, validation and test loader."""
@@ -65,8 +65,8 @@ def load_data_and_model(
         without targets in a checkpoint of this package).
 
     Raises:
-        UsageError: The file is missing or damaged, was written by RecBole without `trusted`, or its data set is
-            missing or has changed.
+        UsageError: The file is missing, damaged or forged, was written by RecBole without `trusted`, its weights are
+            not those of the settings, or its data set is missing or has changed.
     """
     if is_recbole_file(path):
         if not trusted:
@@ -77,13 +77,13 @@ def load_data_and_model(
         return _load_recbole_file(path)
     state = load_checkpoint(path, needed=RUN_KEYS)
     config = _config_of(state, path, model, config_dict)
-    _check_shapes(config, state, path)
+    check_sizes(config, state, path)
     init_seed(config["seed"], config["reproducibility"])
     dataset = create_dataset(config)
     train, valid, test = create_loaders(config, dataset)
     check_data(state, path, train.dataset.data_fingerprint)
     network = config.model_class(config, train.dataset).to(config["device"])
-    return config, _with_weights(network, state), dataset, train, valid, test
+    return config, _with_weights(network, state, path), dataset, train, valid, test
 
 
 def is_recbole_file(path: str | os.PathLike[str]) -> bool:
@@ -115,15 +115,13 @@ def _load_recbole_file(path: str | os.PathLike[str]) -> Loaded:
     dataset = create_recbole_dataset(config)
     train, valid, test = data_preparation(config, dataset)
     network = config.model_class(config, train.dataset).to(config["device"])
-    return config, _with_weights(network, state), dataset, train, valid, test
+    return config, _with_weights(network, state, path), dataset, train, valid, test
 
 
 def _config_of(state: Mapping[str, Any], path: Any, model: type[Any] | None, settings: Any) -> LISAConfig:
     if model is None and state["model"] not in {**MODELS, **OPTIONAL_MODELS}:
         name = state["model"]
         raise UsageError(f"'{path}' holds a model of the class {name}, which is not in the registry: pass model={name}")
-    if settings is not None and not isinstance(settings, Mapping):
-        raise UsageError(f"config_dict is {settings!r}, it must hold settings by key, such as {{'use_gpu': False}}")
     try:
         return LISAConfig.from_plain(state["config"], model=model, config_dict=settings)
     except (KeyError, TypeError, AttributeError) as error:
@@ -132,33 +130,43 @@ def _config_of(state: Mapping[str, Any], path: Any, model: type[Any] | None, set
         ) from error
 
 
-def _check_shapes(config: LISAConfig, state: Mapping[str, Any], path: Any) -> None:
-    """Refuse settings that do not fit the parameters, before memory is allocated for them."""
-    weights = state["state_dict"]
-    if not issubclass(config.model_class, AttentiveRecommender) or config["model"] not in {**MODELS, **OPTIONAL_MODELS}:
-        return
-    n_items = len(weights["item_embedding.weight"]) if "item_embedding.weight" in weights else 1
-    advice = "leave changed settings out, or take another checkpoint"
-    if config["n_layers"] > len(weights):
-        raise UsageError(f"'{path}' has {len(weights)} parameters, its settings {config['n_layers']} layers: {advice}")
+def check_sizes(config: LISAConfig, state: Mapping[str, Any], path: Any) -> None:
+    """Compare the model of the settings, built without memory, with the weights of a checkpoint.
+
+    Raises:
+        UsageError: Their shapes differ. It names the settings that differ from the saved ones.
+    """
+    weights, ids = current_names(state["state_dict"]), item_ids_of(state)
     try:
-        with torch.device("meta"):  # shapes without memory
-            model = config.model_class(config, _Items(n_items))
-    except (RuntimeError, TypeError, OverflowError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UsageError(f"the settings of '{path}' build no model ({reason}): {advice}") from error
-    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    for name, tensor in model.state_dict().items():
-        if name in shapes and shapes[name] != tuple(tensor.shape):
-            raise UsageError(
-                f"the parameter {name} of '{path}' has the shape {shapes[name]}, the settings give "
-                f"{tuple(tensor.shape)}: {advice}"
-            )
+        if (config["n_layers"] or 0) > len(weights):
+            raise ValueError(f"n_layers is {config['n_layers']}, it has {len(weights)} weights")
+        if issubclass(config.model_class, AttentiveRecommender):  # a class of RecBole may need data
+            items = _Items(len(weights.get("item_embedding.weight", ())) if ids is None else len(ids) + 1)
+            with torch.device("meta"):
+                check_shapes(weights, config.model_class(config, items).state_dict())
+    except (TypeError, ValueError, RuntimeError, OverflowError, IndexError) as error:
+        changed = differences(state, config.plain())
+        reason = f"is damaged or forged: {_line(error)}"
+        if changed:
+            reason = f"cannot be loaded by these settings: {'; '.join(changed)}: leave out what changes its weights"
+        raise UsageError(f"'{path}' {reason}") from error
 
 
-def _with_weights(network: Any, state: Mapping[str, Any]) -> Any:
-    network.load_state_dict(state["state_dict"])
-    network.load_other_parameter(state["other_parameter"])
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _with_weights(network: Any, state: Mapping[str, Any], path: Any) -> Any:
+    try:
+        network.load_state_dict(state["state_dict"])
+        unknown = {*(state["other_parameter"] or {})} - {*getattr(network, "other_parameter_name", ())}
+        if unknown:
+            raise ValueError(f"other_parameter has {', '.join(map(repr, sorted(unknown)))}")
+        network.load_other_parameter(state["other_parameter"])
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"'{path}' is damaged, or its settings are not those of its weights: {_line(error)}"
+        ) from error
     return network.eval()
 
 
@@ -234,13 +242,17 @@ def load_bundle(
     path: str | os.PathLike[str], *, model: type[Any] | None = None, data_path: str | None = None
 ) -> Bundle:
     """As `bundle_of_checkpoint`, by the item ids in the checkpoint; one without them (of 0.1.0) needs its data."""
-    state = {} if is_recbole_file(path) else load_checkpoint(path, needed=RUN_KEYS)
+    if is_recbole_file(path):
+        raise UsageError(
+            f"'{path}' was written by RecBole's own trainer: only checkpoints of recbole-lisa run can be exported"
+        )
+    state = load_checkpoint(path, needed=RUN_KEYS)
     ids = item_ids_of(state)
     if ids is None:
         return bundle_of_checkpoint(path, model=model, data_path=data_path)[0]
     config = _config_of(state, path, model, {"use_gpu": False})
-    _check_shapes(config, state, path)
-    network = _with_weights(config.model_class(config, _Items(len(ids) + 1)), state)
+    check_sizes(config, state, path)
+    network = _with_weights(config.model_class(config, _Items(len(ids) + 1)), state, path)
     bundle = bundle_of(network, ids, config["dataset"])
     check_scores(network, Recommender(bundle))
     return bundle

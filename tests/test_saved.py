@@ -1,3 +1,5 @@
+import resource
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from recbole_lisa.model.sequential_recommender.transformer import Transformer
 from recbole_lisa.quick_start import run
 from recbole_lisa.saved import bundle_of, bundle_of_checkpoint, check_scores, export, load_data_and_model
 from recbole_lisa.serving import Recommender
-from recbole_lisa.training.checkpoint import load_checkpoint, save_checkpoint
+from recbole_lisa.training.checkpoint import RUN_KEYS, load_checkpoint, save_checkpoint
 from tests.helpers import assert_close
 from tests.model.build import build_model
 from tests.serving.build import IDS
@@ -121,15 +123,18 @@ def test_forged_checkpoints_are_refused_before_memory_is_allocated(tmp_path: Pat
     sizes = {"epochs": 1, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8}
     path = run("LISAMini", "tiny", config_dict=tiny_settings(tmp_path, **sizes))["checkpoint"]
     for changes, message in (
-        ({"hidden_size": 10**12}, "build no model .*overflowed"),
-        ({"hidden_size": 18}, r"has the shape \(31, 16\), the settings give \(31, 18\): leave changed settings out"),
-        ({"inner_size": 10**12}, "the settings give"),
-        ({"MAX_ITEM_LIST_LENGTH": 10**12}, "the settings give"),
-        ({"n_codewords": 10**9}, "the settings give"),
-        ({"n_target_codewords": 10**9}, "the settings give"),
-        ({"n_layers": 10**9}, "parameters, its settings 1000000000 layers"),
-        ({"train_neg_sample_args": "x"}, "is damaged: its settings cannot be read|train_neg_sample_args"),
-        ({"data_path": None}, "is damaged: its settings cannot be read"),
+        ({"hidden_size": 10**12}, "damaged or forged: .*overflowed"),
+        ({"hidden_size": 18}, "damaged or forged: the weight .* has the shape .*16.*, its settings give .*18"),
+        ({"inner_size": 10**12}, "its settings give"),
+        ({"MAX_ITEM_LIST_LENGTH": 10**12}, "its settings give"),
+        ({"n_codewords": 10**9}, "its settings give"),
+        ({"n_target_codewords": 10**9}, "its settings give"),
+        ({"n_layers": 10**9}, "n_layers is 1000000000, it has"),
+        (
+            {"train_neg_sample_args": "x"},
+            "damaged or forged: config.train_neg_sample_args: input should be a valid dict",
+        ),
+        ({"data_path": None}, "damaged or forged: config.data_path: input should be a valid string"),
     ):
         state = load_checkpoint(path)
         state["config"].update(changes)
@@ -140,10 +145,10 @@ def test_forged_checkpoints_are_refused_before_memory_is_allocated(tmp_path: Pat
     for key in ("model", "config", "state_dict", "other_parameter", "item_ids"):
         for value in (5, [1]):
             save_checkpoint({**load_checkpoint(path), key: value}, "forged.pth")
-            with pytest.raises(UsageError, match=f"'forged.pth' is damaged: its {key} is of another kind"):
+            with pytest.raises(UsageError, match=f"'forged.pth' is damaged or forged: {key}: input should be"):
                 export("forged.pth", "export")
     assert not Path("export").exists()
-    with pytest.raises(UsageError, match=r"the settings give \(31, 18\)"):
+    with pytest.raises(UsageError, match="hidden_size is 16 there and 18 here: leave out what changes its weights"):
         load_data_and_model(path, config_dict={"hidden_size": 18})
     with pytest.raises(UsageError, match=r"config_dict is \[1\], it must hold settings by key"):
         load_data_and_model(path, config_dict=[1])  # type: ignore[arg-type]  # a user's mistake
@@ -159,3 +164,100 @@ def test_export_takes_titles_as_the_command_does(tmp_path: Path) -> None:
     Path("t.csv").write_text("item_id,title\ni5,Up\ni5,Down\n")
     with pytest.raises(UsageError, match="'t.csv' gives the item 'i5' two titles, 'Up' and 'Down'"):
         export(path, "export", titles="t.csv", overwrite=True)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The checkpoint of a small LISABase, and the folder of its data."""
+    folder = tmp_path_factory.mktemp("trained")
+    sizes = {"hidden_size": 8, "inner_size": 8, "n_codebooks": 2, "n_codewords": 4, "MAX_ITEM_LIST_LENGTH": 6}
+    settings = tiny_settings(folder, epochs=1, checkpoint_dir=str(folder / "saved"), show_progress=False, **sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return load_checkpoint(run("LISABase", "tiny", config_dict=settings)["checkpoint"])
+
+
+def refusal(path: Path, **settings: Any) -> str:
+    """The line that refuses a checkpoint, of load_data_and_model and of export alike; neither takes memory."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UsageError) as caught:
+        load_data_and_model(path, config_dict=settings)
+    if not settings:
+        with pytest.raises(UsageError):
+            export(path, path.parent / "export")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KB
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+HUGE = 10**12
+FORGED_SETTINGS = {
+    "hidden_size": (HUGE, 16, "8x", None, 8.5),
+    "inner_size": (HUGE, 16),
+    "n_codewords": (10**9, 64),
+    "n_codebooks": (10**9, 1),
+    "n_layers": (10**9, 2, -1),
+    "MAX_ITEM_LIST_LENGTH": (HUGE, 7, "x"),
+    "positions": ("none",),
+    "histogram_decay": ("learnable",),
+    "model": ("Transformer", None),
+    "dataset": ("nope", None, 5),
+    "protocol": ("paper", None),
+    "data_path": (None, 5),
+    "train_neg_sample_args": ("x", None, {}),
+    "valid_metric": (None,),
+    "eval_args": (None, "x"),
+    "unknown_key": (1,),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in FORGED_SETTINGS.items() for value in values]
+)
+def test_forged_settings_of_a_checkpoint_are_one_line(
+    key: str, value: Any, trained: dict[str, Any], tmp_path: Path
+) -> None:
+    save_checkpoint(trained | {"config": trained["config"] | {key: value}}, tmp_path / "forged.pth")
+    message = refusal(tmp_path / "forged.pth")
+    assert key in message or "is damaged or forged: " in message
+
+
+@pytest.mark.parametrize("value", [5, [1]])
+@pytest.mark.parametrize("key", [key for key in RUN_KEYS if key not in ("history", "curve")] + ["item_ids", "versions"])
+def test_an_entry_of_another_type_is_named(key: str, value: Any, trained: dict[str, Any], tmp_path: Path) -> None:
+    if type(value) is type(trained[key]) or (key == "best_valid_score" and value == 5):
+        value = "text"
+    save_checkpoint(trained | {key: value}, tmp_path / "forged.pth")
+    assert f"forged.pth' is damaged or forged: {key}" in refusal(tmp_path / "forged.pth")
+
+
+def test_forged_ids_parameters_and_weights_are_one_line(trained: dict[str, Any], tmp_path: Path) -> None:
+    weights = trained["state_dict"]
+    for entry, message in (
+        ({"item_ids": torch.zeros(3)}, "item_ids must be the bytes of a text"),
+        ({"item_ids": torch.tensor([255], dtype=torch.uint8)}, "item_ids must be the bytes of a text"),
+        ({"item_ids": trained["item_ids"][:-9]}, "the weight item_embedding.weight has the shape"),
+        ({"other_parameter": {"forward": 1}}, "other_parameter has 'forward'"),
+        ({"state_dict": weights | {"more": torch.zeros(1)}}, "the weight more has the shape"),
+        ({"state_dict": {}}, "n_layers is 1, it has 0 weights"),
+    ):
+        save_checkpoint(trained | entry, tmp_path / "forged.pth")
+        assert message in refusal(tmp_path / "forged.pth")
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "MAX_ITEM_LIST_LENGTH", "n_codewords", "n_layers"])
+def test_other_sizes_than_those_of_the_checkpoint_are_named(key: str, trained: dict[str, Any], tmp_path: Path) -> None:
+    save_checkpoint(trained, tmp_path / "run.pth")
+    message = refusal(tmp_path / "run.pth", **{key: 16})
+    assert f"cannot be loaded by these settings: {key} is {trained['config'][key]} there and 16 here" in message
+    with pytest.raises(UsageError, match=r"config_dict is \[1\], it must hold settings by key"):
+        load_data_and_model(tmp_path / "run.pth", config_dict=[1])  # type: ignore[arg-type]  # a user's mistake
+    assert load_data_and_model(tmp_path / "run.pth", config_dict={"eval_batch_size": 7})[0]["eval_batch_size"] == 7
+
+
+def test_a_file_of_recboles_trainer_is_not_exported(tmp_path: Path, trained: dict[str, Any]) -> None:
+    torch.save({"config": subclass_model(TwoHeads, "Transformer").fields}, tmp_path / "rb.pth")
+    with zipfile.ZipFile(tmp_path / "rb.pth", "a") as archive:
+        archive.writestr("more/data.pkl", b"recbole_lisa.model")
+    with pytest.raises(UsageError, match="only checkpoints of recbole-lisa run can be exported"):
+        export(tmp_path / "rb.pth", tmp_path / "export")

@@ -1,7 +1,9 @@
 """Attention mechanisms: nn.Modules with one interface, usable without RecBole."""
 
 import inspect
-from typing import Any
+from typing import Any, get_args
+
+import numpy as np
 
 from recbole_lisa.attention.base import Attention, check_sizes
 from recbole_lisa.attention.clustered import ClusteredAttention
@@ -78,11 +80,17 @@ def build_attention(name: str, *, hidden_size: int, max_length: int, **settings:
     """
     check_sizes(hidden_size=hidden_size, max_length=max_length)
     if name not in _ALL:
-        raise ValueError(f"unknown attention {name!r}: known are {', '.join(_ALL)}.{did_you_mean(name, _ALL)}")
+        raise ValueError(f"unknown attention {name!r}: known are {', '.join(_ALL)}.{did_you_mean(str(name), _ALL)}")
     parameters = inspect.signature(_ALL[name]).parameters
     for setting in settings.keys() - parameters.keys():
         near = did_you_mean(setting, parameters)
         raise ValueError(f"attention {name!r} has no setting {setting!r}: known are {', '.join(parameters)}.{near}")
+    for setting, value in settings.items():
+        kinds = get_args(parameters[setting].annotation) or (parameters[setting].annotation,)
+        value = settings[setting] = value.item() if isinstance(value, np.generic) else value
+        if type(value) not in kinds and not (type(value) is int and float in kinds):
+            known = " or ".join(kind.__name__ for kind in kinds)
+            raise ValueError(f"attention {name!r}: {setting} must be {known}, got {value!r}")
     if "max_length" in parameters:
         settings["max_length"] = max_length
     return _ALL[name](hidden_size=hidden_size, **settings)

@@ -1,6 +1,7 @@
 """The interface of all attention mechanisms. Letters of shapes: N batch, L length, D width, U distinct items."""
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -65,7 +66,7 @@ def project_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
 def check_sizes(**sizes: int) -> None:
     """Raise ValueError for a size below 1; the keywords are the names of the constructor's arguments."""
     for name, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
 
 
@@ -117,7 +118,11 @@ class Attention(nn.Module):
     def __new__(cls, *_: Any, **keywords: Any) -> "Attention":
         """Keep the constructor's keywords for settings()."""
         module = super().__new__(cls)
-        object.__setattr__(module, "_keywords", keywords)
+        plain = {
+            name: int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+            for name, value in keywords.items()
+        }
+        object.__setattr__(module, "_keywords", plain)
         return module
 
     def __init__(self, hidden_size: int) -> None:

@@ -1,6 +1,7 @@
 """B learnable codebooks that quantise any embedding (LISA, Section 3.1.2)."""
 
 import math
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -12,6 +13,12 @@ from recbole_lisa.ops.quantize import SIMILARITIES, Quantized, quantize
 
 ENCODINGS = ("residual", "parallel")
 KMEANS_ROUNDS = 10
+
+
+def initialise_each(weight: Tensor) -> None:
+    """Fill each matrix of weight (B, rows, columns) by Xavier's rule; on meta, where B may be forged, do nothing."""
+    for matrix in () if weight.is_meta else weight:
+        nn.init.xavier_normal_(matrix)
 
 
 class Codebook(nn.Module):
@@ -43,7 +50,7 @@ class Codebook(nn.Module):
     ) -> None:
         super().__init__()
         sizes = (hidden_size, n_codebooks, n_codewords)
-        if not all(isinstance(size, int) and size >= 1 for size in sizes):
+        if not all(isinstance(size, Integral) and size >= 1 for size in sizes):
             raise ValueError(f"hidden_size, n_codebooks, n_codewords must be whole numbers of at least 1, got {sizes}")
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0, got {temperature}")
@@ -57,8 +64,9 @@ class Codebook(nn.Module):
         self.hard = hard
         self.codewords = nn.Parameter(torch.empty(n_codebooks, n_codewords, hidden_size))
         self.bilinear = nn.Parameter(torch.empty(hidden_size, hidden_size)) if similarity == "bilinear" else None
-        for matrix in (*self.codewords, *([] if self.bilinear is None else [self.bilinear])):
-            nn.init.xavier_normal_(matrix)
+        initialise_each(self.codewords)
+        if self.bilinear is not None:
+            nn.init.xavier_normal_(self.bilinear)
 
     @property
     def n_codebooks(self) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention.base import Attention, CodedSequences, Input, take_last, take_non_padding, zero_padding
-from recbole_lisa.attention.codebook import Codebook
+from recbole_lisa.attention.codebook import Codebook, initialise_each
 from recbole_lisa.attention.local import LocalAttention
 from recbole_lisa.ops.lisa.attention import (
     lisa_attention_items,
@@ -138,8 +138,7 @@ class LISAAttention(Attention):
             for count in (n_projections, n_projections, 1 if self.exact else n_projections)
         )
         for weight in (self.query, self.key, self.value):
-            for matrix in weight:
-                nn.init.xavier_normal_(matrix)
+            initialise_each(weight)
         self.local = LocalAttention(hidden_size, window=local_window, n_heads=local_heads) if local_window else None
 
     def settings(self) -> dict[str, Any]:

@@ -134,11 +134,12 @@ class LISAConfig(Config):
         folder = Path(saved_settings["data_path"])
         if folder.name == saved_settings["dataset"]:  # the constructor adds the name
             settings["data_path"] = str(folder.parent)
-        seen = {**(config_dict or {}), **(command_line or {})}.get("eval_seen")
+        config_dict, command_line = _by_key(config_dict, "config_dict"), _by_key(command_line, "command line")
+        seen = {**config_dict, **command_line}.get("eval_seen")
         if seen in ("rank", "mask"):  # the same metric, by its name in the other ranking
             settings["valid_metric"] = settings["valid_metric"].removesuffix("_masked") + SEEN_SUFFIXES[seen][0]
-        settings.update(config_dict or {})
-        settings = {key: value for key, value in settings.items() if key not in (command_line or {})}
+        settings.update(config_dict)
+        settings = {key: value for key, value in settings.items() if key not in command_line}
         model, names = model or saved_settings["model"], {key: saved_settings[key] for key in ("dataset", "protocol")}
         return cls(model, **names, config_dict=settings, command_line=command_line)
 
@@ -196,11 +197,14 @@ def _sources(files: Any, config_dict: Any, command_line: Any) -> list[tuple[str,
     """The user's settings with their origins, weakest first."""
     paths = [files] if isinstance(files, str | PathLike) else list(files)
     sources: list[tuple[str, Mapping[str, Any]]] = [(f"file {path}", read_yaml(Path(path))) for path in paths]
-    for origin, settings in (("config_dict", config_dict), ("command line", command_line)):
-        if settings is not None and not isinstance(settings, Mapping):
-            raise UsageError(f"{origin} is {settings!r}, it must hold settings by key, such as {{'epochs': 10}}")
-        sources.append((origin, dict(settings or {})))
-    return sources
+    by_key = (("config_dict", config_dict), ("command line", command_line))
+    return [*sources, *((origin, _by_key(settings, origin)) for origin, settings in by_key)]
+
+
+def _by_key(settings: Any, origin: str) -> dict[str, Any]:
+    if settings is not None and not isinstance(settings, Mapping):
+        raise UsageError(f"{origin} is {settings!r}, it must hold settings by key, such as {{'epochs': 10}}")
+    return dict(settings or {})
 
 
 def _strongest(sources: list[tuple[str, Mapping[str, Any]]], key: str) -> str | None:

@@ -111,7 +111,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
                 "which serves block post_norm, hidden_act relu and drop_path 0 together"
             )
         remedies = {layer.remedy for layer in self.encoder.layers() if layer.sees_future}
-        if remedies:
+        if remedies and not self.item_embedding.weight.is_meta:  # on meta, only its shapes are of use
             self.logger.warning(
                 f"in the published form of {type(self).__name__}, later items decide which earlier ones a position "
                 f"attends to: where every position is trained, it sees the future; {'; '.join(sorted(remedies))}"

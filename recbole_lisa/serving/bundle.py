@@ -1,5 +1,6 @@
 """A trained model without RecBole and without its data: the content of an export, in memory."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,24 +95,19 @@ def check_weights(bundle: Bundle) -> None:
             encoder = SessionEncoder(**_arguments(bundle.encoder))
     except (TypeError, RuntimeError, OverflowError, KeyError, IndexError) as error:
         raise ValueError(f"its settings build no encoder: {str(error).partition(chr(10))[0]}") from error
-    expected = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
-    shapes = {name: tuple(tensor.shape) for name, tensor in _with_item_codebook(bundle, encoder).items()}
-    kinds = {name: tensor.dtype for name, tensor in bundle.weights.items()}
-    floats = {kind for kind in kinds.values() if kind.is_floating_point}
-    if isinstance(bundle.items, DenseItems):
-        floats.add(bundle.items.targets.vectors.dtype)
-    else:
-        floats |= {codewords.dtype for _, codewords in bundle.items.tables()}
-    if len(floats) > 1:
-        raise ValueError(f"its numbers are of several types: {', '.join(sorted(map(str, floats)))}")
-    odd = [name for name, tensor in bundle.weights.items() if not tensor.isfinite().all()]
-    if odd:
-        raise ValueError(f"the weight {odd[0]} has values that are not finite")
-    for name in sorted(expected.keys() | shapes.keys()):
-        if expected.get(name) != shapes.get(name):
-            raise ValueError(
-                f"the weight {name} has the shape {shapes.get(name)}, its settings give {expected.get(name)}"
-            )
+    tensors = (*bundle.weights.values(), *bundle.items.state_dict().values())
+    types = {str(tensor.dtype) for tensor in tensors if tensor.is_floating_point()}
+    if len(types) > 1:
+        raise ValueError(f"its numbers are of several types: {', '.join(sorted(types))}")
+    check_shapes(_with_item_codebook(bundle, encoder), encoder.state_dict())
+
+
+def check_shapes(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raise a ValueError with the first weight whose shape is not that of the expected tensor, which may be on meta."""
+    for name in sorted(weights.keys() | expected.keys()):
+        shape, right = (None if name not in x else tuple(x[name].shape) for x in (weights, expected))
+        if shape != right:
+            raise ValueError(f"the weight {name} has the shape {shape}, its settings give {right}")
 
 
 def encoder_weights(encoder: nn.Module, items: ItemStore) -> dict[str, Tensor]:

@@ -10,10 +10,13 @@ A checksum is no signature. So every setting and size of an export is checked ag
 memory is allocated for it.
 """
 
+import errno
 import hashlib
 import json
 import math
 import os
+import stat
+import unicodedata
 import zipfile
 from collections.abc import Iterator
 from io import BytesIO
@@ -23,10 +26,21 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, Field, PositiveInt, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    PositiveInt,
+    Strict,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+)
 
 from recbole_lisa import __version__
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, first_mistake
 from recbole_lisa.files import atomic_writer, check_output, path_of
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.ops.packing import pack_codes, unpack_codes
@@ -37,7 +51,17 @@ FORMAT, VERSION = "recbole-lisa export", 1
 MANIFEST, ITEMS, ENCODER, ITEM_IDS = "manifest.json", "items.npz", "encoder.npz", "item_ids.npz"
 TITLES = "titles.json"
 _SETS = ("history", "target")
+_DTYPES = ("float32", "float64", "bool", "uint8", "int32", "int64", "uint64")
 Arrays = dict[str, npt.NDArray[Any]]
+
+
+def _printable(text: str) -> str:
+    if not text or any(unicodedata.category(letter) == "Cc" for letter in text):
+        raise ValueError("must be a name without control characters")
+    return text
+
+
+Name = Annotated[StrictStr, AfterValidator(_printable)]
 
 
 class _CodeSet(BaseModel):
@@ -57,16 +81,9 @@ class _Encoder(BaseModel):
     hidden_size: PositiveInt
     max_length: PositiveInt
     layers: list[tuple[str, dict[str, Any]]]
-    layer_norm_eps: Annotated[float, Field(strict=True, gt=0, le=1)]
-
-    @field_validator("layers")
-    @classmethod
-    def _plain(cls, layers: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
-        for _, own in layers:
-            wrong = [key for key in ("hard", "bidirectional") if type(own.get(key, True)) is not bool]
-            if wrong:
-                raise ValueError(f"{wrong[0]} is {own[wrong[0]]!r}, it must be true or false")
-        return layers
+    layer_norm_eps: Annotated[float, Strict(), Field(gt=0, le=1)]
+    hidden_act: Name
+    attention_gate: StrictBool = False
 
 
 class _File(BaseModel):
@@ -77,9 +94,12 @@ class _File(BaseModel):
 class _Manifest(BaseModel):
     """The keys of a manifest that reading depends on."""
 
-    model: str
-    dataset: str
+    version: StrictInt
+    written_by: StrictStr
+    model: Name
+    dataset: Name
     items: _Items
+    item_table: dict[str, float]
     encoder: _Encoder
     time_unit: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     files: dict[str, _File]
@@ -134,7 +154,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = path_of(folder, "the folder of an export") / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = json.loads(_regular_file(path).read_bytes())
     except OSError as error:
         raise UsageError(
             f"'{folder}' is not an export ({path.name}: {error.strerror}): give a folder that recbole-lisa export wrote"
@@ -153,9 +173,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         _Manifest.model_validate(manifest)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise _damaged(folder, f"{MANIFEST}: {place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from error
+        raise _damaged(folder, f"{MANIFEST}: {first_mistake(error)}") from error
     return manifest
 
 
@@ -188,6 +206,7 @@ def fingerprint_of(bundle: Bundle) -> str:
 
 
 def _damaged(folder: object, reason: str) -> UsageError:
+    reason = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in reason)
     return UsageError(f"the export '{folder}' is damaged: {reason}; write it again")
 
 
@@ -260,12 +279,19 @@ def _npz(arrays: Arrays) -> bytes:
 def _read_file(folder: Path, name: str, manifest: dict[str, Any]) -> bytes:
     recorded = manifest["files"].get(name)
     try:
-        data = (folder / name).read_bytes()
+        data = _regular_file(folder / name).read_bytes()
     except OSError as error:
         raise UsageError(f"the export '{folder}' is incomplete: {name}: {error.strerror}; write it again") from error
     if recorded is None or len(data) != recorded["bytes"] or hashlib.sha256(data).hexdigest() != recorded["sha256"]:
         raise _damaged(folder, f"{name} does not have its checksum")
     return data
+
+
+def _regular_file(path: Path) -> Path:
+    """The path; an OSError where a reader of it would wait, or would never come to an end."""
+    if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+        raise OSError(errno.EINVAL, "is not a regular file")
+    return path
 
 
 def _read_part(folder: Path, name: str, manifest: dict[str, Any]) -> Arrays:
@@ -274,7 +300,7 @@ def _read_part(folder: Path, name: str, manifest: dict[str, Any]) -> Arrays:
         with zipfile.ZipFile(BytesIO(data)) as archive:
             return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in archive.infolist()}
     except (ValueError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise _damaged(folder, f"{name}: {error}") from error
+        raise _damaged(folder, f"{name}: {str(error).partition(chr(10))[0]}") from error
 
 
 def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> npt.NDArray[Any]:
@@ -287,7 +313,12 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> npt.NDArray[Any]
     rest = stream.getbuffer()[stream.tell() :]
     if dtype.hasobject or in_columns or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(rest):
         raise ValueError(f"{entry.filename} does not have the shape {shape}")
-    return np.frombuffer(rest, dtype).reshape(shape).copy()
+    if str(dtype) not in _DTYPES:
+        raise ValueError(f"{entry.filename} has the type {dtype}, known are {', '.join(_DTYPES)}")
+    array = np.frombuffer(rest, dtype).reshape(shape).copy()
+    if not np.isfinite(array).all():
+        raise ValueError(f"{entry.filename} has a number that is not finite")
+    return array
 
 
 def _item_arrays(items: ItemStore) -> Arrays:

@@ -35,9 +35,11 @@ class IdMap:
         hashes: npt.NDArray[np.uint64],
         order: npt.NDArray[np.int32],
     ) -> None:
-        n, types = len(ends), [str(array.dtype) for array in (text, ends, hashes, order)]
-        fits = n == len(hashes) == len(order) and (ends[-1] if n else 0) == len(text)
-        if not fits or types != ["uint8", "int64", "uint64", "int32"] or text.ndim != 1:
+        types = [(str(array.dtype), array.ndim) for array in (text, ends, hashes, order)]
+        if types != [("uint8", 1), ("int64", 1), ("uint64", 1), ("int32", 1)]:
+            raise ValueError(f"the id map does not fit: the types and dimensions of its arrays are {types}")
+        n = len(ends)
+        if not n == len(hashes) == len(order) or (ends[-1] if n else 0) != len(text):
             raise ValueError(f"the id map does not fit: {n} ends, {len(hashes)} hashes, {len(text)} bytes of text")
         if n and ((np.diff(ends) < 0).any() or ends[0] < 0 or order.min() < 0 or order.max() >= n):
             raise ValueError("the id map does not fit: its ends or numbers are out of range")

@@ -10,14 +10,13 @@ import contextlib
 import os
 import random
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.schema import read_yaml
@@ -25,6 +24,7 @@ from recbole_lisa.distributed.processes import from_first
 from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer
+from recbole_lisa.training.checkpoint_schema import check_entries
 from recbole_lisa.training.schedule import WeightAverage
 
 try:
@@ -51,14 +51,6 @@ _FREE_SETTINGS = {
     *("save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path"),
 }
 """Settings that a continued run may change: they do not decide what the next epochs learn."""
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("model", "dataset"), lambda value: isinstance(value, str)),
-    "config": lambda value: isinstance(value, dict) and all(isinstance(key, str) for key in value),
-    "state_dict": lambda value: isinstance(value, dict) and all(isinstance(one, Tensor) for one in value.values()),
-    "other_parameter": lambda value: value is None or isinstance(value, dict),
-    "item_ids": lambda value: isinstance(value, Tensor) and value.dtype == torch.uint8 and value.dim() == 1,
-}
-"""What a checkpoint holds under a key."""
 _OTHER_DATA = "it was trained on other interactions, or on items in another order, than the data set has now"
 
 
@@ -123,7 +115,12 @@ class Checkpoint:
         if reasons:
             raise UsageError(f"cannot resume from '{path}': {'; '.join(reasons)}")
         run.saved_model_file = str(best_file)
-        self.load_state_dict(state)
+        try:
+            self.load_state_dict(state)
+        except (KeyError, IndexError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(f"'{path}' is damaged or forged: {type(error).__name__}: {error}") from error
         run.logger.info(f"Resuming {path} after epoch {run.start_epoch}")
 
     def resume_as_configured(self) -> None:
@@ -188,7 +185,8 @@ def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (),
         lazy: Map the tensors from the file instead of reading and checking them, for a look at the plain values.
 
     Raises:
-        UsageError: The file is missing, damaged, no checkpoint of this package, or lacks a needed key.
+        UsageError: The file is missing, damaged, no checkpoint of this package, or lacks a needed key, or an entry
+            has another type.
     """
     if not Path(path).is_file():
         raise UsageError(f"there is no checkpoint '{path}'; give the path of a .pth file of an earlier run")
@@ -204,18 +202,20 @@ def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (),
     file_format = checkpoint.get("format") if isinstance(checkpoint, dict) else None
     if file_format != FORMAT:
         raise UsageError(f"'{path}' is not a checkpoint of recbole-lisa: format {file_format!r}, not {FORMAT!r}")
-    wrong = [key for key, is_right in _KINDS.items() if key in checkpoint and not is_right(checkpoint[key])]
-    if wrong:
-        raise UsageError(f"'{path}' is damaged: its {wrong[0]} is of another kind; take another checkpoint")
     missing = [key for key in needed if key not in checkpoint]
     if missing:
         raise UsageError(f"'{path}' is incomplete: it lacks {', '.join(missing)}; give a file that a run has written")
+    check_entries(checkpoint, path)
     return checkpoint
 
 
 def item_ids_of(state: Mapping[str, Any]) -> list[str] | None:
     """The raw ids of items 1, 2, ... in a checkpoint; None in files of earlier versions."""
-    return bytes(state["item_ids"].numpy()).decode(*_ID_ENCODING).split("\n") if "item_ids" in state else None
+    ids = state.get("item_ids")
+    try:
+        return None if ids is None else bytes(ids.tolist()).decode(*_ID_ENCODING).split("\n")
+    except (TypeError, ValueError) as error:
+        raise UsageError("the checkpoint is damaged or forged: item_ids must be the bytes of a text") from error
 
 
 def last_file(best_file: str | os.PathLike[str]) -> Path:

@@ -45,7 +45,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("full", {"n_heads": 3}, "must divide hidden_size 8, got 3"),
     ("full", {"dropout": -1.0}, r"in \[0, 1\), got -1.0"),
     ("full", {"dropout": 1.0}, r"in \[0, 1\), got 1.0"),
-    ("lisa", {"decay": -1.0}, "number >= 0, learnable or time, got -1.0"),
+    ("lisa", {"decay": -1.0}, "must be a number >= 0, or one of learnable, time, spread, got -1.0"),
     ("lisa", {"decay": "linear"}, "got 'linear'"),
     ("lisa", {"decay": None}, "got None"),
     ("lisa", {"projection": "per_head"}, "per_codebook, shared, got 'per_head'"),
@@ -53,7 +53,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("lisa", {"temperature": 0.0}, "temperature must be above 0, got 0.0"),
     ("lisa", {"encoding": "product"}, "residual, parallel, got 'product'"),
     ("lisa", {"similarity": "cosine"}, "bilinear, dot, euclidean, got 'cosine'"),
-    ("lisa", {"n_codewords": "8"}, r"whole numbers of at least 1, got \(8, 8, '8'\)"),
+    ("lisa", {"n_codewords": "8"}, "n_codewords must be int, got '8'"),
     ("lisa", {"n_codewords": 0}, r"at least 1, got \(8, 8, 0\)"),
 ]
 

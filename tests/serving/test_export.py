@@ -1,5 +1,7 @@
 import hashlib
 import json
+import math
+import os
 import resource
 import subprocess
 import sys
@@ -189,6 +191,24 @@ def change(manifest: dict[str, Any], path: str, value: Any) -> None:
         ("encoder.layers.0.1.n_codewords", 10**12, "its settings give"),
         ("encoder.layers.0.1.surprise", 1, "has no setting 'surprise'"),
         ("time_unit", 0, "time_unit: input should be greater than 0"),
+        *(
+            ("encoder.layer_norm_eps", eps, "encoder.layer_norm_eps: input should be")
+            for eps in ("", "x", [], -1, 10**12, 10**40, math.inf, math.nan)
+        ),
+        *(("encoder.attention_gate", gate, "attention_gate: input should be a valid boolean") for gate in (0, "", [])),
+        *(("encoder.layers.0.1.hard", hard, "'lisa': hard must be bool") for hard in (0, "", [], "x", math.nan)),
+        *(("encoder.layers.0.1.bidirectional", value, "bidirectional must be bool") for value in (0, "", [])),
+        *(("encoder.layers.0.1." + size, True, size + " must be") for size in ("n_codewords", "hidden_size")),
+        ("encoder.layers.0.1.n_codebooks", 10**9, "its settings give"),
+        ("encoder.layers.0.1.codebook", {}, "codebook must be Codebook or NoneType"),
+        *(
+            (name, text, name + ": ")
+            for name in ("model", "dataset")
+            for text in ("", "a\n", "\x1b[31m", "\x9b", 5, [])
+        ),
+        ("written_by", 5, "written_by: input should be a valid string"),
+        ("item_table", [], "item_table: input should be a valid dict"),
+        ("encoder.\x1b[31m", 1, "its settings build no encoder"),
         ("files", {}, "items.npz does not have its checksum"),
     ],
     ids=lambda value: str(value)[:40],
@@ -199,7 +219,9 @@ def test_a_forged_manifest_is_one_line(
     change(manifest, path, value)
     forge(tmp_path, manifest)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert message in reason_of_damage(tmp_path)
+    reason = reason_of_damage(tmp_path)
+    assert message in reason
+    assert reason.isprintable()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KB
 
 
@@ -234,6 +256,7 @@ def test_a_forged_array_is_one_line(manifest: dict[str, Any], tmp_path: Path) ->
         (lambda: store(npy("<f4", "-1")), "does not have the shape"),
         (lambda: store(npy("|O", "0")), "does not have the shape"),
         (lambda: store(npy("", "")), "encoder.npz: "),
+        (lambda: store(npy("<f4", "1," * 9000 + "1")), "encoder.npz: "),
         (lambda: store(b""), "encoder.npz: "),
         (lambda: np.savez_compressed(tmp_path / ENCODER, **weights), "is compressed"),
         (lambda: save(more=np.zeros(3)), "the weight more has the shape"),
@@ -242,6 +265,50 @@ def test_a_forged_array_is_one_line(manifest: dict[str, Any], tmp_path: Path) ->
         write()
         forge(tmp_path, manifest)
         assert message in reason_of_damage(tmp_path)
+
+
+ODD_ARRAYS: dict[str, Any] = {
+    "text": lambda array: np.array(["a"] * max(array.size, 1)),
+    "0-d": lambda array: array.ravel()[0],
+    "other type": lambda array: array.astype({"f": "f4", "i": "i2", "u": "u4"}[array.dtype.kind]),
+    "big endian": lambda array: array.astype(array.dtype.newbyteorder(">")) if array.itemsize > 1 else array[:-1],
+    "complex": lambda array: array.astype(complex),
+    "one dimension more": lambda array: array[None],
+}
+
+
+@pytest.mark.parametrize("odd", ODD_ARRAYS)
+@pytest.mark.parametrize("name", [ITEMS, ENCODER, ITEM_IDS])
+def test_an_array_of_another_type_or_dimension_is_one_line(
+    name: str, odd: str, manifest: dict[str, Any], tmp_path: Path
+) -> None:
+    with np.load(tmp_path / name) as archive:
+        arrays = dict(archive)
+    for key, array in arrays.items():
+        if array.ndim and not (array.dtype.kind == "u" and odd == "other type" and key.endswith("codes")):
+            np.savez(tmp_path / name, **(arrays | {key: ODD_ARRAYS[odd](array)}))
+            forge(tmp_path, manifest)
+            assert reason_of_damage(tmp_path)
+
+
+@pytest.mark.parametrize("name", [ITEMS, ENCODER])
+def test_a_number_that_is_not_finite_is_one_line(name: str, manifest: dict[str, Any], tmp_path: Path) -> None:
+    with np.load(tmp_path / name) as archive:
+        arrays = dict(archive)
+    key = next(key for key, array in arrays.items() if array.dtype.kind == "f")
+    arrays[key].flat[0] = np.nan
+    np.savez(tmp_path / name, **arrays)
+    forge(tmp_path, manifest)
+    assert f"{name}: {key}.npy has a number that is not finite" in reason_of_damage(tmp_path)
+
+
+@pytest.mark.usefixtures("manifest")
+@pytest.mark.parametrize("name", [MANIFEST, ITEMS, ENCODER, ITEM_IDS])
+def test_a_pipe_in_place_of_a_file_is_named_at_once(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UsageError, match=f"{name}: is not a regular file"):
+        read_export(tmp_path)
 
 
 def test_files_in_the_way_are_named(tmp_path: Path) -> None:

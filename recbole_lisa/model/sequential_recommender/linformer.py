@@ -11,9 +11,10 @@ class Linformer(AttentiveRecommender):
 
     def __init__(self, config: Any, dataset: Any) -> None:
         super().__init__(config, dataset)
-        self.logger.warning(
-            "Linformer is bidirectional: where every position is trained, each sees the item that it must predict"
-        )
+        if not self.item_embedding.weight.is_meta:
+            self.logger.warning(
+                "Linformer is bidirectional: where every position is trained, each sees the item that it must predict"
+            )
 
     def build_layer(self, config: Any, index: int) -> attention.Linformer:
         """Linformer's attention, built for the longest window."""
