@@ -46,7 +46,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         `" Did you mean 'x'?"`, or an empty string when no known name is close.
     """
     by_lower = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.65)
     return f" Did you mean '{by_lower[close[0]]}'?" if close else ""
 
 

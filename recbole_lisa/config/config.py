@@ -78,15 +78,16 @@ class LISAConfig(Config):
             UsageError: A key, a name, a type or a value is wrong.
         """
         restore_numpy_aliases()
+        if not isinstance(dataset, str | PathLike):
+            raise UsageError(f"dataset is {dataset!r}, it must be the name of a data set, such as 'ml-100k'")
         self.model_class = model_class(model)
         self.model, self.dataset = self.model_class.__name__, str(dataset)
         sources = _sources(config_files, config_dict, command_line)
-        if protocol is None:
-            protocol = _strongest(sources, "protocol") or _DEFAULT_PROTOCOL
+        protocol = str(protocol or _strongest(sources, "protocol") or _DEFAULT_PROTOCOL)
         recipe = _strongest(sources, "recipe")
         recipe_settings = read_yaml(_named_file("recipe", recipe)) if recipe else {}
         files = _packaged_files(self.model_class, self.dataset, protocol)
-        self._keys = _known_keys(files, self.model)
+        self._keys = known_keys(files, self.model)
         self._suggestions = [*self._keys, "model", "dataset", "protocol", "config_files", *options]
         self.external_config_dict: dict[str, Any] = {}
         for origin, settings in sources:
@@ -195,7 +196,11 @@ class LISAConfig(Config):
 
 def _sources(files: Any, config_dict: Any, command_line: Any) -> list[tuple[str, Mapping[str, Any]]]:
     """The user's settings with their origins, weakest first."""
-    paths = [files] if isinstance(files, str | PathLike) else list(files)
+    paths = [files] if isinstance(files, str | PathLike) else list(files) if isinstance(files, Iterable) else [files]
+    if isinstance(files, Mapping) or not all(isinstance(path, str | PathLike) for path in paths):
+        raise UsageError(
+            f"config_files is {files!r}, it must be a yaml file or a list of them; config_dict has settings"
+        )
     sources: list[tuple[str, Mapping[str, Any]]] = [(f"file {path}", read_yaml(Path(path))) for path in paths]
     by_key = (("config_dict", config_dict), ("command line", command_line))
     return [*sources, *((origin, _by_key(settings, origin)) for origin, settings in by_key)]
@@ -241,7 +246,7 @@ def _packaged_settings(files: list[Path], lineage: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _known_keys(files: list[Path], model: str) -> dict[str, Key]:
+def known_keys(files: list[Path], model: str) -> dict[str, Key]:
     """Every key of RecBole and of this package, with its types; a declaration of this package replaces RecBole's."""
     specification = find_spec("recbole")
     assert specification is not None and specification.origin is not None  # the class above derives from it

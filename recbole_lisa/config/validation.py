@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from importlib.util import find_spec
+from math import isclose
 from typing import Any
 
 import torch
@@ -95,7 +96,7 @@ def check_settings(settings: Settings) -> None:
     _check_metrics(settings)
     _check_columns(settings)
     _check_training(settings)
-    _check_model(settings)
+    check_model(settings)
     betas = settings["adam_betas"]
     if len(betas) != 2 or not all(map(is_number, betas)):
         raise UsageError(f"adam_betas is {betas!r}, it must be two numbers in [0, 1), such as [0.9, 0.999]")
@@ -119,6 +120,10 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
         lines.append(f"no effect: {', '.join(gpu_settings)}; torch finds no GPU, the run uses the CPU")
     elif "," in str(settings["gpu_id"]):
         lines.append(f"gpu_id is {settings['gpu_id']!r}: the first GPU is used; nproc takes several")
+    ratios = next(iter(settings["eval_args"]["split"].values()))
+    if len(ratios) == 3 and not isclose(sum(ratios), 1):
+        fractions = ", ".join(f"{ratio / sum(ratios):.4g}" for ratio in ratios)
+        lines.append(f"eval_args split {ratios}: the fractions are {fractions}")
     if settings["valid_metric"] != external.get("valid_metric", defaults["valid_metric"]):
         lines.append(f"valid_metric is {settings['valid_metric']}: {defaults['valid_metric']} is not among the metrics")
     return lines
@@ -295,7 +300,12 @@ def _check_batch_names(settings: Settings) -> None:
             )
 
 
-def _check_model(settings: Settings) -> None:
+def check_model(settings: Settings) -> None:
+    """Check the sizes and forms of a model.
+
+    Raises:
+        UsageError: Two settings do not fit together.
+    """
     heads, width = settings.get("n_heads"), settings.get("hidden_size")
     if heads and width and width % heads:
         raise UsageError(f"n_heads is {heads}, it must divide hidden_size, which is {width}")
@@ -306,7 +316,7 @@ def _check_model(settings: Settings) -> None:
         raise UsageError("conv_width is 1, it must be 0 for no convolution or at least 2")
     if not settings.get("bidirectional"):
         return
-    if settings["supervision"] == "all_positions":
+    if settings.get("supervision") == "all_positions":
         raise UsageError("bidirectional is True: a position would see its target; set supervision to last_position")
     if settings.get("histogram_decay", 0) != 0:
         raise UsageError(f"histogram_decay is {settings['histogram_decay']!r}, with bidirectional True it must be 0")

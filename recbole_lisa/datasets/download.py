@@ -39,6 +39,8 @@ def download(url: str, target: Path, checksum: str | None, *, show_progress: boo
     """
     if checksum is not None and not re.fullmatch(r"(md5:[0-9a-fA-F]{32}|sha256:[0-9a-fA-F]{64})", checksum):
         raise UsageError(f"archive_checksum is '{checksum}', it must be md5:<hex> or sha256:<hex>")
+    if not re.match("https?://", url):
+        raise UsageError(f"archive_url is '{url}', it must begin with http:// or https://")
     registry, urls = {target.name: checksum}, {target.name: url}
     store = pooch.create(target.parent, "", registry=registry, urls=urls, retry_if_failed=_RETRIES)
     pooch.get_logger().setLevel("WARNING")

@@ -47,6 +47,9 @@ class AllPositionsDataset(WindowDataset):
             checked_negatives(self.config["train_neg_sample_args"], self.config["loss_type"])
         train, valid, test = super().build()
         check_held_out(self.config["eval_args"], self.config["eval_step"], self.histories.lengths)
+        # RecBole's samplers read the popularity of items as a tensor.
+        columns = (self.uid_field, self.iid_field)
+        self.inter_feat = Interaction({name: self.inter_feat[name].to_numpy(np.int64) for name in columns})
         loader = TrainLoader(self.config, train)
         rng = np.random.default_rng([_NEGATIVES_STREAM, self.config["seed"]])
         return [_Rows(train, loader.windows, partial(loader.batch, rng=rng)), _held_out(valid), _held_out(test)]

@@ -1,32 +1,67 @@
-"""RecBole's pre-split files (`benchmark_filename`): each row has its history in a list column.
+"""The columns that our models need, and RecBole's pre-split files (`benchmark_filename`) with histories in a column.
 
-The argument of both functions is RecBole's `SequentialDataset` after it has read the files.
+The argument `dataset` is RecBole's `SequentialDataset`.
 """
 
+from pathlib import Path
 from typing import Any
 
 from recbole.utils import FeatureType
 
 from recbole_lisa.config.fields import field_names
+from recbole_lisa.data.atomic import read_header
+from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.errors import UsageError
 
 _PARTS = 3
+
+
+def check_columns(dataset: Any) -> None:
+    """Check the loaded columns of users, items and times; call this when the files are read.
+
+    Raises:
+        UsageError: A column is missing or has another type.
+    """
+    config, loaded = dataset.config, dataset.field2type
+    kinds = {"USER_ID_FIELD": FeatureType.TOKEN, "ITEM_ID_FIELD": FeatureType.TOKEN}
+    if config["benchmark_filename"] is None and not isinstance(dataset, WindowDataset):  # which may take none
+        kinds["TIME_FIELD"] = FeatureType.FLOAT
+    for key, kind in kinds.items():
+        if loaded.get(config[key]) != kind:
+            columns = ", ".join(f"{name}:{loaded_kind.value}" for name, loaded_kind in loaded.items())
+            raise UsageError(
+                f"the files of {dataset.dataset_name} need a column {config[key]}:{kind.value} ({key}); loaded are "
+                f"{columns}: set {key}, or name the column in load_col"
+            )
+
+
+def check_headers(dataset: Any, token: str, dataset_path: str) -> None:
+    """Check the first lines of pre-split files; call this before they are read.
+
+    Raises:
+        UsageError: There are not three files, one is missing, or a column has two types.
+    """
+    config, parts = dataset.config, dataset.config["benchmark_filename"]
+    if len(parts) != _PARTS:
+        raise UsageError(f"benchmark_filename is {parts!r}, it must name the files of training, validation and test")
+    first: dict[str, str] = {}
+    for path in (Path(dataset_path, f"{token}.{part}.inter") for part in parts):
+        if not path.is_file():
+            raise UsageError(f"there is no file {path}, which benchmark_filename names")
+        for column, kind in read_header(path, config["field_separator"], config["encoding"] or "utf-8").items():
+            if first.setdefault(column, kind) != kind:
+                raise UsageError(f"{path} has a column {column}:{kind}, a file before it {column}:{first[column]}")
 
 
 def number_histories_as_items(dataset: Any) -> None:
     """Let RecBole give histories and items the same ids; call this before it numbers the tokens.
 
     Raises:
-        UsageError: There are not three files, or a column is missing.
+        UsageError: A column is missing.
     """
     config, names, loaded = dataset.config, field_names(dataset.config), dataset.field2type
-    files, alias = config["benchmark_filename"], config["alias_of_item_id"] or []
+    alias = config["alias_of_item_id"] or []
     columns = ", ".join(f"{name}:{kind.value}" for name, kind in loaded.items())
-    if len(files) != _PARTS:
-        raise UsageError(f"benchmark_filename is {files!r}, it must name the files of training, validation and test")
-    for column in (names.user, names.item):
-        if loaded.get(column) != FeatureType.TOKEN:
-            raise UsageError(f"files of benchmark_filename need a column {column}:token; loaded are {columns}")
     if loaded.get(names.item_list) != FeatureType.TOKEN_SEQ:
         raise UsageError(
             f"files of benchmark_filename need a column {names.item_list}:token_seq, the history of each row; loaded "

@@ -13,18 +13,27 @@ from recbole.data.dataset import SequentialDataset
 from recbole.trainer import Trainer
 
 from recbole_lisa import saved
-from recbole_lisa.config.model_defaults import LOSS_WITHOUT_NEGATIVES, model_defaults
+from recbole_lisa.config.config import known_keys
+from recbole_lisa.config.model_defaults import LOSS_WITHOUT_NEGATIVES, model_defaults, settings_files
 from recbole_lisa.config.registry import MODELS, model_class
+from recbole_lisa.config.schema import check_value
+from recbole_lisa.config.validation import check_model
 from recbole_lisa.errors import UsageError
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
-from recbole_lisa.plugin.presplit import cut_histories, number_histories_as_items
+from recbole_lisa.plugin.presplit import check_columns, check_headers, cut_histories, number_histories_as_items
 from recbole_lisa.training.checkpoint import load_checkpoint
+from recbole_lisa.training.evaluation import check_topk
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _undo = ExitStack()
 _read_defaults, _evaluate, _resume = Config._load_internal_config_dict, Trainer.evaluate, Trainer.resume_checkpoint
+_final_settings, _build_trainer, _load_files = (
+    Config._get_final_config_dict,
+    Trainer.__init__,
+    recbole.data.dataset.Dataset._load_data,
+)
 _set_alias, _read_presplit = SequentialDataset._init_alias, SequentialDataset._benchmark_presets
 
 
@@ -58,8 +67,11 @@ def register(dataset: type[Any] | None = None) -> None:
         if dataset is not None:
             _change(recbole.data.dataset, f"{name}Dataset", dataset)
     _change(Config, "_load_internal_config_dict", _read_our_defaults)
+    _change(Config, "_get_final_config_dict", _check_our_settings)
+    _change(recbole.data.dataset.Dataset, "_load_data", _load_our_files)
     _change(SequentialDataset, "_init_alias", _set_our_alias)
     _change(SequentialDataset, "_benchmark_presets", _read_our_presplit)
+    _change(Trainer, "__init__", _check_topk)
     _change(Trainer, "evaluate", _evaluate_best)
     _change(Trainer, "resume_checkpoint", _resume_ours)
     load = functools.partial(_load_data_and_model, importlib.import_module("recbole.quick_start").load_data_and_model)
@@ -110,10 +122,39 @@ def _read_our_defaults(self: Config, model: str, model_class: type[Any], dataset
         settings["train_neg_sample_args"] = None
 
 
-def _set_our_alias(self: Any) -> None:
-    """`SequentialDataset._init_alias` that numbers the histories of pre-split files, for our models, as their items."""
+def _check_our_settings(self: Config) -> Any:
+    """`Config._get_final_config_dict` that checks the user's settings of our models as a run of this package does."""
+    settings = _final_settings(self)
+    if issubclass(self.model_class, AttentiveRecommender):
+        keys = known_keys(settings_files(self.model_class), self.model)
+        of_model = model_defaults(self.model_class)
+        for name in self.external_config_dict.keys() & keys.keys():
+            if settings[name] is not None or name in of_model:  # RecBole takes None for most of its keys
+                settings[name] = check_value(keys[name], settings[name], "settings of RecBole")
+        check_model(settings)
+    return settings
+
+
+def _check_topk(self: Any, config: Config, model: Any) -> None:
+    """`Trainer.__init__` that refuses, for our models, a `topk` above the number of items."""
+    if isinstance(model, AttentiveRecommender):
+        check_topk(config, model.n_items - 1, "items")
+    _build_trainer(self, config, model)
+
+
+def _load_our_files(self: Any, token: str, dataset_path: str) -> None:
+    """`SequentialDataset._load_data` that checks the pre-split files of our models first."""
     if self.config["benchmark_filename"] is not None and issubclass(self.config.model_class, AttentiveRecommender):
-        number_histories_as_items(self)
+        check_headers(self, token, dataset_path)
+    _load_files(self, token, dataset_path)
+
+
+def _set_our_alias(self: Any) -> None:
+    """`SequentialDataset._init_alias` that checks the columns of our models and numbers histories as items."""
+    if issubclass(self.config.model_class, AttentiveRecommender):
+        check_columns(self)
+        if self.config["benchmark_filename"] is not None:
+            number_histories_as_items(self)
     _set_alias(self)
 
 

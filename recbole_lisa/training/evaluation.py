@@ -165,10 +165,16 @@ def _check_finite(finite: torch.Tensor, config: Config) -> None:
 
 def check_ranking(batch: EvalBatch, config: Config, n_items: int) -> None:
     """Refuse, as a UsageError, a `topk` above the number of ranked items; `n_items` is V, padding included."""
-    ranked = n_items - 1 if batch.candidates is None else batch.candidates.shape[1]
+    if batch.candidates is None:
+        check_topk(config, n_items - 1, "items")
+    else:
+        check_topk(config, batch.candidates.shape[1], "candidates (the held-out item and the sampled ones)")
+
+
+def check_topk(config: Config, ranked: int, what: str) -> None:
+    """Refuse, as a UsageError, a `topk` above the number of ranked items; `what` they are."""
     longest = max(config["topk"])
     if longest > ranked:
-        what = "items" if batch.candidates is None else "candidates (the held-out item and the sampled ones)"
         raise UsageError(f"topk asks for the {longest} best of only {ranked} {what}; give at most {ranked}")
 
 

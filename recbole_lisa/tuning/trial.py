@@ -47,6 +47,8 @@ def trainable(config: Mapping[str, Any]) -> None:
         UsageError: Ray Tune is not installed, a setting is wrong, or the protocol has no validation items.
         TrainingDivergedError: The training loss is NaN or infinite.
     """
+    if not isinstance(config, Mapping):
+        raise UsageError(f"the configuration of a trial is {config!r}, it must hold settings by key")
     checkpoint_class, get_checkpoint, report = _ray_functions()
     protected = config.get(RUN_TO_END)
     is_protected = protected is not None and all(config[key] == value for key, value in protected.items())

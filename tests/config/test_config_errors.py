@@ -245,6 +245,11 @@ def test_gpus_that_are_not_there_are_refused(
         ({"metrics": ["Hit", "Recall"]}, "valid_metric is Hit@5: NDCG@10 is not among the metrics"),
         ({"metrics": ["Hit"], "valid_metric": "Hit@5"}, None),
         ({"worker": 0, "epochs": 3}, None),
+        (
+            {"eval_args": {"split": {"RS": [0.8, 0.1, 0.5]}}},
+            "eval_args split [0.8, 0.1, 0.5]: the fractions are 0.5714, 0.07143, 0.3571",
+        ),
+        ({"eval_args": {"split": {"RS": [0.8, 0.1, 0.1]}}}, None),
     ],
 )
 def test_the_notes_name_settings_without_effect_and_chosen_ones(
@@ -299,6 +304,18 @@ def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> Non
         ),
         ({"config_files": ["absent.yaml"]}, "cannot read the configuration file 'absent.yaml'"),
         ({"config_files": "absent.yaml"}, "cannot read the configuration file 'absent.yaml'"),
+        *(
+            ({"config_files": files}, f"config_files is {files!r}, it must be a yaml file or a list of them")
+            for files in (b"x.yaml", {"a": 1}, 3, [None], ["a.yaml", 3], [["a.yaml"]])
+        ),
+        *(
+            ({"dataset": name}, f"dataset is {name!r}, it must be the name of a data set")
+            for name in (None, 3, ["toy"], b"toy")
+        ),
+        *(
+            ({"protocol": name}, f"unknown protocol '{name}': known are full_ranking, global_time, paper")
+            for name in (Path("papers"), 3, ["paper"])
+        ),
         ({"config_dict": [1]}, "config_dict is [1], it must hold settings by key, such as {'epochs': 10}"),
         (
             {"model": "Transformer", "config_dict": {"n_heads": 3}},
@@ -315,6 +332,13 @@ def test_an_unknown_name_is_named_with_the_known_ones(
     with pytest.raises(UsageError) as caught:
         ensure_data(LISAConfig(**{"model": "LISASoft", "dataset": "ml-100k", **arguments}))
     assert message in str(caught.value)
+
+
+def test_a_protocol_may_be_a_path_and_a_far_name_is_not_suggested() -> None:
+    assert LISAConfig("LISASoft", "ml-100k", protocol=Path("paper"))["protocol"] == "paper"
+    with pytest.raises(UsageError) as caught:
+        LISAConfig("LISASoft", "ml-100k", config_dict={"drop_filter_field": True})
+    assert str(caught.value) == "unknown key 'drop_filter_field' (config_dict)."
 
 
 def test_a_mistake_in_a_file_names_the_file_and_a_file_may_repeat_what_was_chosen(isolated_run_dir: Path) -> None:

@@ -114,7 +114,10 @@ def test_a_refusal_is_an_error_with_its_status(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "target", "checksum", "message"),
     [
-        ("file:///etc/passwd", "a", None, "cannot download file:///etc/passwd: No connection adapters were found"),
+        *(
+            (url, "a", None, f"archive_url is '{url}', it must begin with http:// or https://")
+            for url in ("file:///etc/passwd", "ftp://a/b", "a/b.zip", "")
+        ),
         ("http://", "a", None, "cannot download http://: Invalid URL 'http://': No host supplied"),
         ("https://a/b", "a", "crc:1", "archive_checksum is 'crc:1', it must be md5:<hex> or sha256:<hex>"),
         ("https://a/b", "a", "md5:xyz", "archive_checksum is 'md5:xyz'"),

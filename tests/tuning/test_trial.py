@@ -126,6 +126,12 @@ def test_configuration_of_a_trial_takes_files_and_texts(tmp_path: Path) -> None:
     assert kept["eval_args"]["mode"] == {"valid": "uni100", "test": "uni100"}
 
 
+@pytest.mark.parametrize("config", [None, [1], "LISASoft"])
+def test_trainable_takes_settings_by_key(config: Any) -> None:
+    with pytest.raises(UsageError, match="the configuration of a trial is .*, it must hold settings by key"):
+        trainable(config)
+
+
 @pytest.mark.parametrize("package", ["ray.tune", "pyarrow"])
 def test_trainable_without_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)

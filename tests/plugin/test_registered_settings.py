@@ -1,0 +1,98 @@
+"""Settings in RecBole's own pipeline are checked as in a run of this package, before the training."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recbole.config import Config
+from recbole.data import create_dataset, data_preparation
+from recbole.trainer import Trainer
+
+import recbole_lisa
+from recbole_lisa.errors import UsageError
+from recbole_lisa.plugin.dataset import AllPositionsDataset
+from tests.plugin.recbole_pipeline import SMALL, small, trained
+from tests.plugin.test_presplit import HEAD, LONG, presplit
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        ("LISASoft", {"hidden_size": 7.5}, r"hidden_size \(settings of RecBole\) is 7.5, it must be int"),
+        ("LISASoft", {"n_codewords": "a"}, "n_codewords .* is 'a', it must be int"),
+        ("LISASoft", {"n_layers": 0}, "n_layers .* is 0, it must be >= 1"),
+        ("LISASoft", {"loss_type": "XYZ"}, "unknown loss_type 'XYZ'"),
+        ("LISASoft", {"hidden_dropout_prob": 2}, "hidden_dropout_prob .* it must be in"),
+        ("LISASoft", {"bidirectional": True}, "histogram_decay is 0.1, with bidirectional True it must be 0"),
+        ("Transformer", {"n_heads": 3}, "n_heads is 3, it must divide hidden_size, which is 16"),
+        ("Transformer", {"conv_width": 1}, "conv_width is 1, it must be 0"),
+        ("LISASoft", {"benchmark_filename": "train"}, "benchmark_filename .* is 'train', it must be list"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_before_data_is_read(model: str, settings: dict[str, Any], message: str) -> None:
+    recbole_lisa.register()
+    with pytest.raises(UsageError, match=message):
+        small(model, "no such data", **settings)
+
+
+def test_right_settings_and_those_of_other_models_are_as_before() -> None:
+    settings: dict[str, Any] = {"learning_rate": 1e-2, "topk": 5, "unknown": 1, "gpu_id": "0", "load_col": None}
+    before = small("GRU4Rec", hidden_size=7.5, train_neg_sample_args=None).final_config_dict
+    recbole_lisa.register()
+    assert small("GRU4Rec", hidden_size=7.5, train_neg_sample_args=None).final_config_dict == before
+    config = small("LISASoft", **settings)
+    assert {key: config[key] for key in settings} == {**settings, "topk": [5]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ITEM_ID_FIELD": "item"}, r"need a column item:token \(ITEM_ID_FIELD\); loaded are user_id:token, timestamp"),
+        ({"USER_ID_FIELD": "visitor"}, r"need a column visitor:token \(USER_ID_FIELD\)"),
+        ({"USER_ID_FIELD": "timestamp"}, r"need a column timestamp:token \(USER_ID_FIELD\)"),
+        ({"TIME_FIELD": "when"}, r"need a column when:float \(TIME_FIELD\); loaded are user_id:token, item_id:token:"),
+    ],
+)
+def test_a_column_that_the_files_do_not_give_is_one_line(settings: dict[str, Any], message: str) -> None:
+    recbole_lisa.register()
+    with pytest.raises(UsageError, match=message):
+        create_dataset(small("LISASoft", **settings))
+
+
+@pytest.mark.parametrize("topk", [[31], [5, 100]])
+def test_a_topk_above_the_items_is_refused_before_the_training(topk: list[int]) -> None:
+    recbole_lisa.register()
+    config = small("LISASoft", topk=topk, valid_metric=f"NDCG@{topk[0]}")
+    train, _, _ = data_preparation(config, create_dataset(config))
+    with pytest.raises(UsageError, match=rf"topk asks for the {topk[-1]} best of only 30 items"):
+        Trainer(config, config.model_class(config, train.dataset))
+
+
+@pytest.mark.parametrize("kind", ["float_seq", "token"])
+@pytest.mark.parametrize("part", list(LONG))
+def test_a_list_column_of_another_type_in_one_file_is_one_line(part: str, kind: str) -> None:
+    presplit()
+    path = Path("own", f"own.{part}.inter")
+    path.write_text(path.read_text().replace(HEAD, HEAD.replace("token_seq", kind)))
+    message = f"item_id_list:{'token_seq' if part == 'train' else kind}, a file before it item_id_list"
+    with pytest.raises(UsageError, match=message):
+        create_dataset(Config("LISASoft", "own", config_dict={**SMALL, "benchmark_filename": list(LONG)}))
+
+
+def test_a_pre_split_file_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"there is no file .*own.nowhere.inter, which benchmark_filename names"):
+        presplit(benchmark_filename=["train", "nowhere", "test"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"train_neg_sample_args": {"distribution": "popularity", "sample_num": 3}},
+        {"eval_args": {"split": {"LS": "valid_and_test"}, "order": "TO", "group_by": "user", "mode": "pop10"}},
+    ],
+    ids=["training", "evaluation"],
+)
+def test_negatives_by_popularity_train_every_position(settings: dict[str, Any]) -> None:
+    recbole_lisa.register(AllPositionsDataset)
+    trainer, (_, _, test) = trained(small("LISASoft", epochs=1, **settings))
+    assert 0 <= trainer.evaluate(test)["ndcg@5"] <= 1
