@@ -13,26 +13,35 @@ A command gets `overwrite` from its flag `--overwrite`, a run from the setting `
 
 import contextlib
 import errno
+import io
 import os
 import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from logging import getLogger
 from pathlib import Path
-from typing import BinaryIO
 
 from recbole_lisa.errors import UsageError
 
 
+class AtomicFile(io.BufferedWriter):
+    """A file of `atomic_writer`; `path` is where it is once it is complete."""
+
+    path: Path
+
+
 @contextlib.contextmanager
-def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_writer(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[AtomicFile]:
     """Open a hidden temporary file beside `path` and move it there once it is complete.
 
     A crash, a full disk or an interruption leaves the old file (or no file), never half a new one.
 
     Args:
         path: Where the finished file goes; missing folders are made.
+        overwrite: Whether to replace a file that another process has written since `check_output`. Without it both
+            are kept: the new file is `name-2.json`, and a warning says so.
 
     Yields:
         The temporary file, open for writing bytes.
@@ -45,11 +54,11 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(target)
     try:
-        with open(temporary, "wb") as stream:
+        with AtomicFile(io.FileIO(temporary, "w")) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(temporary, target)
+        stream.path = _place(temporary, target, overwrite)
     except UsageError:
         raise
     except Exception as error:
@@ -82,9 +91,9 @@ class Termination(SystemExit):
 
 @contextlib.contextmanager
 def tidy_termination() -> Iterator[None]:
-    """Turn SIGTERM into a `Termination`, so that files are cleaned up first.
+    """Turn SIGTERM into a `Termination`, so that files are cleaned up first; SIGHUP of a closed terminal is a SIGTERM.
 
-    It acts in the main thread only, and only where the program has no handler of its own.
+    It acts in the main thread only, and only where the program has no handler of its own and ignores no SIGHUP (nohup).
     """
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -94,11 +103,16 @@ def tidy_termination() -> Iterator[None]:
     def stop(number: int, _: object) -> None:
         raise Termination(128 + number)
 
-    signal.signal(signal.SIGTERM, stop)
+    handlers: dict[signal.Signals, Callable[..., None]] = {signal.SIGTERM: stop}
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # Windows has none
+        handlers[signal.SIGHUP] = lambda *_: signal.raise_signal(signal.SIGTERM)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in handlers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -197,6 +211,23 @@ def _file_error(error: BaseException | None) -> OSError | None:
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
     return error
+
+
+def _place(temporary: Path, target: Path, overwrite: bool) -> Path:
+    """Move a complete file to `target`, or without `overwrite` to the first name that no file has; the path."""
+    place, number = target, 2
+    while not overwrite and not (place == target and place.exists() and place.stat().st_size == 0):
+        try:
+            os.link(temporary, place)  # never replaces a file
+            break
+        except OSError:
+            if not place.exists():  # a file system without links
+                break
+        place, number = target.with_name(f"{target.stem}-{number}{target.suffix}"), number + 1
+    if place != target:
+        getLogger().warning(f"another process has written '{target}' meanwhile: it is kept, this one is '{place}'")
+    os.replace(temporary, place)  # of two links to one file it does nothing
+    return place
 
 
 def _check_kind(target: Path) -> None:

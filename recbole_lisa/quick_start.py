@@ -95,8 +95,8 @@ def run_configured(
 def check_run(config: LISAConfig) -> None:
     """Raise a UsageError for what can be known before the data is read: outputs, checkpoint, compiler, memory."""
     for key in ("result_file", "codebook_plot", "per_user_file"):
-        if config[key] is not None:  # a resumed run continues its own files
-            check_output(config[key], overwrite=config["overwrite"] or config["resume"] is not None)
+        if config[key] is not None:
+            check_output(config[key], overwrite=may_overwrite(config))
     check_output(config["checkpoint_dir"] or "", overwrite=True, folder=True)
     check_codebook_plot(config["codebook_plot"])
     check_resume(config["resume"])
@@ -146,14 +146,26 @@ def train_and_test(
 def report(result: dict[str, Any], trainer: LISATrainer, log: RunLog, test: EvalLoader | None) -> None:
     """Write the files of the result, print the metrics, draw the codebooks: each step even if one before it fails."""
     config, table = trainer.config, result_table(result)
-    with ExitStack() as later:
-        if config["per_user_file"] and test:
-            later.callback(write_per_user, test, config, trainer.collected, config["per_user_file"])
+    overwrite = may_overwrite(config)
+
+    def write_users(loader: EvalLoader) -> None:
+        path, result["per_user_file"] = result["per_user_file"], None
+        result["per_user_file"] = str(write_per_user(loader, config, trainer.collected, path, overwrite=overwrite))
+
+    with ExitStack() as later:  # the last one is the first
         if config["codebook_plot"]:
-            later.callback(draw_codebooks, trainer.history, config["codebook_plot"])
+            later.callback(draw_codebooks, trainer.history, config["codebook_plot"], overwrite=overwrite)
         later.callback(print, table, flush=True)
         later.callback(log.note, f"result\n{table}")
         later.callback(log_tied_targets, result)
         later.callback(log_equal_codes, trainer.model)
         if config["result_file"]:
-            write_result(result, config["result_file"])
+            later.callback(write_result, result, config["result_file"], overwrite=overwrite)
+        if config["per_user_file"] and test:
+            later.callback(write_users, test)
+        trainer.saver.check()
+
+
+def may_overwrite(config: LISAConfig) -> bool:
+    """Whether a run may replace its outputs: a resumed one continues its own."""
+    return bool(config["overwrite"]) or config["resume"] is not None

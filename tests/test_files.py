@@ -44,6 +44,24 @@ def test_a_failed_write_names_the_file(tmp_path: Path) -> None:
         raise OSError("the stream is closed")  # without a number
 
 
+def test_a_file_that_another_process_has_written_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(name: str, text: bytes) -> str:
+        with atomic_writer(tmp_path / name, overwrite=False) as stream:
+            stream.write(text)
+        assert not list(tmp_path.glob(".*"))
+        return stream.path.name
+
+    (tmp_path / "empty").touch()
+    assert [write("empty", b"0"), write("a.b", b"1"), write("a.b", b"2")] == ["empty", "a.b", "a-2.b"]
+
+    def refuse(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("os.link", refuse)
+    assert [write("a.b", b"3"), write("new", b"4")] == ["a-3.b", "new"]
+    assert [(tmp_path / name).read_bytes() for name in ("empty", "a.b", "a-2.b", "a-3.b")] == [b"0", b"1", b"2", b"3"]
+
+
 def test_unique_run_name_differs_within_one_second_and_is_one_folder_name_that_recbole_does_not_cut() -> None:
     names = {unique_run_name("LISASoft", dataset) for dataset in ("ml-100k", "shop.v2", "a/b") for _ in range(3000)}
     assert len(names) == 9000

@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from recbole.model.sequential_recommender import BERT4Rec, SASRec
 import recbole_lisa
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.quick_start import run, run_configured
-from recbole_lisa.training.checkpoint import last_file, load_checkpoint
+from recbole_lisa.training.checkpoint import last_file, load_checkpoint, save_checkpoint
 from tests.helpers import write_interactions
 from tests.tiny import TinyModel, tiny_config, tiny_settings
 from tests.training.test_result import KEYS
@@ -119,6 +120,70 @@ def test_a_step_of_the_report_that_fails_leaves_the_others(
     assert Path("r.json").is_file() is (step != "write_result")
     assert ("ndcg@10 " in capsys.readouterr().out) is (step != "print")
     assert "ndcg@10 " in next(Path("log").rglob("*.log")).read_text()
+
+
+@pytest.mark.parametrize("failures", [1, 99], ids=["for a while", "to the end"])
+def test_a_full_disk_of_checkpoints_leaves_the_metrics_and_the_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    settings = tiny_settings(tmp_path, epochs=3)
+    expected = run(TinyModel, "tiny", config_dict=settings)
+    capsys.readouterr()
+    calls = []
+
+    def full(state: Any, path: Any) -> None:
+        calls.append(path)
+        if len(calls) <= failures:
+            raise OSError(28, "No space left on device", str(path))
+        save_checkpoint(state, path)
+
+    monkeypatch.setattr("recbole_lisa.training.checkpoint.save_checkpoint", full)
+    settings.update(result_file="r.json", checkpoint_dir=str(tmp_path / "full"))
+    with pytest.raises(OSError, match=r"No space left on device: '.*full/.*\.pth'") if failures > 1 else nullcontext():
+        run(TinyModel, "tiny", config_dict=settings)
+    result = json.loads(Path("r.json").read_text())
+    assert {key: result[key] for key in ("valid", "test")} == {key: expected[key] for key in ("valid", "test")}
+    assert (result["checkpoint"] is None) is (failures > 1)
+    if failures == 1:
+        assert same_bits(result["checkpoint"], expected["checkpoint"]) and last_file(result["checkpoint"]).is_file()
+    shown = capsys.readouterr()
+    assert "ndcg@10 " in shown.out
+    assert shown.err.count("No space left on device; the training continues") == 1
+    with pytest.raises(OSError, match="No space left"):  # an observer, as of a search, needs the files
+        failures = len(calls) + 9
+        run_configured(tiny_config(tmp_path, epochs=1, checkpoint_dir="new"), observe=lambda _: None)
+
+
+def test_full_disks_of_curves_and_log_are_one_line_each(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", full)
+    monkeypatch.setattr("recbole_lisa.training.logging._RunFile.flush", full)
+    result = run(TinyModel, "tiny", config_dict=tiny_settings(tmp_path, epochs=2))
+    shown = capfd.readouterr().err
+    assert Path(result["checkpoint"]).is_file()
+    assert shown.count("'log_tensorboard' cannot be written: No space left on device; the run has no curves") == 1
+    assert shown.count(".log' cannot be written: [Errno 28] No space left on device") == 1
+    assert "Traceback" not in shown and "Exception in" not in shown
+
+
+def test_files_that_another_run_has_written_meanwhile_are_kept(tmp_path: Path) -> None:
+    names = {"result_file": "r.json", "per_user_file": "u.csv"}
+
+    def other(_: Any) -> None:
+        for name in names.values():
+            Path(name).write_text("of the other run")
+
+    result = run_configured(tiny_config(tmp_path, epochs=1, **names), prepare=other)
+    assert [Path(name).read_text() for name in names.values()] == ["of the other run"] * 2
+    assert json.loads(Path("r-2.json").read_text()) == result
+    assert result["per_user_file"] == str(tmp_path / "u-2.csv")
+    assert Path("u-2.csv").read_text().startswith("user_id,")
+    run_configured(tiny_config(tmp_path, epochs=1, overwrite=True, **names), prepare=other)
+    assert json.loads(Path("r.json").read_text())["per_user_file"] == str(tmp_path / "u.csv")
 
 
 def test_diverged_training_stops_with_the_place() -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,6 +26,10 @@ class UsageParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with argparse's message."""
         raise UsageError(message)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help or version; argparse itself hides the error of a full disk."""
+        print(message, end="", file=file or sys.stderr, flush=True)
 
 
 class Once(argparse.Action):

@@ -41,13 +41,14 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"protocol '{config['protocol']}' has no {options.phase} items: choose the other --phase")
     check_loader(loader, config)
     file = config["per_user_file"] if "per_user_file" in settings else None  # not that of the run
+    overwrite = "overwrite" in settings and bool(config["overwrite"])
     if file is not None:
-        check_output(file, overwrite="overwrite" in settings and config["overwrite"])
+        check_output(file, overwrite=overwrite)
     metrics, _, collected = evaluate_targets(model, loader, config, show_progress=True)
     names = (config[key] for key in ("model", "dataset", "protocol", "eval_seen"))
     print("{} on {}, protocol {}, eval_seen {}, {} targets".format(*names, f"{len(loader.targets)} {options.phase}"))
     for name, value in metrics.items():
         print(f"{name:<{max(map(len, metrics))}}  {value:.4f}")
     if file is not None:
-        write_per_user(loader, config, collected, file)
+        write_per_user(loader, config, collected, file, overwrite=overwrite)
     return 0

@@ -59,7 +59,8 @@ def main(arguments: Sequence[str]) -> int:
                     yield user.user, answer.items, answer.scores
                 bar.update(len(batch))
 
-    total = write_recommendations(options.output, rows(), recommender.bundle.titles)
+    titles = recommender.bundle.titles
+    total = write_recommendations(options.output, rows(), titles, overwrite=options.overwrite)
     print(f"{options.output}: {total:,} rows for {len(users) - empty:,} users; {empty:,} users without recommendations")
     return 0
 

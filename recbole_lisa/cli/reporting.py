@@ -1,5 +1,6 @@
 """What a command prints when it fails: one line on stderr; its exit status says what kind of failure it was."""
 
+import contextlib
 import io
 import os
 import signal
@@ -18,7 +19,7 @@ def report_errors(command: Callable[[], int]) -> int:
 
     Returns:
         0; 2 after a mistake of the user; 1 when the training diverged, a process of a run ended early or a file
-        failed; 130 after Ctrl+C and 143 after SIGTERM.
+        failed; 130 after Ctrl+C and 143 after SIGTERM or SIGHUP.
     """
     try:
         with tidy_termination():
@@ -39,7 +40,8 @@ def report_errors(command: Callable[[], int]) -> int:
         return _print_error(f"'{path}': {error.strerror or error}", _FAILED)
     except (KeyboardInterrupt, Termination) as stop:
         advice = [f": {text}" for text in stop.args if isinstance(text, str)]  # of `advise_after_interruption`
-        print("interrupted", *advice, sep="", file=sys.stderr)
+        with contextlib.suppress(OSError):  # of a closed terminal
+            print("interrupted", *advice, sep="", file=sys.stderr, flush=True)
         return 128 + (signal.SIGTERM if isinstance(stop, Termination) else signal.SIGINT)
 
 

@@ -95,7 +95,8 @@ def _reason(number: int, failure: ProcessFailure, size: int) -> BaseException:
         message = " ".join(message.split())
         if kind in _KINDS:
             return _KINDS[kind](message)
-        return ProcessFailedError(f"{process} failed: {kind}: {message}", failure.message["extraInfo"]["py_callstack"])
+        stack = "" if message.startswith("[Errno") else failure.message["extraInfo"]["py_callstack"]
+        return ProcessFailedError(f"{process} failed: {kind}: {message}", stack)
     if status < 0:
         return ProcessFailedError(f"{process} was killed by signal {-status} ({signal.Signals(-status).name})")
     hint = '; a script that starts several needs `if __name__ == "__main__":` around the call' if status == 1 else ""

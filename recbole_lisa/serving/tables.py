@@ -45,19 +45,22 @@ def read_ids(path: Path) -> list[str]:
         raise UsageError(f"'{path}' is not utf-8: {error}") from error
 
 
-def write_recommendations(path: Path, rows: Iterable[UserItems], titles: Mapping[str, str] | None = None) -> int:
+def write_recommendations(
+    path: Path, rows: Iterable[UserItems], titles: Mapping[str, str] | None = None, *, overwrite: bool = True
+) -> int:
     """Write the items of each user, best first, one a row; the file is complete or not there.
 
     Args:
         path: .csv, .tsv or .parquet.
         rows: (user, items, scores).
         titles: Titles by item, for a column `title`; without any there is no such column.
+        overwrite: See `atomic_writer`.
 
     Returns:
         The number of rows written.
     """
     total, columns = 0, COLUMNS | ({"title": "string"} if titles else {})
-    with atomic_writer(path) as stream, _writer(stream, path.suffix, columns) as write:
+    with atomic_writer(path, overwrite=overwrite) as stream, _writer(stream, path.suffix, columns) as write:
         batch: list[Row] = []
         for user, items, scores in rows:
             parts = (items, scores, [titles.get(item, "") for item in items]) if titles else (items, scores)

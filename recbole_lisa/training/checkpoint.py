@@ -7,6 +7,7 @@ hold all that is needed to continue. The file is a zip archive: the CRC-32 of ea
 """
 
 import contextlib
+import io
 import os
 import random
 import zipfile
@@ -91,7 +92,7 @@ class Checkpoint:
         for name in _PROGRESS:
             setattr(run, name, state[name])
         run.train_loss_dict = {entry["epoch"] - 1: entry["loss"] for entry in run.history}
-        self._load_model(state)
+        self.load_model(state)
         run.optimizer.load_state_dict(state["optimizer"])
         run.step.scaler.load_state_dict(state["scaler"])
         for name, part in _optional_parts(run).items():
@@ -141,7 +142,7 @@ class Checkpoint:
             if state[key] != self.run.config[key]:
                 raise UsageError(f"'{path}' is of the {key} '{state[key]}', not '{self.run.config[key]}'")
         check_data(state, path, data_fingerprint)
-        self._load_model(state)
+        self.load_model(state)
         self.run.logger.info(f"Loading model structure and parameters from {path}")
 
     def adopt_data(self, train_data: Any) -> None:
@@ -154,7 +155,8 @@ class Checkpoint:
         # One a line: a file of interactions has no id with a line break.
         self.run.item_ids = torch.frombuffer(bytearray("\n".join(ids).encode(*_ID_ENCODING)), dtype=torch.uint8)
 
-    def _load_model(self, state: Mapping[str, Any]) -> None:
+    def load_model(self, state: Mapping[str, Any]) -> None:
+        """Put the parameters of a state into the model; a UsageError where they do not fit."""
         try:
             self.run.model.load_state_dict(state["state_dict"])
         except RuntimeError as error:
@@ -174,6 +176,41 @@ def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str]) -> N
     """Write `state` to `path`; an interruption or a full disk (OSError) leaves the old file intact."""
     with atomic_writer(path) as stream:
         torch.save(dict(state), stream)
+
+
+class Saver:
+    """Writes the checkpoints of a run; one that cannot be written is logged, and the training continues.
+
+    `unsaved` is path -> error of such files; `best` has the bytes of the best state while its file is one of them.
+    """
+
+    def __init__(self) -> None:
+        self.unsaved: dict[str, OSError] = {}
+        self.best: bytes | None = None
+
+    def save(self, state: Mapping[str, Any], path: str | os.PathLike[str], *, is_best: bool) -> None:
+        """Write `state`, but no newer state while the best one is unsaved: a resumed run needs two files that fit."""
+        if self.best is not None and not is_best:
+            best_path = str(path).removesuffix(LAST_SUFFIX) + ".pth"
+            self.save(torch.load(io.BytesIO(self.best), weights_only=True), best_path, is_best=True)
+            if self.best is not None:
+                return
+        error = self.unsaved.pop(str(path), None)
+        try:
+            save_checkpoint(state, path)
+            self.best = None
+        except OSError as new_error:
+            self.unsaved[str(path)] = new_error
+            if error is None:
+                getLogger().warning(f"'{path}' cannot be written: {new_error.strerror}; the training continues")
+            if is_best:
+                torch.save(dict(state), content := io.BytesIO())
+                self.best = content.getvalue()
+
+    def check(self) -> None:
+        """Raise the OSError of a file that is not written."""
+        for error in self.unsaved.values():
+            raise error
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (), lazy: bool = False) -> dict[str, Any]:

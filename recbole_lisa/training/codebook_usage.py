@@ -95,7 +95,7 @@ def check_codebook_plot(path: str | None) -> None:
         raise UsageError(f"codebook_plot needs matplotlib: {install_extra('bench')}")
 
 
-def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str) -> None:
+def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str, *, overwrite: bool = True) -> None:
     """Draw used codewords and perplexity over the epochs of a trainer's history; warn when there are none."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -115,5 +115,5 @@ def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str) -> None:
             ax.set(title=f"{name}: {title}", xlabel="epoch", ylim=(0, None))
             ax.xaxis.get_major_locator().set_params(integer=True)
         row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    with atomic_writer(path) as stream:
+    with atomic_writer(path, overwrite=overwrite) as stream:
         canvas.savefig(stream, format="png", dpi=110)

@@ -43,6 +43,11 @@ class _RunFile(logging.FileHandler):
             print(f"warning: '{self.baseFilename}' cannot be written: {sys.exc_info()[1]}", file=sys.stderr)
         self.failed = True
 
+    def close(self) -> None:
+        """Close the file; lines that still wait for a full disk are lost."""
+        with contextlib.suppress(OSError):
+            super().close()
+
 
 @dataclass(frozen=True)
 class RunLog:

@@ -14,11 +14,14 @@ from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.files import atomic_writer
 
 
-def write_per_user(loader: EvalLoader, config: Config, collected: Mapping[str, Any], path: str | Path) -> None:
+def write_per_user(
+    loader: EvalLoader, config: Config, collected: Mapping[str, Any], path: str | Path, *, overwrite: bool = True
+) -> Path:
     """Write one row for each held-out item, user by user, oldest first: CSV, or for .json a list for each column.
 
     The columns are the raw ids `user_id` and `item_id` (the target), and for each ranking `rank` (of the target, from
     1) and the metrics that have a value for each user. `collected` is `Evaluation.collected` of the loader.
+    Returns the path of the file, see `atomic_writer`.
     """
     number = next(iter(collected.values())).get("lisa.number").numpy()
     dataset, columns = loader.dataset, {}
@@ -38,5 +41,6 @@ def write_per_user(loader: EvalLoader, config: Config, collected: Mapping[str, A
                 metric.calculate_metric(data)
     table = pd.DataFrame(columns, index=number).sort_index()
     text = json.dumps(table.to_dict("list")) if str(path).endswith(".json") else table.to_csv(index=False)
-    with atomic_writer(path) as stream:
+    with atomic_writer(path, overwrite=overwrite) as stream:
         stream.write(text.encode(errors="surrogatepass"))
+    return stream.path

@@ -1,8 +1,11 @@
 """What a run shows while it trains: bars, the lines of an epoch, and the curves of TensorBoard and wandb."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from logging import getLogger
 from typing import Any
 
 import recbole.trainer.trainer as recbole_trainer
@@ -38,22 +41,36 @@ def metric_rows(metrics: Mapping[str, float]) -> str:
     return "\n".join("  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)) for row in rows)
 
 
-class _NoCurves:
-    """A TensorBoard writer whose methods do nothing."""
+class _Curves:
+    """A TensorBoard writer; when it cannot write, it warns once, and the run continues without curves."""
 
-    def __getattr__(self, _: str) -> Callable[..., None]:
-        return lambda *_: None
+    def __init__(self, make: Callable[[], Any] | None) -> None:
+        self._writer: Any = self._try(make) if make else None
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **options: self._writer and self._try(getattr(self._writer, name), *args, **options)
+
+    def _try(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        try:
+            return call(*args, **options)
+        except OSError as error:
+            path = error.filename or "log_tensorboard"
+            getLogger().warning(f"'{path}' cannot be written: {error.strerror or error}; the run has no curves")
+            self._writer = None
+
+
+def _hide_writer_thread(args: Any, original: Callable[[Any], Any] = threading.excepthook) -> None:
+    """The thread of TensorBoard raises its error in the next call as well; see `_Curves`."""
+    if type(args.thread).__name__ != "_AsyncWriterThread":
+        original(args)
 
 
 @contextmanager
 def curves_of_first_process(config: Config) -> Iterator[None]:
     """While RecBole's trainer is built: only the first process gets a TensorBoard folder and a run of wandb."""
-    if is_first():
-        yield
-        return
-    config["log_wandb"] = False
-    original = recbole_trainer.get_tensorboard
-    recbole_trainer.get_tensorboard = lambda _logger: _NoCurves()
+    config["log_wandb"] = config["log_wandb"] and is_first()
+    original, threading.excepthook = recbole_trainer.get_tensorboard, _hide_writer_thread
+    recbole_trainer.get_tensorboard = lambda logger: _Curves(partial(original, logger) if is_first() else None)
     try:
         yield
     finally:

@@ -52,7 +52,7 @@ def collect_result(
         "peak_memory_mb": peak_memory_mb(),
         "peak_gpu_memory_mb": peak_gpu_memory_mb(trainer.device),
         "device": str(trainer.device),
-        "checkpoint": trainer.saved_model_file,
+        "checkpoint": None if trainer.saver.best else trainer.saved_model_file,
         "log": str(log_file),
         "per_user_file": config["per_user_file"] and str(Path(config["per_user_file"]).absolute()),
         "versions": versions(),
@@ -69,10 +69,10 @@ def log_tied_targets(result: Mapping[str, Any]) -> None:
         getLogger().info(f"{result['tied_targets']:.2%} of the test targets have the same score as another item")
 
 
-def write_result(result: Mapping[str, Any], path: str | Path) -> None:
-    """Write `result` as JSON, complete or not at all; NaN and infinities, which JSON lacks, become text."""
+def write_result(result: Mapping[str, Any], path: str | Path, *, overwrite: bool = True) -> None:
+    """Write `result` as JSON, see `atomic_writer`; NaN and infinities, which JSON lacks, become text."""
     text = json.dumps(_json_ready(result), indent=2, allow_nan=False)
-    with atomic_writer(path) as stream:
+    with atomic_writer(path, overwrite=overwrite) as stream:
         stream.write(text.encode() + b"\n")
 
 

@@ -5,6 +5,7 @@ What people read (log lines, error messages, curves) counts epochs from 1. What 
 the batches of an epoch.
 """
 
+import io
 import math
 import os
 from collections.abc import Callable
@@ -22,11 +23,11 @@ from recbole.utils import calculate_valid_score, early_stopping, set_color
 from recbole_lisa.attention import Attention
 from recbole_lisa.config.fields import field_names
 from recbole_lisa.data.dataloader import EvalLoader
-from recbole_lisa.distributed.processes import gathered, is_first, rank, sum_in_place
+from recbole_lisa.distributed.processes import from_first, is_first, rank, sum_in_place
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output, unique_run_name
 from recbole_lisa.training import evaluation
-from recbole_lisa.training.checkpoint import Checkpoint, fingerprint_of, last_file, locked, save_checkpoint
+from recbole_lisa.training.checkpoint import Checkpoint, Saver, fingerprint_of, last_file, locked
 from recbole_lisa.training.codebook_usage import watch_codebooks
 from recbole_lisa.training.reporting import curves_of_first_process, metric_rows, progress_bar, training_line
 from recbole_lisa.training.schedule import LearningRate, WeightAverage
@@ -66,6 +67,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         run_name = run_name or unique_run_name(config["model"], config["dataset"])
         self.saved_model_file = str(Path(self.checkpoint_dir) / f"{run_name}.pth")
         self.best_valid_score = -math.inf if self.valid_metric_bigger else math.inf
+        self.saver = Saver()
         self.best_epoch: int | None = None
         self.cur_step: int = 0
         self.history: list[dict[str, Any]] = []
@@ -105,7 +107,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             train_data: Loader of training batches.
             valid_data: Loader of the validation phase; without it the last epoch is the result.
             verbose: Write losses and metrics to the log.
-            saved: Write checkpoints.
+            saved: Write checkpoints; one that cannot be written stops nothing, `saver.check()` raises its error.
             show_progress: Show bars on a terminal.
             callback_fn: Called after each validation with (epoch from 0, valid score); may raise to stop.
             test_data: Loader of the test phase, for the curve every `test_step` epochs: it chooses nothing.
@@ -135,6 +137,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
                 if saved:
                     self._save_epoch(epoch, verbose)
                 if callback_fn and score is not None:
+                    self.saver.check()  # a callback needs the files
                     callback_fn(epoch, score)
             if saved and self.best_epoch is None:  # without a validated epoch the newest state is the best one
                 self._save_checkpoint(len(self.history) - 1, verbose=False)
@@ -153,8 +156,11 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         if not eval_data:
             return None
         if load_best_model:
-            gathered(None)  # the first process has written the file then
-            Checkpoint(self).load_weights(model_file or self.saved_model_file, fingerprint_of(eval_data))
+            unsaved = from_first(self.saver.best)  # the first process has written the file then
+            if unsaved is not None and model_file is None:
+                Checkpoint(self).load_model(torch.load(io.BytesIO(unsaved), map_location="cpu", weights_only=True))
+            else:
+                Checkpoint(self).load_weights(model_file or self.saved_model_file, fingerprint_of(eval_data))
         if not isinstance(eval_data, EvalLoader):
             metrics: dict[str, float] = super().evaluate(eval_data, load_best_model=False, show_progress=show_progress)
             return metrics
@@ -279,6 +285,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             return
         path = kwargs.pop("saved_model_file", self.saved_model_file)
         with self._averaged():
-            save_checkpoint(Checkpoint(self).state_dict(epoch), path)
-        if verbose:
+            state = Checkpoint(self).state_dict(epoch)
+            self.saver.save(state, path, is_best=str(path) == str(self.saved_model_file))
+        if verbose and str(path) not in self.saver.unsaved:
             self.logger.info(set_color("Saving current", "blue") + f": {path}")

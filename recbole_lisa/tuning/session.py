@@ -5,6 +5,7 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import threading
 import warnings
 from collections.abc import Iterator
@@ -48,8 +49,11 @@ def ray_session(address: str | None) -> Iterator[None]:
     import ray
 
     try:
+        host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+        if colon:  # Ray itself repeats its attempts without an end
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         ray.init(log_to_driver=False, logging_level="ERROR", **init_options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"--address is '{address}': no Ray cluster answers there ({' '.join(str(error).split())}); start one by "
             "`ray start --head`, or leave --address out"

@@ -181,10 +181,11 @@ def test_an_error_without_a_path_is_one_line(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
-def test_a_full_disk_under_stdout_is_one_line() -> None:
+@pytest.mark.parametrize("work", ["print('metrics') or 0", "main(['--help'])", "main(['--version'])"])
+def test_a_full_disk_under_stdout_is_one_line(work: str) -> None:
     program = (
-        "import sys; from recbole_lisa.cli.reporting import report_errors\n"
-        "sys.exit(report_errors(lambda: print('metrics') or 0))"
+        "import sys; from recbole_lisa.cli.main import main; from recbole_lisa.cli.reporting import report_errors\n"
+        f"sys.exit(report_errors(lambda: {work}))"
     )
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -213,23 +214,24 @@ def test_an_error_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("sent", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 143)])
 @pytest.mark.parametrize("advice", ["", "continue from 'x-last.pth'"])
 def test_an_interruption_is_one_line_with_the_advice_of_the_command(
     monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str],
-    sent: signal.Signals, status: int, advice: str,
+    sent: str, status: int, advice: str,
 ) -> None:  # fmt: skip
     def run(*_: Any, **__: Any) -> None:
         with advise_after_interruption(lambda: advice) if advice else contextlib.nullcontext():
-            signal.raise_signal(sent)
+            signal.raise_signal(getattr(signal, sent))
 
     monkeypatch.setattr(sys.modules["recbole_lisa.quick_start"], "run", run)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the shell has it ignored
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         assert main(NAMES) == status
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

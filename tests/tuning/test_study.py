@@ -96,6 +96,15 @@ def test_data_is_read_once(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPat
         module.save_data({**kept, "topk": [5, 100]}, isolated_run_dir)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://[::1]:1", "127.0.0.1:99999", "127.0.0.1:x"])
+def test_an_address_without_an_answer_is_refused_before_ray_tries(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setattr("ray.init", lambda **_: pytest.fail("Ray repeats its attempts"))
+    with pytest.raises(UsageError, match="no Ray cluster answers there"), ray_session(address):
+        pass
+
+
 def test_resources_that_no_node_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [
         {"Alive": True, "Resources": {"CPU": 4.0}},
