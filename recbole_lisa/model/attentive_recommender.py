@@ -37,7 +37,7 @@ class TrainingBatch(NamedTuple):
 
     items (U,) ids; history; target (M,) ids of the M supervised positions; pairs (M, 1 + R) rows of targets and
     negatives, or None for CE; shared (K,) rows of the negatives of all positions, and pairs (M, 1), or None;
-    supervised (M,) numbers among the non-padding positions, or None for all.
+    supervised (M,) numbers among the non-padding positions, or None for all; group (M,) the window of each position.
     """
 
     items: Tensor
@@ -46,6 +46,7 @@ class TrainingBatch(NamedTuple):
     pairs: Tensor | None
     shared: Tensor | None
     supervised: Tensor | None
+    group: Tensor
 
 
 class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecBole carries no types
@@ -76,6 +77,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         self.loss_type: str = config["loss_type"]
         self.gbce_t: float = config["gbce_t"]
         self.shared_negatives: int = config["shared_negatives"]
+        self.seen_negatives: bool = config["seen_negatives"]
         self.temperature: float | None = config["score_temperature"] if config["score"] == "cosine" else None
         self.embedding_scale = math.sqrt(self.hidden_size) if config["scale_embedding"] else 1.0
         if self.loss_type not in losses.LOSSES:
@@ -164,7 +166,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         log_q = None if self.log_q is None else self.log_q[batch.items]  # (U,)
         settings: dict[str, Any] = {"n_items": self.n_items - 1, "gbce_t": self.gbce_t}
         if batch.pairs is None:
-            loss = losses.full_cross_entropy(hidden, self.all_targets(), batch.target)  # score, loss
+            seen = None if self.seen_negatives else interaction[self.fields.item_list]  # (N, L)
+            loss = losses.full_cross_entropy(hidden, self.all_targets(), batch.target, seen=seen, group=batch.group)
         elif batch.shared is not None:
             operands = hidden, view.target, batch.pairs.squeeze(1), batch.shared
             loss = losses.shared_negatives_loss(self.loss_type, *operands, log_q=log_q, **settings)  # score, loss
@@ -328,7 +331,10 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         rows = [part.view_as(x) for part, x in zip(inverse.split([x.numel() for x in ids]), ids, strict=True)]
         shared = rows.pop() if self.shared_negatives and negative is not None else None
         pairs = None if negative is None else torch.cat(rows[1:], dim=1)
-        return TrainingBatch(items, history._replace(rows=rows[0]), target, pairs, shared, supervised)
+        group = (
+            at.nonzero()[:, 0] if self.fields.target_list in interaction else torch.arange(len(at), device=at.device)
+        )
+        return TrainingBatch(items, history._replace(rows=rows[0]), target, pairs, shared, supervised, group)
 
     @torch.no_grad()
     def item_store(self) -> ItemStore:

@@ -162,18 +162,23 @@ def _sums_over_negatives(hidden: Tensor, own: Tensor, table: Tensor, weights: Te
     return softplus(scores) @ weights if bias is None else scores.logsumexp(dim=1)
 
 
-def full_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
+def full_cross_entropy(
+    hidden: Tensor, table: Tensor, target: Tensor, *, seen: Tensor | None = None, group: Tensor | None = None
+) -> Tensor:
     """Cross entropy over all items, averaged over positions, in blocks of positions.
 
     Args:
         hidden: (M, D).
         table: (V, D) item vectors; row 0 is padding and is left out of the softmax.
         target: (M,) item ids, 1..V-1.
+        seen: (N, L) ids that the softmax of a group leaves out, all but the target itself; 0 for none.
+        group: (M,) row of seen for each position.
 
     Returns:
         Scalar; memory stays O(M D + V D), never (M, V).
     """
-    return catalogue_cross_entropy(hidden, table[1:], target - 1) / hidden.shape[0]
+    excluded = None if seen is None else seen - 1
+    return catalogue_cross_entropy(hidden, table[1:], target - 1, excluded=excluded, group=group) / hidden.shape[0]
 
 
 def log_sampling_probability(counts: Tensor, alpha: float) -> Tensor:

@@ -14,7 +14,9 @@ class _CatalogueCrossEntropy(torch.autograd.Function):
     """The gradients of a sum are known as soon as a block's logits are, so forward takes them and keeps no logits."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, table: Tensor, target: Tensor, excluded: Tensor | None, group: Tensor | None
+    ) -> Tensor:
         d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         d_table = torch.zeros_like(table) if ctx.needs_input_grad[1] else None
         total = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
@@ -23,6 +25,9 @@ class _CatalogueCrossEntropy(torch.autograd.Function):
             block = slice(first, first + rows)
             column = target[block].unsqueeze(1)  # (rows, 1)
             logits = (hidden[block] @ table.t()).to(total.dtype)  # (rows, V)
+            if excluded is not None and group is not None:
+                own, out = logits.gather(1, column), excluded.index_select(0, group[block])  # (rows, 1), (rows, K)
+                logits.scatter_(1, torch.where(out < 0, column, out), -torch.inf).scatter_(1, column, own)
             peak = logits.amax(dim=1, keepdim=True)
             total += (peak - logits.gather(1, column)).sum()
             probability = logits.sub_(peak).exp_()
@@ -42,28 +47,38 @@ class _CatalogueCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, d_table = ctx.saved_tensors
         return (
             None if d_hidden is None else d_hidden * grad.to(d_hidden.dtype),
             None if d_table is None else d_table * grad.to(d_table.dtype),
-            None,
+            *(None, None, None),
         )
 
 
-def catalogue_cross_entropy(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
+def catalogue_cross_entropy(
+    hidden: Tensor,
+    table: Tensor,
+    target: Tensor,
+    *,
+    excluded: Tensor | None = None,
+    group: Tensor | None = None,
+) -> Tensor:
     """Sum over m of logsumexp_v(h_m^T t_v) - h_m^T t_{target_m}.
 
     Args:
         hidden: (M, D).
         table: (V, D).
         target: (M,) int64 rows of the table.
+        excluded: (N, K) int64 rows of the table that the sums over v of a group leave out, all but the target itself;
+            -1 for none.
+        group: (M,) int64 row of excluded for each m; needed with excluded.
 
     Returns:
         Scalar in float32 or wider; memory is O(M D + V D + BLOCK_ELEMENTS).
     """
     with torch.autocast(hidden.device.type, enabled=False):
         total: Tensor = _CatalogueCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch's Function is untyped
-            hidden, table.to(hidden.dtype), target
+            hidden, table.to(hidden.dtype), target, excluded, group
         )
     return total

@@ -8,7 +8,7 @@ import torch
 from recbole_lisa.model import losses
 from recbole_lisa.ops import cross_entropy
 from tests.helpers import assert_close, assert_close_with_gradients
-from tests.model.build import build_model, loss_value, random_batch
+from tests.model.build import build_model, last_position_batch, loss_value, random_batch
 
 POSITIVE, NEGATIVE = torch.tensor([1.0, -0.5]), torch.tensor([[0.0, 2.0], [1.0, -1.0]])
 POSITIVES, NEGATIVES = POSITIVE.tolist(), NEGATIVE.flatten().tolist()
@@ -77,6 +77,41 @@ def test_blockwise_cross_entropy_equals_the_plain_one(rows: int, monkeypatch: py
     logits[:, 0] = -torch.inf
     plain = torch.nn.functional.cross_entropy(logits, target)
     assert_close_with_gradients(fast, plain, [hidden, table])
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_cross_entropy_leaves_out_the_items_of_the_window(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_entropy, "BLOCK_ELEMENTS", rows * 11)
+    hidden, table = torch.randn(7, 5, requires_grad=True), torch.randn(12, 5, requires_grad=True)
+    seen, group = torch.tensor([[3, 4, 4, 9], [5, 0, 0, 0]]), torch.tensor([0, 0, 0, 0, 1, 1, 1])
+    target = torch.tensor([4, 4, 9, 7, 5, 11, 3])
+    fast = losses.full_cross_entropy(hidden, table, target, seen=seen, group=group)
+    logits = hidden @ table.t()
+    for row in range(7):
+        out = {0, *seen[group[row]].tolist()} - {int(target[row])}
+        logits[row, sorted(out)] = -torch.inf
+    plain = torch.nn.functional.cross_entropy(logits, target)
+    assert_close_with_gradients(fast, plain, [hidden, table])
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_seen_items_are_no_negatives_of_their_window(everywhere: bool) -> None:
+    batch = random_batch(5, 7, 20)
+    batch = batch if everywhere else last_position_batch(batch)
+    model = build_model("Transformer", loss_type="CE", seen_negatives=False, hidden_dropout_prob=0.0)
+    model.load_state_dict({name: x * 3 for name, x in model.state_dict().items()})
+    history = model.history(batch)
+    encode = model.encoder.encode_non_padding if everywhere else model.encoder.encode_last
+    hidden = encode(history, model.item_view()).hidden  # (M, D)
+    window, _ = history.valid.nonzero().t() if everywhere else (torch.arange(5), None)
+    target = batch["target_id_list"][history.valid] if everywhere else batch["item_id"]
+    logits = hidden @ model.item_view().target.t()  # (M, V)
+    own = logits.gather(1, target.unsqueeze(1))
+    logits = logits.scatter(1, batch["item_id_list"][window], -torch.inf).scatter(1, target.unsqueeze(1), own)
+    logits[:, 0] = -torch.inf
+    expected = torch.nn.functional.cross_entropy(logits, target)
+    torch.testing.assert_close(loss_value(model.calculate_loss(batch)), expected)
 
 
 @pytest.mark.oracle
