@@ -117,7 +117,8 @@ def train_and_test(
         init_seed(config["seed"], config["reproducibility"])
         with needs_in_one_line(config):
             train, valid, test = create_loaders(config, create_dataset(config))
-        check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
+        if config["benchmark_filename"] is None:  # `by_file` has checked its targets
+            check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
         for loader in filter(None, (valid, test)):
             check_loader(loader, config)
         check_memory(config, train.dataset.item_num, train.windows)

@@ -12,11 +12,6 @@ import numpy.typing as npt
 
 from recbole_lisa.errors import UsageError
 
-PRESPLIT = (
-    "benchmark_filename is not supported here: give one .inter file and set eval_args split. RecBole's own pipeline "
-    "takes it: call recbole_lisa.register() and RecBole's functions"
-)
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -69,7 +64,9 @@ def check_reading(settings: Mapping[str, Any]) -> None:
             raise UsageError(f"{key} is {settings[key]!r}, it must be at least one character")
     for key in ("user_inter_num_interval", "item_inter_num_interval"):
         parse_intervals(key, settings[key])
-    if settings["benchmark_filename"] is not None:
-        raise UsageError(PRESPLIT)
+    parts = settings["benchmark_filename"]
+    is_list = isinstance(parts, list) and len(parts) == 3 and all(isinstance(name, str) and name for name in parts)
+    if parts is not None and not (is_list and len(set(parts)) == 3):
+        raise UsageError(f"benchmark_filename is {parts!r}, it must be three names, such as [train, valid, test]")
     if settings["unload_col"] and settings["load_col"]:
         raise UsageError(f"unload_col and load_col ({settings['load_col']}) are both set: set one of them to ~")

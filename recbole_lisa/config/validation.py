@@ -115,6 +115,8 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
     """Lines for the log: settings of the user that have no effect, and settings that the program chose."""
     without_effect = [key for key in WITHOUT_EFFECT if key in external and external[key] != defaults.get(key)]
     lines = [f"no effect: {', '.join(f'{key}={external[key]!r}' for key in without_effect)}"] if without_effect else []
+    if settings["benchmark_filename"] is not None:
+        lines.append(f"no effect: eval_args split, the files {', '.join(settings['benchmark_filename'])} are the split")
     gpu_settings = [f"{key}={external[key]!r}" for key in ("use_gpu", "gpu_id") if key in external]
     if settings["use_gpu"] and settings["gpu_id"] and gpu_settings and not torch.cuda.is_available():
         lines.append(f"no effect: {', '.join(gpu_settings)}; torch finds no GPU, the run uses the CPU")

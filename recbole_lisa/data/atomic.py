@@ -88,7 +88,7 @@ def read_columns(
     categories = [name for name, kind in fields.items() if kind == "token" and tokens == "category"]
     try:
         with open_raw(path) as raw:
-            frame = _joined([_compact(piece, categories) for piece in read_pieces(raw, layout)])
+            frame = joined([_compact(piece, categories) for piece in read_pieces(raw, layout)])
         for name, kind in fields.items():
             if kind.endswith("_seq"):
                 frame[name] = pd.Series(_split_cells(frame[name], kind, seq_separator), dtype=object)
@@ -126,7 +126,7 @@ def _compact(piece: pd.DataFrame, categories: list[str]) -> pd.DataFrame:
     return compact
 
 
-def _joined(pieces: list[pd.DataFrame]) -> pd.DataFrame:
+def joined(pieces: list[pd.DataFrame]) -> pd.DataFrame:
     """One frame; categories stay categories, which `pandas.concat` would turn into strings."""
     first = pieces[0]
     if len(pieces) == 1:

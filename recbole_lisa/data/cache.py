@@ -21,6 +21,7 @@ from recbole.utils import FeatureSource, FeatureType, dataset_arguments
 
 from recbole_lisa import __version__
 from recbole_lisa.data.loading import set_tokens
+from recbole_lisa.datasets.obtain import interaction_files
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer
 
@@ -130,7 +131,8 @@ def _key(config: Config) -> str:
     settings = {name: config[name] for name in sorted(_SHAPING)}
     digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
     # With features beside them nothing is saved, so that the interactions are all that counts.
-    with Path(config["data_path"], f"{config['dataset']}.inter").open("rb") as stream:
-        while block := stream.read(_BLOCK_BYTES):
-            digest.update(block)
+    for path in interaction_files(config):
+        with path.open("rb") as stream:
+            while block := stream.read(_BLOCK_BYTES):
+                digest.update(block)
     return digest.hexdigest()

@@ -19,17 +19,19 @@ from recbole.config import Config
 from recbole.data.dataset import SequentialDataset
 from recbole.utils import FeatureSource, FeatureType
 
-from recbole_lisa.config.data_checks import PRESPLIT
 from recbole_lisa.config.fields import field_names
+from recbole_lisa.data.atomic import joined
 from recbole_lisa.data.cache import DatasetCache, dataset_state, restore_dataset
 from recbole_lisa.data.filtering import filter_interactions
 from recbole_lisa.data.histories import Gaps, Histories, Index
 from recbole_lisa.data.loading import filled, load_columns, number_tokens
-from recbole_lisa.data.split import Part, by_time, split_targets
-from recbole_lisa.datasets.obtain import check_data
+from recbole_lisa.data.split import Part, by_file, by_time, split_targets
+from recbole_lisa.datasets.obtain import check_data, interaction_files
 from recbole_lisa.distributed.processes import is_first
 from recbole_lisa.errors import UsageError, did_you_mean
 
+PART = "part of benchmark_filename"
+"""Column of pre-split interactions: 0 for training, 1 for validation, 2 for test."""
 _UNSAVED = ("save_dataloaders", "dataloaders_save_path")
 
 
@@ -80,11 +82,6 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     time_unit: float
     data_fingerprint: str
 
-    def __init__(self, config: Config) -> None:
-        if config["benchmark_filename"] is not None:  # RecBole's own configuration may hold it
-            raise UsageError(PRESPLIT)
-        super().__init__(config)
-
     @classmethod
     def restored(cls, config: Config, state: dict[str, Any]) -> WindowDataset:
         """The data set of a `state` that `cache.dataset_state` gave, under these settings."""
@@ -110,8 +107,12 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         self.field2seqlen[field_names(self.config).item_list] = self.config["MAX_ITEM_LIST_LENGTH"]  # CORE reads it
         store = self.histories
         split = self.config["eval_args"]["split"]
-        if "TS" in split:
-            number = np.searchsorted(store.users, self.inter_feat[self.uid_field])
+        number = np.searchsorted(store.users, self.inter_feat[self.uid_field])
+        if PART in self.inter_feat:
+            frame = self.inter_feat
+            times = frame[self.time_field].to_numpy() if self.time_field else np.arange(len(frame), dtype=np.float64)
+            train, valid, test = by_file(number, frame[PART].to_numpy().astype(np.int64), times, len(store.users))
+        elif "TS" in split:
             times = self.inter_feat[self.time_field].to_numpy()
             train, valid, test = by_time(split, number, times, len(store.users))
         else:
@@ -191,6 +192,24 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
                 self.logger.info(f"no effect: '{suffix}' in load_col or unload_col, {reason}")
         super()._load_data(token, dataset_path)
 
+    def _load_inter_feat(self, token: str, dataset_path: str) -> None:
+        """Read the interactions; of pre-split files all in one numbering, with the number of the file in a column."""
+        self.benchmark_filename_list = None  # RecBole's steps for it would leave the filters out
+        files = interaction_files(self.config)
+        frames: list[Any] = [load_columns(self, path, FeatureSource.INTERACTION) for path in files]
+        if len(frames) > 1:
+            for path, frame in zip(files, frames, strict=True):
+                if list(frame) != list(frames[0]):
+                    raise UsageError(f"{path} has other columns than {files[0]}: {', '.join(frame)}")
+            parts = np.repeat(np.arange(3.0), [len(frame) for frame in frames])
+            frames = [joined(frames).assign(**{PART: parts})]
+            self.set_field_property(PART, FeatureType.FLOAT, FeatureSource.INTERACTION, 1)
+            self.field2bucketnum[PART] = 2
+        self.inter_feat = frames[0]
+
+    def _benchmark_presets(self) -> None:
+        """Nothing: the rows have no histories in list columns."""
+
     def _load_feat(self, filepath: str, source: FeatureSource | str) -> pd.DataFrame | None:
         return load_columns(self, Path(filepath), source)
 
@@ -215,10 +234,9 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
             if self.field2type.get(field) not in (FeatureType.FLOAT, FeatureType.FLOAT_SEQ):
                 hint = did_you_mean(str(field), self.field2type)
                 raise UsageError(f"normalize_field names {field!r}, which is not a loaded column of numbers.{hint}")
-        times = self.inter_feat.get(self.time_field)
+        kept = {name: self.inter_feat[name] for name in (self.time_field, PART) if name in self.inter_feat}
         super()._normalize()
-        if times is not None:
-            self.inter_feat[self.time_field] = times
+        self.inter_feat = self.inter_feat.assign(**kept)
 
     def _change_feat_format(self) -> None:
         """Turn user and item features into tensors as RecBole does; interactions stay columns, and exact."""

@@ -47,6 +47,7 @@ def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> p
     for key, unknown in ((key, sorted(names - {*header})) for key, names in named.items()):
         if unknown:
             raise UsageError(f"{key} names {unknown[0]!r}, but {path} has {columns}.{did_you_mean(unknown[0], header)}")
+    _check_lists(dataset, path, header)
     names = [name for name in header if (loaded is None or name in loaded) and name not in (unloaded or ())]
     fields = {name: header[name] for name in names}
     if is_interactions:
@@ -68,6 +69,16 @@ def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> p
     for name, kind in fields.items():
         _register(dataset, frame, name, FeatureType(kind), source)
     return frame
+
+
+def _check_lists(dataset: Dataset, path: Path, header: dict[str, str]) -> None:
+    """Refuse pre-split files with histories in a list column."""
+    listed = f"{dataset.iid_field}{dataset.config['LIST_SUFFIX']}"
+    if dataset.config["benchmark_filename"] is not None and header.get(listed) == "token_seq":
+        raise UsageError(
+            f"{path} has histories in the column {listed}: this run takes rows of user, item and time; for lists call "
+            "recbole_lisa.register() and RecBole's own functions"
+        )
 
 
 def _check_times(path: Path, times: pd.Series[Any]) -> None:

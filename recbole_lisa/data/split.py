@@ -125,6 +125,35 @@ def by_time(
     return parts
 
 
+def by_file(history: Index, part: Index, times: npt.NDArray[np.float64], n_histories: int) -> tuple[Part, Part, Part]:
+    """The parts of pre-split files: rows of `part` 0 train, 1 validate and 2 test.
+
+    Args:
+        history: (rows,) number of the history of each interaction.
+        part: (rows,) number of the file of each interaction.
+        times: (rows,) seconds; equal times keep the order of rows.
+        n_histories: Number of histories.
+
+    Raises:
+        UsageError: A history has an interaction of an earlier part after one of a later part, or a part has no target.
+    """
+    order = np.lexsort((times, history))
+    falls = (np.diff(part[order]) < 0) & (np.diff(history[order]) == 0)
+    if falls.any():
+        raise UsageError(
+            f"{len(np.unique(history[order][1:][falls])):,} users have, in the files of benchmark_filename, an "
+            "interaction of an earlier part after one of a later part: training must end before validation, and "
+            "validation before test; give one .inter file and set eval_args split"
+        )
+    known, later, lengths = (np.bincount(history[part < end], minlength=n_histories) for end in (1, 2, 3))
+    valid, test = np.maximum(known, 1), np.maximum(later, 1)
+    parts = Part(np.minimum(known, 1), valid - 1), Part(valid, test - valid), Part(test, lengths - test)
+    for name, found in zip(("training", "validation", "test"), parts, strict=True):
+        if not found.count.any():
+            raise UsageError(f"the {name} file of benchmark_filename has no item after another of its user")
+    return parts
+
+
 def by_ratio(lengths: Index, ratios: Sequence[float]) -> tuple[Index, Index]:
     """Split the targets of each history by [train, valid, test] ratios, in time order.
 

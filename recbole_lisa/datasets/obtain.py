@@ -33,19 +33,35 @@ def ensure_data(config: Mapping[str, Any]) -> list[str]:
         What was done, line by line; empty where the file exists.
     """
     folder, dataset = Path(config["data_path"]), config["dataset"]
-    is_missing = not (folder / f"{dataset}.inter").is_file()
-    if is_missing and dataset in known_datasets() and config["archive_url"] and config["download"]:
+    is_missing = not all(path.is_file() for path in interaction_files(config))
+    if (
+        config["benchmark_filename"] is None
+        and is_missing
+        and dataset in known_datasets()
+        and config["archive_url"]
+        and config["download"]
+    ):
         return obtain(folder, config, show_progress=bool(config["show_progress"]))
     check_data(config)
     return []
 
 
+def interaction_files(config: Mapping[str, Any]) -> list[Path]:
+    """The file of interactions, or those of training, validation and test (`benchmark_filename`)."""
+    folder, dataset = Path(config["data_path"]), config["dataset"]
+    parts = config["benchmark_filename"]
+    return [folder / f"{dataset}.inter"] if parts is None else [folder / f"{dataset}.{part}.inter" for part in parts]
+
+
 def check_data(config: Mapping[str, Any]) -> None:
     """Refuse a missing file of interactions by a `UsageError` that says where it belongs and how to make it."""
     folder, dataset, known = Path(config["data_path"]), config["dataset"], known_datasets()
-    path = folder / f"{dataset}.inter"
-    if path.is_file():
+    missing = [path for path in interaction_files(config) if not path.is_file()]
+    if not missing:
         return
+    path = missing[0]
+    if config["benchmark_filename"] is not None:
+        raise UsageError(f"there is no file {path} ({_FORM}), which benchmark_filename names: put it there")
     if dataset in known and config["conversion"]:
         raise UsageError(
             f"data set '{dataset}' needs the file {path}, which does not exist: {_by_hand(folder, config)} "

@@ -18,6 +18,7 @@ from recbole_lisa.config.model_defaults import LOSS_WITHOUT_NEGATIVES, model_def
 from recbole_lisa.config.registry import MODELS, model_class
 from recbole_lisa.config.schema import check_value
 from recbole_lisa.config.validation import check_model
+from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.errors import UsageError
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.plugin.presplit import check_columns, check_headers, cut_histories, number_histories_as_items
@@ -142,9 +143,15 @@ def _check_topk(self: Any, config: Config, model: Any) -> None:
     _build_trainer(self, config, model)
 
 
+def _has_histories_in_files(dataset: Any) -> bool:
+    """Whether RecBole's data set reads pre-split files for our models; WindowDataset reads plain ones by itself."""
+    is_presplit = dataset.config["benchmark_filename"] is not None and not isinstance(dataset, WindowDataset)
+    return is_presplit and issubclass(dataset.config.model_class, AttentiveRecommender)
+
+
 def _load_our_files(self: Any, token: str, dataset_path: str) -> None:
     """`SequentialDataset._load_data` that checks the pre-split files of our models first."""
-    if self.config["benchmark_filename"] is not None and issubclass(self.config.model_class, AttentiveRecommender):
+    if _has_histories_in_files(self):
         check_headers(self, token, dataset_path)
     _load_files(self, token, dataset_path)
 
@@ -153,7 +160,7 @@ def _set_our_alias(self: Any) -> None:
     """`SequentialDataset._init_alias` that checks the columns of our models and numbers histories as items."""
     if issubclass(self.config.model_class, AttentiveRecommender):
         check_columns(self)
-        if self.config["benchmark_filename"] is not None:
+        if _has_histories_in_files(self):
             number_histories_as_items(self)
     _set_alias(self)
 
