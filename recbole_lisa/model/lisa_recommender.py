@@ -14,7 +14,7 @@ from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.ops.codeword_usage import CodewordUsage, codeword_usage
 
-RESTART_EVERY, SAMPLED = 100, 2**13
+RESTART_EVERY, SAMPLED = 20, 2**13
 """Batches between two restarts of unused codewords, and input vectors of a layer that count as its use."""
 
 

@@ -334,10 +334,10 @@ def test_codebooks_start_from_the_first_batch_once_also_after_a_resume(name: str
     assert int(resumed.n_batches) == 2
 
 
-def test_unused_codewords_restart_every_hundred_batches() -> None:
+def test_unused_codewords_restart_every_twenty_batches() -> None:
     model, batch = build_model("LISASoft", restart_dead_codewords=True, n_layers=2).train(), random_batch(16, 24, 30)
     layer = model.encoder.layers()[1]
-    for number, moves in ((1, False), (99, False), (100, True)):
+    for number, moves in ((1, False), (19, False), (20, True)):
         with torch.no_grad():
             layer.quantizer.codewords[0, 1:] = -layer.quantizer.codewords[0, :1]
         model.n_batches.fill_(number)
