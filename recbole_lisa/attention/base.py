@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention.codebook import Codebook
+from recbole_lisa.ops.lisa.operands import check_right_padding
 from recbole_lisa.ops.quantize import Quantized
 
 
@@ -220,17 +221,21 @@ class Attention(nn.Module):
     def checked_vectors(self, x: Input, valid: Tensor) -> Tensor:
         """Return x after check_input; raise ValueError for codes."""
         if not isinstance(x, Tensor):
-            raise ValueError(f"{type(self).__name__} attends to vectors (N, L, {self.hidden_size}), got codes")
+            kind = "codes" if isinstance(x, CodedSequences) else type(x).__name__
+            raise ValueError(f"{type(self).__name__} attends to vectors (N, L, {self.hidden_size}), got {kind}")
         self.check_input(x, valid)
         return x
 
     def check_input(self, x: Input, valid: Tensor) -> None:
         """Raise ValueError for an input of another shape or dtype."""
+        if not isinstance(x, Tensor | CodedSequences) or not isinstance(valid, Tensor):
+            raise ValueError(f"x and valid must be tensors, got {type(x).__name__} and {type(valid).__name__}")
         shape = x.shape if isinstance(x, Tensor) else (*x.rows.shape, self.hidden_size)
         if len(shape) != 3 or shape[2] != self.hidden_size:
             raise ValueError(f"x must be (N, L, {self.hidden_size}), got {tuple(shape)}")
         if valid.dtype != torch.bool or valid.shape != shape[:2]:
             raise ValueError(f"valid must be bool {tuple(shape[:2])}, got {valid.dtype} {tuple(valid.shape)}")
+        check_right_padding(valid)
         if self.longest is not None and shape[1] > self.longest:
             raise ValueError(
                 f"{type(self).__name__} was built for {self.longest} positions, got a sequence of {shape[1]}"

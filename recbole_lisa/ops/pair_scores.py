@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.numba_threads import arrays, numba_serves, writable
+from recbole_lisa.ops.numba_threads import INTEGERS, arrays, numba_serves, writable
 
 BLOCK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 """Entries of the gathered (rows, R, D) block: 2 MB in float32, near the cache, and 256 MB on a GPU."""
@@ -32,6 +32,9 @@ def pair_scores(hidden: Tensor, table: Tensor, index: Tensor) -> Tensor:
         raise ValueError(f"hidden and table must be (M, D) and (U, D), got {_shape(hidden)} and {_shape(table)}")
     if index.dim() != 2 or len(index) != len(hidden):
         raise ValueError(f"index must be (M, R) with M = {len(hidden)}, got {_shape(index)}")
+    if index.dtype not in INTEGERS:
+        raise ValueError(f"index must be integers, got {index.dtype}")
+    index = index if index.dtype in (torch.int32, torch.int64) else index.long()
     dtype = torch.promote_types(hidden.dtype, table.dtype)
     with torch.autocast(hidden.device.type, enabled=False):
         scores: Tensor = _PairScores.apply(hidden.to(dtype), table.to(dtype), index)  # type: ignore[no-untyped-call]  # torch's Function carries no types
@@ -48,7 +51,7 @@ def _blocks(table: Tensor, index: Tensor) -> Iterator[tuple[slice, Tensor]]:
     rows = max(most // max(index.shape[1] * table.shape[1], 1), 1)
     for first in range(0, index.shape[0], rows):
         part = index[first : first + rows]
-        yield slice(first, first + rows), table.index_select(0, part.flatten()).view(*part.shape, -1)
+        yield slice(first, first + rows), table.index_select(0, part.flatten()).view(*part.shape, table.shape[1])
 
 
 class _PairScores(torch.autograd.Function):

@@ -58,6 +58,17 @@ def quantize(
         raise ValueError(f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
     if (bilinear is None) == (similarity == "bilinear"):
         raise ValueError(f"similarity={similarity!r} {'needs' if bilinear is None else 'takes no'} bilinear matrix")
+    operands = {"x (U, D)": x, "codebooks (B, W, D)": codebooks} | ({} if bilinear is None else {"bilinear": bilinear})
+    fits = all(isinstance(one, Tensor) and one.dtype.is_floating_point for one in operands.values())
+    if fits:
+        fits = x.dim() == 2 and codebooks.dim() == 3 and x.shape[1] == codebooks.shape[2] and codebooks.numel() > 0
+        fits = fits and (bilinear is None or bilinear.shape == (x.shape[1], x.shape[1])) and x.dtype == codebooks.dtype
+    if not fits:
+        shapes = (
+            f"{name} {getattr(one, 'dtype', type(one).__name__)} {getattr(one, 'shape', '')}"
+            for name, one in operands.items()
+        )
+        raise ValueError(f"the operands do not fit each other: {', '.join(shapes)}")
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
     left, total = x, torch.zeros_like(x)

@@ -102,6 +102,8 @@ def read_histories(ids: IdMap, histories: Sequence[Any], times: Sequence[Any] | 
         raise UsageError(f"times must hold one list for each of the {len(histories)} histories, got {len(times)}")
     read = []
     for n, raw in enumerate(histories):
+        if isinstance(raw, set | frozenset | dict):
+            raise UsageError(f"history {n} is a {type(raw).__name__}, it must be a list, oldest item first")
         numbers, known = numbers_of(ids, raw, on_unknown, f"history {n}")
         read.append(History(numbers, None if times is None else _seconds(times[n], known, f"history {n}")))
     return read

@@ -2,6 +2,7 @@ import inspect
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -70,3 +71,17 @@ def test_longer_sequences_than_built_for_are_refused(name: str) -> None:
     for call in (attention.forward, attention.last):
         with pytest.raises(ValueError, match="built for 5 positions, got a sequence of 6"):
             call(torch.randn(1, 6, 8), all_valid(1, 6))
+
+
+@pytest.mark.parametrize("mask", [[False, True, True], [True, False, True]])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_padding_before_an_item_and_operands_of_another_kind_are_refused(name: str, mask: list[bool]) -> None:
+    attention = build_attention(name, hidden_size=np.int64(8), max_length=3)
+    x, valid = torch.randn(2, 3, 8), torch.tensor([[True] * 3, mask])
+    for call in (attention.forward, attention.last):
+        with pytest.raises(ValueError, match="padding must be on the right"):
+            call(x, valid)
+        with pytest.raises(ValueError, match="must be tensors, got Tensor and NoneType"):
+            call(x, None)  # type: ignore[arg-type]  # a user's mistake
+        with pytest.raises(ValueError, match="got ndarray"):
+            call(x.numpy(), valid)  # type: ignore[arg-type]  # a user's mistake

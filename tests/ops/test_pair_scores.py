@@ -44,3 +44,12 @@ def test_wrong_operands_are_named() -> None:
         pair_scores(hidden[1:], table, index)
     with pytest.raises(IndexError):
         pair_scores(hidden, table, index + U)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
+def test_any_integer_type_indexes_and_no_pair_is_an_empty_answer(dtype: torch.dtype) -> None:
+    hidden, table, index = torch.randn(3, 4), torch.randn(5, 4), torch.tensor([[0, 4], [1, 1], [2, 3]])
+    assert torch.equal(pair_scores(hidden, table, index.to(dtype)), pair_scores(hidden, table, index))
+    assert pair_scores(hidden, table, index[:, :0]).shape == (3, 0)
+    with pytest.raises(ValueError, match="index must be integers, got torch.float32"):
+        pair_scores(hidden, table, index.float())

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -73,3 +75,14 @@ def test_residual_encoding_codes_what_is_left() -> None:
 def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         quantize(torch.zeros(1, D), torch.zeros(B, W, D), **settings)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"x": torch.ones(1, 5, 6)}, {"x": torch.ones(5, 7)}, {"x": torch.ones(5, 6).double()}, {"x": [1.0]}]
+    + [{"codebooks": torch.ones(shape)} for shape in ((4, 6), (2, 0, 6), (0, 4, 6))]
+    + [{"similarity": "bilinear", "bilinear": torch.ones(5, 5)}],
+)
+def test_operands_that_do_not_fit_are_named(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"the operands do not fit each other: x \(U, D\)"):
+        quantize(**({"x": torch.ones(5, 6), "codebooks": torch.ones(2, 4, 6)} | changes))

@@ -20,7 +20,14 @@ from torch import Tensor
 
 from recbole_lisa.ops.lisa.histogram import last_histogram
 from recbole_lisa.ops.lisa.numba_loops import NumbaLISA
-from recbole_lisa.ops.lisa.operands import check_operands, check_sequences, decay_of_steps, flat_codes, working_dtype
+from recbole_lisa.ops.lisa.operands import (
+    check_operands,
+    check_right_padding,
+    check_sequences,
+    decay_of_steps,
+    flat_codes,
+    working_dtype,
+)
 from recbole_lisa.ops.lisa.readout import SAFE_SPAN, row_span
 from recbole_lisa.ops.lisa.torch_blocks import BlockedLISA
 from recbole_lisa.ops.lisa.triton_op import TritonLISA, triton_is_installed
@@ -214,6 +221,7 @@ def lisa_attention_last(
     check_operands(codes, table, values, assignment, decay, n_dims=2)
     steps = decay_of_steps(decay, table.device)
     check_sequences(items, len(codes), steps, valid)
+    check_right_padding(valid)
     if not items.numel():
         return values.new_zeros(len(items), values.shape[-1])
     codes = codes.long()
