@@ -189,7 +189,7 @@ def remove_projections(module: nn.Module, width: int) -> None:
     for name, layer in list(module.named_modules()):
         if isinstance(layer, nn.Linear) and layer.in_features == layer.out_features == width:
             identity = nn.Identity()
-            identity.weight = layer.weight.detach().new_empty(0)  # mechanisms read its dtype
+            identity.weight = identity.bias = layer.weight.detach().new_empty(0)  # mechanisms read its dtype
             parent, _, last = name.rpartition(".")
             setattr(module.get_submodule(parent), last, identity)
 
@@ -219,6 +219,10 @@ ROWS: dict[str, Row] = {
     "Routing-32": Row(partial(mechanism, name="routing", window_size=32)),
     "Clustered-100": Row(partial(mechanism, name="clustered", n_clusters=100)),
     "LinearTransformer": Row(partial(mechanism, name="linear")),
+    "HSTU": Row(partial(mechanism, name="hstu")),
+    "LRU": Row(partial(mechanism, name="lru")),
+    "Mamba-2": Row(partial(mechanism, name="mamba2")),
+    "GRELA": Row(partial(mechanism, name="grela")),
     **({"GLA": Row(partial(mechanism, name="gla"))} if missing_requirement() is None else {}),
 }
 """Row -> how it is built, in the order of the tables; the settings are the paper's where it has the row."""

@@ -17,6 +17,7 @@ FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "score": ("cosine", {}),
     "score_temperature": (0.5, {"score": "cosine"}),
     "shared_negatives": (2, {}),
+    "seen_negatives": (False, {"loss_type": "CE"}),
     "hidden_size": (8, {}),
     "inner_size": (24, {}),
     "n_layers": (2, {}),
