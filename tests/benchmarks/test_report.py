@@ -53,7 +53,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
     with pytest.raises(UsageError, match=r"'.*speed\.md/x\.json' cannot be written \(Not a directory\)"):
         report(tmp_path / "speed.md" / "x")
     monkeypatch.setattr("benchmarks.report.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"recbole-lisa\[bench\]"):
+    with pytest.raises(UsageError, match=r"\[bench\]"):
         report(tmp_path / "x")
     report(None)
 

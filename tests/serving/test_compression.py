@@ -36,6 +36,7 @@ def test_files_of_the_paper_s_sizes_have_its_ratios(dataset: str, model: str, tm
     items = CodedItems(*coded(w)) if model == "LISABase" else CodedItems(*coded(MINI_W), CodedTargets(*coded(w)))
     sizes = {"hidden_size": D, "n_codebooks": B, "n_codewords": items.codewords.shape[1]}
     encoder = small_bundle(model, **sizes)[1]
+    encoder = replace(encoder, weights={name: weight.float() for name, weight in encoder.weights.items()})
     bundle = replace(encoder, dataset=dataset, items=items, ids=IdMap.from_ids(map(str, range(n_items))))
     table = write_export(bundle, tmp_path)["item_table"]
     assert round(table["compression_ratio"], 2) == (base if model == "LISABase" else mini)
