@@ -1,4 +1,7 @@
-"""The HTTP service under mixed load: wrong answers, requests per second, times of every kind, memory of the server."""
+"""The HTTP service under mixed load: wrong answers, requests per second, times of every kind, memory of the server.
+
+`--case=batches` sends requests for one list only, to a service with micro-batches and to one without.
+"""
 
 import argparse
 import contextlib
@@ -14,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,7 @@ HOSTILE = (  # bodies that the service must refuse
     *(b'{"histories": [[NaN]]}', b'{"histories": [[true]]}', b'{"histories": [["no such item"]]}'),
     *(b'{"histories": [["0"]], "k": 1e400}', b'{"histories": ' + b"[" * 500 + b"]" * 500 + b"}"),
 )
+BATCHES = {"without micro-batches": ["--max_batch=1", "--batch_wait_ms=0"], "with micro-batches": []}
 MAX_SESSIONS = 20  # of a client, before it deletes the oldest
 
 
@@ -151,7 +156,8 @@ def _check(condition: bool, expected: str, answer: object) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of `service`."""
-    add_number(parser, "minutes", 10.0, "minutes of load")
+    parser.add_argument("--case", choices=("mixed", "batches"), default="mixed", help="requests (default mixed)")
+    add_number(parser, "minutes", 10.0, "minutes of load on each service")
     add_number(parser, "clients", 8, "concurrent clients")
     parser.add_argument("--redis", metavar="URL", help="keep sessions in Redis, not in memory")
     add_model(parser, items=10**5)
@@ -165,6 +171,9 @@ def run(options: argparse.Namespace) -> None:
     arguments = [f"--threads={options.threads or 1}", *([f"--redis={options.redis}"] if options.redis else [])]
     with tempfile.TemporaryDirectory() as folder:
         write_export(build(sizes).bundle, Path(folder) / "export")
+        if options.case == "batches":
+            compare_batches(report, options, Path(folder) / "export", arguments)
+            return
         with running_service(Path(folder) / "export", arguments) as (process, address):
             clients = [Client(address, options.items, seed) for seed in range(options.clients)]
             memory = put_under_load(clients, psutil.Process(process.pid), options.minutes * 60)
@@ -182,6 +191,41 @@ def run(options: argparse.Namespace) -> None:
         raise CheckError(f"{len(errors)} answers were wrong; the first: {errors[0]}")
     if growth > ALLOWED_GROWTH_MB:
         raise CheckError(f"the memory of the service grew by {growth:.0f} MB, {ALLOWED_GROWTH_MB:.0f} are allowed")
+
+
+def compare_batches(report: Report, options: argparse.Namespace, export: Path, arguments: Sequence[str]) -> None:
+    """Measure a service for each of BATCHES, one after the other."""
+    records = [measure_lists(options, name, export, [*arguments, *more]) for name, more in BATCHES.items()]
+    times = ("cpu_seconds", "median", "percentile_99", "slowest")
+    rows = []
+    for record in records:
+        rate = f"{record['requests'] / record['seconds']:,.1f}"
+        shown = (milliseconds(record[name]) for name in times)
+        rows.append([record["service"], f"{record['requests']:,}", rate, *shown, str(len(record["errors"]))])
+    columns = ["service", "requests", "a second", "CPU of a request", "median", "99th percentile", "slowest"]
+    title = f"Lists for one history, {options.clients} clients that wait for each answer: ms"
+    report.finish({"services": records}, [Table(title, [*columns, "wrong answers"], rows)], {})
+    if wrong := [error for record in records for error in record["errors"]]:
+        raise CheckError(f"{len(wrong)} answers were wrong; the first: {wrong[0]}")
+
+
+def measure_lists(options: argparse.Namespace, name: str, export: Path, arguments: Sequence[str]) -> Record:
+    """Requests for one list each; `cpu_seconds` are those of the server for one request."""
+    with running_service(export, arguments) as (process, address):
+        clients = [Client(address, options.items, seed) for seed in range(options.clients)]
+        for client in clients:
+            client.recommend(1)  # the first request of a connection is not timed
+            client.kinds = {"recommend": (1, partial(client.recommend, 1))}
+        service, start = psutil.Process(process.pid), time.monotonic()
+        cpu_before = sum(service.cpu_times()[:2])
+        put_under_load(clients, service, options.minutes * 60)
+        seconds, cpu = time.monotonic() - start, sum(service.cpu_times()[:2]) - cpu_before
+    errors = [error for client in clients for error in client.errors]
+    records = summary(clients)
+    if not records:
+        raise CheckError(f"{name}: no answer was right; the first: {errors[:1]}")
+    of_server = {"service": name, "seconds": seconds, "cpu_seconds": cpu / records[0]["requests"]}
+    return records[0] | of_server | {"errors": errors}
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """The command `recbole-lisa serve`."""
 
 import argparse
+import contextlib
 import os
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,6 +15,7 @@ from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.http.bodies import Limits
 
 REDIS_VARIABLE = "RECBOLE_LISA_REDIS"
+MAX_WAIT_MS = 1000
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 _EPILOG = """\
@@ -59,6 +61,8 @@ def main(arguments: Sequence[str]) -> int:
         updates=options.max_updates,
         k=options.max_k,
         waiting=options.max_waiting,
+        batch=options.max_batch,
+        batch_wait_ms=options.batch_wait_ms,
     )
     warm_up(recommender)
     service = app.build_app(app.Service(recommender, store, metrics, limits, options.threads), hosts_of(options))
@@ -98,6 +102,13 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _milliseconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 <= (value := float(text)) <= MAX_WAIT_MS:
+            return value
+    raise argparse.ArgumentTypeError(f"must be milliseconds from 0 (no wait) to {MAX_WAIT_MS}, got {text}")
+
+
 def _parser() -> UsageParser:
     parser = UsageParser("recbole-lisa serve", "Answer requests for recommendations over HTTP.", _EPILOG)
     parser.add_argument("--export", type=Path, required=True, metavar="DIR", help="folder of recbole-lisa export")
@@ -128,6 +139,13 @@ def _parser() -> UsageParser:
         (parser, "max_updates", Limits.updates, "items that a request adds to a session"),
         (parser, "max_k", Limits.k, "recommendations for one history"),
         (parser, "max_waiting", Limits.waiting, "requests that wait for the model; more get 503"),
+        (parser, "max_batch", Limits.batch, "requests for lists that the model answers together; 1 answers each alone"),
     ):
         group.add_argument(f"--{name}", type=positive, default=default, help=f"{meaning} (default: {default})")
+    parser.add_argument(
+        "--batch_wait_ms",
+        type=_milliseconds,
+        default=Limits.batch_wait_ms,
+        help="longest wait for requests in flight that may join a batch (default: 2; a lone request never waits)",
+    )
     return parser

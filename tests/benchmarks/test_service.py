@@ -27,6 +27,18 @@ def test_a_service_under_load_is_measured(tmp_path: Path, capsys: pytest.Capture
     assert "| session: update" in printed and "| wrong answers " in printed and " a second: ms" in printed
 
 
+def test_services_with_and_without_batches_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--items=90", "--width=8", "--codebooks=2", "--codewords=4", "--clients=3"]
+    output = [f"--output={tmp_path / 'r'}"]
+    assert main(["service", "--case=batches", *sizes, "--minutes=0.02", *output]) == 0
+    services = json.loads((tmp_path / "r.json").read_text())["services"]
+    assert [one["service"] for one in services] == ["without micro-batches", "with micro-batches"]
+    for one in services:
+        assert one["errors"] == [] and one["requests"] > 3
+        assert 0 < one["median"] <= one["percentile_99"] <= one["slowest"] and one["cpu_seconds"] >= 0
+    assert "| with micro-batches " in capsys.readouterr().out
+
+
 def test_requests_are_answered_as_they_must_be_and_wrong_answers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     recommender, end = serving.build(SIZES), threading.Event()
     recommend = recommender.recommend

@@ -129,6 +129,8 @@ def update_until_it_dies(service: Running, name: str, acknowledged: list[str]) -
         (["--export=gone"], "'gone' is not an export (manifest.json: No such file or directory): give a folder"),
         (["--port=65536"], "argument --port: must be a port from 0 (any that is free) to 65535, got 65536"),
         (["--max_k=0"], "argument --max_k: must be a whole number from 1 to 2147483647, got 0"),
+        (["--batch_wait_ms=-1"], "argument --batch_wait_ms: must be milliseconds from 0 (no wait) to 1000, got -1"),
+        (["--batch_wait_ms=nan"], "argument --batch_wait_ms: must be milliseconds from 0 (no wait) to 1000, got nan"),
         (["--host=nowhere.invalid"], "cannot listen on nowhere.invalid, port 8000: "),
         (["--host=192.0.2.1"], "cannot listen on 192.0.2.1, port 8000: Cannot assign requested address"),
         (["--port=TAKEN"], "Address already in use; choose another --port or --host"),

@@ -67,7 +67,7 @@ def build_app(service: "Service", hosts: frozenset[str] | None = None) -> FastAP
         lifespan=lifespan,
         exception_handlers=dict.fromkeys(errors, answer_error),
         middleware=[
-            Middleware(Boundary, metrics=service.measured, limits=service.limits),
+            Middleware(Boundary, metrics=service.measured, limits=service.limits, in_flight=service.model.in_flight),
             Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False),
         ],
     )
@@ -93,11 +93,12 @@ class Service:
         self, recommender: Recommender, store: SessionStore, metrics: Metrics, limits: Limits, threads: int = 1
     ) -> None:
         self.recommender, self.store, self.measured, self.limits = recommender, store, metrics, limits
-        self.model = ModelThread(recommender, limits.waiting, threads)
+        self.model = ModelThread(recommender, limits, threads)
         self._folded_titles = [(item, title.casefold()) for item, title in recommender.bundle.titles.items()]
         # Changes of one session take turns; two sessions may share a lock.
         self._locks = [Lock() for _ in range(N_LOCKS)]
         metrics.watch("waiting", "Requests that wait for the model or run on it.", lambda: self.model.waiting)
+        metrics.watch("in_flight", "Requests at /recommend without an answer.", lambda: self.model.unanswered)
         if isinstance(store, MemoryStore):
             metrics.watch("sessions", "Sessions in memory.", lambda: len(store))
 

@@ -30,6 +30,8 @@ class Limits:
     updates: int = 100  # items that one request adds to a session; each is a step of the model
     k: int = 1000  # recommendations for one history
     waiting: int = 256  # requests that wait for the model or run on it; more get status 503
+    batch: int = 32  # requests for recommendations that the model answers together
+    batch_wait_ms: float = 2.0  # longest wait of a batch for requests in flight that may join it
     read_seconds: float = 30.0  # until the whole body of a request has arrived
 
 

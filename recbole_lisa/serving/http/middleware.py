@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from recbole_lisa.serving.http.bodies import Limits
 from recbole_lisa.serving.http.refusals import RefusalError
 
+InFlight = Callable[[], AbstractContextManager[None]]
 READ_ON = 8  # times the limit: so far a body that is too large is read, so that its sender reads the answer
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _HEADERS = {b"x-content-type-options": b"nosniff", b"cache-control": b"no-store", b"referrer-policy": b"no-referrer"}
@@ -38,10 +40,10 @@ class Metrics:
 
 
 class Boundary:
-    """An ASGI application around another one."""
+    """An ASGI application around another one; `in_flight` counts a request for lists from its head to its answer."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, limits: Limits) -> None:
-        self.app, self.metrics, self.limits = app, metrics, limits
+    def __init__(self, app: ASGIApp, metrics: Metrics, limits: Limits, in_flight: InFlight) -> None:
+        self.app, self.metrics, self.limits, self.in_flight = app, metrics, limits, in_flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -58,7 +60,8 @@ class Boundary:
             await send(message)
 
         try:
-            await self.app(scope, limited(receive, Headers(scope=scope), self.limits), send_with_headers)
+            with self.in_flight() if scope["path"] == "/recommend" else nullcontext():
+                await self.app(scope, limited(receive, Headers(scope=scope), self.limits), send_with_headers)
         finally:
             route = getattr(scope.get("endpoint"), "__name__", "none")
             self.metrics.requests.labels(route, status).inc()

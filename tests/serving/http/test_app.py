@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -294,6 +295,66 @@ def test_requests_that_wait_together_share_a_batch_and_a_wrong_one_spoils_no_oth
             assert best == {"items": one.items, "scores": pytest.approx(one.scores, rel=1e-9)}
     assert held.calls[0] == 2
     assert sorted(held.calls[1:]) == [1, 1, 2, 2, 2, 2, 2, 11]  # the six requests under "raise", then each alone
+
+
+def send_while_held(held: HeldUp, bodies: list[Any], limits: Limits) -> list[Any]:
+    """The lists of `bodies`; the first request holds up the model until all the others wait."""
+    with running(held.recommender, limits=limits) as service, ThreadPoolExecutor(len(bodies)) as clients:
+        first = clients.submit(service.post, "/recommend", bodies[0])
+        assert held.called.wait(PATIENCE)
+        others = [clients.submit(service.post, "/recommend", body) for body in bodies[1:]]
+        wait_until(lambda: f"recbole_lisa_waiting {len(bodies)}.0".encode() in service.get("/metrics").body)
+        held.let_go.set()
+        return [one.result().json["recommendations"] for one in [first, *others]]
+
+
+@pytest.mark.parametrize(("batch", "calls"), [(1, [1] * 8), (3, [1, 3, 3, 1]), (32, [1, 7])])
+def test_batches_have_a_maximal_size_and_equal_answers(batch: int, calls: list[int]) -> None:
+    held, bodies = HeldUp(), [{"histories": [raw([n, n + 1])], "k": 3} for n in range(1, 9)]
+    answers = send_while_held(held, bodies, Limits(batch=batch, batch_wait_ms=0))
+    assert held.calls == calls
+    for answer, body in zip(answers, bodies, strict=True):
+        (one,) = seeded_recommender().recommend(body["histories"], 3)
+        assert answer == [{"items": one.items, "scores": pytest.approx(one.scores, rel=1e-6)}]
+
+
+def test_a_lone_request_does_not_wait() -> None:
+    with running(seeded_recommender(), limits=Limits(batch_wait_ms=1000 * PATIENCE)) as service:
+        for _ in range(3):
+            assert service.post("/recommend", {"histories": [raw([1])]}).status == 200  # else the client gives up
+
+
+@pytest.mark.parametrize(("wait_ms", "calls"), [(1000 * PATIENCE, [2]), (1.0, [1, 1])])
+def test_a_batch_waits_for_a_request_whose_body_is_on_its_way(wait_ms: float, calls: list[int]) -> None:
+    held, body = HeldUp(), json.dumps({"histories": [raw([1])]}).encode()
+    head = b"POST /recommend HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n".encode()
+    held.let_go.set()
+    with running(held.recommender, limits=Limits(batch_wait_ms=wait_ms)) as service, ThreadPoolExecutor(1) as clients:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE) as slow:
+            slow.sendall(head)
+            wait_until(lambda: b"recbole_lisa_in_flight 1.0" in service.get("/metrics").body)
+            other = clients.submit(service.post, "/recommend", {"histories": [raw([2])]})
+            if len(calls) == 2:
+                assert other.result().status == 200
+            else:
+                wait_until(lambda: b"recbole_lisa_waiting 1.0" in service.get("/metrics").body)
+            slow.sendall(body)
+            assert b" 200 " in slow.makefile("rb").readline()
+        assert other.result().status == 200
+    assert held.calls == calls
+
+
+def test_a_request_that_is_refused_ends_the_wait_for_it() -> None:
+    limits = Limits(batch_wait_ms=1000 * PATIENCE)
+    head = b"POST /recommend HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"
+    with running(seeded_recommender(), limits=limits) as service, ThreadPoolExecutor(1) as clients:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE) as gone:
+            gone.sendall(head)
+            wait_until(lambda: b"recbole_lisa_in_flight 1.0" in service.get("/metrics").body)
+            other = clients.submit(service.post, "/recommend", {"histories": [raw([2])]})
+            wait_until(lambda: b"recbole_lisa_waiting 1.0" in service.get("/metrics").body)
+        assert other.result().status == 200
 
 
 def test_a_failure_is_a_500_without_its_cause() -> None:
