@@ -280,6 +280,8 @@ def _read_file(folder: Path, name: str, manifest: dict[str, Any]) -> bytes:
     recorded = manifest["files"].get(name)
     try:
         data = _regular_file(folder / name).read_bytes()
+    except PermissionError as error:
+        raise UsageError(f"'{folder / name}' cannot be read: {error.strerror}") from error
     except OSError as error:
         raise UsageError(f"the export '{folder}' is incomplete: {name}: {error.strerror}; write it again") from error
     if recorded is None or len(data) != recorded["bytes"] or hashlib.sha256(data).hexdigest() != recorded["sha256"]:

@@ -226,7 +226,10 @@ def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (),
             has another type.
     """
     if not Path(path).is_file():
-        raise UsageError(f"there is no checkpoint '{path}'; give the path of a .pth file of an earlier run")
+        what = f"'{path}' is not a file" if Path(path).exists() else f"there is no checkpoint '{path}'"
+        raise UsageError(f"{what}; give the path of a .pth file of an earlier run")
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"'{path}' cannot be read: permission denied")
     try:
         checkpoint: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=lazy)
         with zipfile.ZipFile(path) as archive:

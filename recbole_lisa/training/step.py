@@ -126,9 +126,12 @@ class OptimizerStep:
             losses = self.loss(interaction.to(self.device), loss_function)
         parts: list[float] = sum_in_place(torch.stack([loss.detach().float() for loss in losses]) * weight).tolist()
         if not all(map(math.isfinite, parts)):
+            rate = self.optimizer.param_groups[0]["lr"]
+            cause = f"at learning rate {rate:g}: lower learning_rate or set clip_grad_norm"
+            if where.startswith("epoch 1, batch 1 of "):
+                cause = "before the first update: a setting of the model is too large or too small, or the data has NaN"
             raise TrainingDivergedError(
-                f"the training loss is {' + '.join(f'{part:g}' for part in parts)} in {where}, at learning rate "
-                f"{self.optimizer.param_groups[0]['lr']:g}: lower learning_rate or set clip_grad_norm (checkpoints of "
+                f"the training loss is {' + '.join(f'{part:g}' for part in parts)} in {where}, {cause} (checkpoints of "
                 "earlier epochs are intact)"
             )
         # DistributedDataParallel averages the gradients over the processes; the factor makes it the sum.

@@ -238,6 +238,22 @@ def npy(dtype: str, shape: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
 
 
+@pytest.mark.parametrize("name", [ENCODER, ITEMS])
+def test_an_unreadable_file_is_not_called_incomplete(
+    name: str, manifest: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == name:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UsageError, match=f"^'{tmp_path / name}' cannot be read: Permission denied$"):
+        read_export(tmp_path)
+
+
 def test_a_forged_array_is_one_line(manifest: dict[str, Any], tmp_path: Path) -> None:
     with np.load(tmp_path / ENCODER) as archive:
         weights = dict(archive)

@@ -47,6 +47,18 @@ def test_interrupted_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_folder_and_an_unreadable_file_are_told_from_a_missing_and_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match=f"'{tmp_path}' is not a file; give the path of a .pth file"):
+        load_checkpoint(tmp_path)
+    path = tmp_path / "run.pth"
+    save_checkpoint({"format": FORMAT, "epoch": 1}, path)
+    monkeypatch.setattr("os.access", lambda name, mode: name != path)
+    with pytest.raises(UsageError, match=f"^'{path}' cannot be read: permission denied$"):
+        load_checkpoint(path)
+
+
 def test_load_names_what_is_wrong_and_runs_no_code(tmp_path: Path) -> None:
     class Code:
         def __reduce__(self) -> tuple[object, tuple[Path]]:
