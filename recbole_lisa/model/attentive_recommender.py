@@ -37,7 +37,8 @@ class TrainingBatch(NamedTuple):
 
     items (U,) ids; history; target (M,) ids of the M supervised positions; pairs (M, 1 + R) rows of targets and
     negatives, or None for CE; shared (K,) rows of the negatives of all positions, and pairs (M, 1), or None;
-    supervised (M,) numbers among the non-padding positions, or None for all; group (M,) the window of each position.
+    supervised (M,) numbers among the non-padding positions, or None for all; group (M,) the window of each
+    position, or None where seen items are negatives.
     """
 
     items: Tensor
@@ -46,7 +47,7 @@ class TrainingBatch(NamedTuple):
     pairs: Tensor | None
     shared: Tensor | None
     supervised: Tensor | None
-    group: Tensor
+    group: Tensor | None
 
 
 class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecBole carries no types
@@ -166,7 +167,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         log_q = None if self.log_q is None else self.log_q[batch.items]  # (U,)
         settings: dict[str, Any] = {"n_items": self.n_items - 1, "gbce_t": self.gbce_t}
         if batch.pairs is None:
-            seen = None if self.seen_negatives else interaction[self.fields.item_list]  # (N, L)
+            seen = None if batch.group is None else interaction[self.fields.item_list]  # (N, L)
             loss = losses.full_cross_entropy(hidden, self.all_targets(), batch.target, seen=seen, group=batch.group)
         elif batch.shared is not None:
             operands = hidden, view.target, batch.pairs.squeeze(1), batch.shared
@@ -321,7 +322,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     def _read(self, interaction: Interaction) -> TrainingBatch:
         history = self.history(interaction)
         at, supervised = history.valid, None
-        if self.fields.target_list in interaction:
+        everywhere = self.fields.target_list in interaction
+        if everywhere:
             has_target = interaction[self.fields.target_list] > 0  # (N, L)
             if not (of_valid := has_target[at]).all():
                 at, supervised = at & has_target, of_valid.nonzero().squeeze(1)  # (N, L), (M,)
@@ -331,9 +333,9 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         rows = [part.view_as(x) for part, x in zip(inverse.split([x.numel() for x in ids]), ids, strict=True)]
         shared = rows.pop() if self.shared_negatives and negative is not None else None
         pairs = None if negative is None else torch.cat(rows[1:], dim=1)
-        group = (
-            at.nonzero()[:, 0] if self.fields.target_list in interaction else torch.arange(len(at), device=at.device)
-        )
+        group = None
+        if negative is None and not self.seen_negatives:
+            group = at.nonzero()[:, 0] if everywhere else torch.arange(len(at), device=at.device)  # (M,)
         return TrainingBatch(items, history._replace(rows=rows[0]), target, pairs, shared, supervised, group)
 
     @torch.no_grad()

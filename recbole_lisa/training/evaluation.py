@@ -33,13 +33,14 @@ _PER_HISTORY = ("rec.topk", "rec.items", "rec.meanrank", "rec.score", "data.labe
 
 
 class Evaluation(NamedTuple):
-    """Metrics, and the fraction of held-out items that have the score of another ranked item."""
+    """Metrics, and the fraction of held-out items that have the score of another ranked item.
+
+    collected: RecBole's `DataStruct` by the ending of the metrics' names, a row for each held-out item.
+    """
 
     metrics: dict[str, float]
     tied_targets: float
-    collected: dict[
-        str, Any
-    ]  # RecBole's `DataStruct` by the ending of the metrics' names, a row for each held-out item
+    collected: dict[str, Any]
 
 
 def evaluate(model: Any, loader: EvalLoader, config: Config, *, show_progress: bool = False) -> dict[str, float]:
@@ -110,10 +111,10 @@ def _rank_candidates(model: Any, batch: EvalBatch, config: Config, collector: Co
     _check_finite(scores.amax(dim=1).isfinite(), config)
     rows = torch.arange(len(scores), device=device)
     columns = batch.positive_column.to(device)
-    same = scores == scores.gather(1, columns.unsqueeze(1))  # before the collector, which sorts and may write
+    own = scores.gather(1, columns.unsqueeze(1))  # (N, 1)
+    same = scores == own  # before the collector, which sorts and may write
     earlier = (torch.arange(scores.shape[1], device=device) < columns.unsqueeze(1)) & same
-    higher = scores > scores.gather(1, columns.unsqueeze(1))
-    _collect_rows(collector, batch, (higher | earlier).sum(dim=1) + 1, same.sum(dim=1) > 1)
+    _collect_rows(collector, batch, ((scores > own) | earlier).sum(dim=1) + 1, same.sum(dim=1) > 1)
     collector.eval_batch_collect(scores, batch.interaction, rows, columns)
 
 
