@@ -16,6 +16,7 @@ FIELDS: dict[str, Any] = {
     "LIST_SUFFIX": "_list",
     "ITEM_LIST_LENGTH_FIELD": "item_length",
     "NEG_PREFIX": "neg_",
+    "windows": "disjoint",
     "device": torch.device("cpu"),
     "train_neg_sample_args": {"distribution": "uniform", "sample_num": 1, "alpha": 1.0},
 }

@@ -181,6 +181,10 @@ class LISAConfig(Config):
         settings.update(completed(settings, external))
         check_settings(settings)
         check_reading(settings)
+        if settings["windows"] == "whole" and not getattr(self.model_class, "reads_any_length", False):
+            raise UsageError(
+                f"windows is whole, but {self.model} reads at most MAX_ITEM_LIST_LENGTH items: set windows to disjoint"
+            )
         if hasattr(self.model_class, "check_settings"):  # a class of the user may be any of RecBole's
             self.model_class.check_settings(settings)
         return settings

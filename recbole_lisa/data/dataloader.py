@@ -18,7 +18,17 @@ from recbole_lisa.config.registry import has_loss_of_recbole
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.data.histories import Histories, Index
 from recbole_lisa.data.sampler import TrainingNegatives, evaluation_negatives, item_weights
-from recbole_lisa.data.windows import Windows, cut_windows, overlapping_windows, preceding, prefixes, shifted_windows
+from recbole_lisa.data.windows import (
+    Windows,
+    batch_starts,
+    cut_windows,
+    overlapping_windows,
+    preceding,
+    prefixes,
+    shifted_windows,
+    whole_histories,
+    width_groups,
+)
 from recbole_lisa.errors import UsageError, did_you_mean
 
 Inputs = tuple[dict[str, torch.Tensor], Index, npt.NDArray[np.bool_]]
@@ -30,6 +40,7 @@ WINDOWS: dict[str, _Cut] = {
     "disjoint": lambda starts, lengths, longest, _: cut_windows(starts, lengths, longest),
     "overlapping": lambda starts, lengths, longest, _: overlapping_windows(starts, lengths, longest),
     "random_offset": shifted_windows,
+    "whole": lambda starts, lengths, *_: whole_histories(starts, lengths),
 }
 """The windows of an epoch by the setting `windows`, from the arguments of `cut_windows` and a generator."""
 _TRAIN_STREAM, _EVAL_STREAM, _OFFSET_STREAM = 1, 2, 3
@@ -63,10 +74,14 @@ class _Loader:
         # RecBole's own models, which train on last positions, count on as many columns as in RecBole.
         padded = config["supervision"] == "last_position" and has_loss_of_recbole(config.model_class)
         self.width: int = config["MAX_ITEM_LIST_LENGTH"] if padded else 0
+        self._starts: Index | None = None  # of the batches, where they hold a number of items
+        if config["windows"] == "whole" and len(windows):
+            by_length = np.sort(windows.length)
+            self._starts = batch_starts(by_length, batch_size * config["MAX_ITEM_LIST_LENGTH"])
 
     def __len__(self) -> int:
         """Number of batches."""
-        return -(-len(self.windows) // self.batch_size)
+        return -(-len(self.windows) // self.batch_size) if self._starts is None else len(self._starts)
 
     def _inputs(self, chosen: Index) -> Inputs:
         return gather_inputs(self.dataset.histories, self.windows, self.fields, chosen, self.width)
@@ -93,6 +108,9 @@ class TrainLoader(_Loader):
     neg_item_id (N, R). With `shared_negatives` the negatives are neg_item_id (N, K), all rows equal. Without
     `train_neg_sample_args` (loss CE) there are no negatives. A target that another window trains is 0, as in padding.
     Names follow the configuration (`fields.py`); ids are int64, gaps float32; padding is 0, on the right.
+
+    With `windows: whole` a window is a history of any length, and N L is at most train_batch_size times
+    MAX_ITEM_LIST_LENGTH where N > 1.
 
     Args:
         config: The run's configuration.
@@ -126,7 +144,7 @@ class TrainLoader(_Loader):
                 weights *= dataset.item_counts > 0
             self._negatives = TrainingNegatives(weights, sampling["sample_num"])
         getLogger().info(
-            f"training: {len(windows)} windows of at most {longest} items ({supervision}), "
+            f"training: {len(windows)} windows of at most {windows.length.max(initial=0)} items ({supervision}), "
             f"{self.skipped_users} users skipped (fewer than 2 training items)"
         )
         if not len(windows):
@@ -153,9 +171,13 @@ class TrainLoader(_Loader):
     def _batches(self, rng: np.random.Generator) -> list[Index]:
         """Window indices batch by batch: shuffled, then grouped by length, then the batches shuffled."""
         total = len(self.windows)
+        order = rng.permutation(total) if self.shuffle else np.arange(total)
+        if self._starts is not None:
+            order = order[np.argsort(width_groups(self.windows.length)[order], kind="stable")]
+            batches = np.split(order, self._starts[1:])
+            return [batches[number] for number in rng.permutation(len(batches))] if self.shuffle else batches
         if not self.shuffle:
-            return np.split(np.arange(total), range(self.batch_size, total, self.batch_size))
-        order = rng.permutation(total)
+            return np.split(order, range(self.batch_size, total, self.batch_size))
         order = order[np.argsort(self.windows.length[order] // self._group_width, kind="stable")]
         sizes = np.full(len(self), self.batch_size)
         # The one smaller batch is not always that of the longest windows.
@@ -216,7 +238,7 @@ class EvalBatch:
 
 
 class EvalLoader(_Loader):
-    """Every held-out target of a phase once, each with the last MAX_ITEM_LIST_LENGTH items before it.
+    """Every held-out target of a phase once, each with the last MAX_ITEM_LIST_LENGTH items before it, or with all.
 
     Targets come ordered by the length of their input. The target's column among the candidates is drawn, so that
     equal scores favour neither side. Candidates depend on the seed, the phase and the data only.
@@ -232,7 +254,8 @@ class EvalLoader(_Loader):
 
     def __init__(self, config: Config, dataset: WindowDataset, phase: str) -> None:
         offsets = dataset.histories.offsets
-        windows = preceding(offsets[:-1], *dataset.part.targets(offsets), config["MAX_ITEM_LIST_LENGTH"])
+        longest = len(dataset.histories.items) if config["windows"] == "whole" else config["MAX_ITEM_LIST_LENGTH"]
+        windows = preceding(offsets[:-1], *dataset.part.targets(offsets), longest)
         distribution, sample_num = _eval_mode(config["eval_args"]["mode"], phase)
         batch_size = config["eval_batch_size"]
         if not sample_num and not hasattr(config.model_class, "item_scorer"):  # it would score all items at once
@@ -257,18 +280,20 @@ class EvalLoader(_Loader):
 
     def batches(self, numbers: Iterable[int]) -> Iterator[EvalBatch]:
         """Some of the batches, by their numbers."""
-        for start in (number * self.batch_size for number in numbers):
-            chosen = self.order[start : start + self.batch_size]
+        starts = range(0, len(self.windows), self.batch_size) if self._starts is None else self._starts
+        bounds = [*starts, len(self.windows)]
+        for number in numbers:
+            chosen = self.order[bounds[number] : bounds[number + 1]]
             columns, _, _ = self._inputs(chosen)
             columns[self.fields.item] = torch.from_numpy(self.targets[chosen].astype(np.int64))
             interaction = Interaction(columns)
-            number = torch.from_numpy(chosen)
+            targets = torch.from_numpy(chosen)
             if self.candidates is None:
                 seen = None if self.eval_seen == "rank" else self._seen(chosen)
-                yield EvalBatch(interaction, None, None, seen, number)
+                yield EvalBatch(interaction, None, None, seen, targets)
             else:
                 candidates = torch.from_numpy(self.candidates[chosen].astype(np.int64))
-                yield EvalBatch(interaction, candidates, torch.from_numpy(self.positive_column[chosen]), None, number)
+                yield EvalBatch(interaction, candidates, torch.from_numpy(self.positive_column[chosen]), None, targets)
 
     def _seen(self, chosen: Index) -> tuple[torch.Tensor, torch.Tensor]:
         """See `EvalBatch.seen`."""

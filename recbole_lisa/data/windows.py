@@ -95,6 +95,31 @@ def overlapping_windows(starts: Index, lengths: Index, max_length: int) -> Windo
     return Windows(history, starts[history] + left, length.astype(np.int32), context.astype(np.int32))
 
 
+def whole_histories(starts: Index, lengths: Index) -> Windows:
+    """One window for each training history; arguments as in `cut_windows`."""
+    return cut_windows(starts, lengths, max(int(lengths.max(initial=0)), 1))
+
+
+def width_groups(lengths: npt.NDArray[np.int32]) -> Index:
+    """Groups of similar lengths (windows,): the longest of a group is at most 2**(1/4) times its shortest."""
+    groups: Index = np.floor(4 * np.log2(lengths)).astype(np.int64)
+    return groups
+
+
+def batch_starts(lengths: npt.NDArray[np.int32], most: int) -> Index:
+    """First window of each batch, where a batch has at most `most` items with padding, or one window.
+
+    Args:
+        lengths: (windows,) of windows ordered by `width_groups`. The starts are equal for all orders inside the groups.
+        most: N L.
+    """
+    widths, starts = np.exp2((width_groups(lengths) + 1) / 4), [0]
+    for row, width in enumerate(widths.tolist()):
+        if row > starts[-1] and (row + 1 - starts[-1]) * width > most:
+            starts.append(row)
+    return np.array(starts)
+
+
 def prefixes(starts: Index, lengths: Index, max_length: int) -> Windows:
     """One window per training target: up to `max_length` items before it (RecBole's augmentation).
 

@@ -72,6 +72,7 @@ class SequenceEncoder(nn.Module):
         conv_width: of the convolution before each attention; 0 for none.
         attention_gate: multiply the output of each attention by a gate, see blocks.py.
         drop_path: probability that a sequence skips the last layer in training; layer i of n has i / n of it.
+        any_length: read longer sequences, too; items after position max_length get the last position.
 
     Raises:
         TypeError: build_layer returns None.
@@ -94,6 +95,7 @@ class SequenceEncoder(nn.Module):
         conv_width: int = 0,
         attention_gate: bool = False,
         drop_path: float = 0.0,
+        any_length: bool = False,
     ) -> None:
         super().__init__()
         if positions not in POSITIONS:
@@ -101,6 +103,7 @@ class SequenceEncoder(nn.Module):
         if not 0 <= drop_path < 1:
             raise ValueError(f"drop_path must be in [0, 1), got {drop_path}")
         self.max_length, self.positions, self.drop_path = max_length, positions, drop_path
+        self.any_length = any_length
         self.position_embedding = nn.Embedding(max_length, hidden_size) if positions != "none" else None
         self.dropout = Dropout(dropout)
         self.attentions = nn.ModuleList(build_layer(i) for i in range(n_layers))
@@ -112,6 +115,7 @@ class SequenceEncoder(nn.Module):
         own: dict[str, Any] = {**sizes, "hidden_act": hidden_act, "layer_norm_eps": layer_norm_eps}
         own |= {"conv_width": conv_width, "attention_gate": attention_gate}
         self._settings = {**own, "max_length": max_length, "block": block, "positions": positions}
+        self._settings["any_length"] = any_length
         codes_only = self.layers()[0].quantizer is not None and not self.layers()[0].needs_vectors
         self.blocks = nn.ModuleList(
             BLOCKS[block](dropout=dropout, reads_codes=i == 0 and codes_only, **own) for i in range(n_layers)
@@ -255,7 +259,7 @@ class SequenceEncoder(nn.Module):
 
     def _check_length(self, history: Sequences) -> None:
         length, longest = history.rows.shape[1], self.max_length
-        if length > longest:
+        if length > longest and not self.any_length:
             raise ValueError(
                 f"sequence of {length} items, but the model has {longest} positions: raise MAX_ITEM_LIST_LENGTH or "
                 "pass the last items only"

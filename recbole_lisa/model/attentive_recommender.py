@@ -67,6 +67,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     input_type = InputType.PAIRWISE
     loss_parts = ("prediction", "regulariser")
+    reads_any_length = True
+    """Whether the mechanism reads histories of more than MAX_ITEM_LIST_LENGTH items."""
     hard = True
     """True: items are stored as codes. False: assignments are soft, so embeddings are stored."""
 
@@ -98,6 +100,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
             conv_width=config["conv_width"],
             attention_gate=config["attention_gate"],
             drop_path=config["drop_path"],
+            any_length=config["windows"] == "whole",
         )
         self.register_buffer("time_unit", torch.tensor(float(getattr(dataset, "time_unit", 1.0))))
         self.register_buffer("log_q", self._log_q(config, dataset), persistent=False)

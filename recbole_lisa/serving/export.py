@@ -84,6 +84,7 @@ class _Encoder(BaseModel):
     layer_norm_eps: Annotated[float, Strict(), Field(gt=0, le=1)]
     hidden_act: Name
     attention_gate: StrictBool = False
+    any_length: StrictBool = False
 
 
 class _File(BaseModel):

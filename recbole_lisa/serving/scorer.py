@@ -38,6 +38,7 @@ class Scorer:
         self.ids = bundle.ids
         self.network = Network(bundle)
         self.max_length: int = bundle.encoder["max_length"]
+        self.window = None if bundle.encoder.get("any_length") else self.max_length  # newest items that encode() reads
         self.needs_times = any(layer.needs_time_gaps for layer in self.network.layers())
         self._fingerprint = fingerprint
 
@@ -49,13 +50,13 @@ class Scorer:
         return self._fingerprint
 
     def encode(self, histories: Sequence[History]) -> Tensor:
-        """Hidden states (N, D) after the newest window of each history, none of them empty."""
+        """Hidden states (N, D) after the newest window of each history, none of them empty, or after the whole one."""
         dtype = next(self.network.parameters()).dtype
         hidden = torch.empty(len(histories), self.bundle.hidden_size, dtype=dtype)
         by_length = np.argsort([len(history.items) for history in histories], kind="stable")
         for start in range(0, len(by_length), BATCH):
             batch = by_length[start : start + BATCH]
-            sequences, view = self.sequences([histories[n] for n in batch], self.max_length)
+            sequences, view = self.sequences([histories[n] for n in batch], self.window)
             hidden[batch] = self.network.encode_last(sequences, view).hidden
         return hidden
 

@@ -88,8 +88,9 @@ def _step_bytes(config: Any, windows: Windows) -> Counter[str]:
     Windows of one length group, a sixteenth of the longest length, are in any order: so all N are counted as as long
     as the shortest of the N longest, less a group.
     """
-    lengths, rows = windows.length.astype(np.int64), min(len(windows), config["train_batch_size"])
-    shortest = int(np.partition(lengths, -rows)[-rows]) - config["MAX_ITEM_LIST_LENGTH"] // 16
+    whole = config["windows"] == "whole"  # a batch may be one row
+    lengths, rows = windows.length.astype(np.int64), 1 if whole else min(len(windows), config["train_batch_size"])
+    shortest = int(np.partition(lengths, -rows)[-rows]) - (0 if whole else config["MAX_ITEM_LIST_LENGTH"] // 16)
     n_batches = -(-len(windows) // rows)
     positions = max(rows * shortest, int(lengths.sum()) // n_batches)  # or the mean batch, where that is larger
     layers, width = config["n_layers"], config["hidden_size"]

@@ -88,7 +88,7 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ),
     (
         {"windows": "sliding"},
-        "unknown windows 'sliding' (config_dict): known are disjoint, overlapping, random_offset.",
+        "unknown windows 'sliding' (config_dict): known are disjoint, overlapping, random_offset, whole.",
     ),
     ({"shared_negatives": 9, "loss_type": "CE"}, "shared_negatives is 9, it must be 0 with loss_type CE; SSM,"),
     ({"train_neg_sample_args": None}, "train_neg_sample_args is None, but loss_type BCE needs it: {sample_num: 1}"),
@@ -173,6 +173,12 @@ def test_a_mistake_is_named_with_what_is_right(settings: dict[str, Any], message
     with pytest.raises(UsageError) as caught:
         LISAConfig("LISASoft", "ml-100k", config_dict=settings)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("model", ["Linformer", "SinkhornTransformer"])
+def test_models_of_a_fixed_length_read_no_whole_histories(model: str) -> None:
+    with pytest.raises(UsageError, match=f"windows is whole, but {model} reads at most MAX_ITEM_LIST_LENGTH items"):
+        LISAConfig(model, "ml-100k", config_dict={"windows": "whole"})
 
 
 @pytest.mark.parametrize(

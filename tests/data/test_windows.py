@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from recbole_lisa.data.dataloader import WINDOWS
-from recbole_lisa.data.windows import Windows, cut_windows, overlapping_windows, shifted_windows
+from recbole_lisa.data.dataloader import WINDOWS, create_loaders
+from recbole_lisa.data.dataset import WindowDataset
+from recbole_lisa.data.windows import (
+    Windows,
+    batch_starts,
+    cut_windows,
+    overlapping_windows,
+    shifted_windows,
+    width_groups,
+)
 from tests.data.conftest import MakeConfig, many_users
 from tests.data.test_dataloader import expected_samples, samples_of, train_loader
 from tests.model.build import build_model, loss_value, random_batch
@@ -29,7 +37,7 @@ def trained(windows: Windows) -> Counter[int]:
 def test_every_target_is_trained_exactly_once(kind: str, longest: int) -> None:
     windows = WINDOWS[kind](STARTS, LENGTHS, longest, np.random.default_rng(1))
     assert trained(windows) == EXPECTED
-    assert (windows.length >= 1).all() and (windows.length <= longest).all()
+    assert (windows.length >= 1).all() and (windows.length <= (40 if kind == "whole" else longest)).all()
     assert (windows.end - windows.length >= STARTS[windows.history]).all()
     assert (np.diff(windows.history) >= 0).all()
 
@@ -53,6 +61,41 @@ def test_shifted_windows_cut_long_histories_anywhere_and_short_ones_nowhere() ->
         cuts.add(int(windows.length[windows.history == 0][-1]))
         assert windows.length[windows.history == 1].tolist() == [8]
     assert cuts == set(range(1, 9))
+
+
+@pytest.mark.parametrize("most", [1, 50, 900])
+def test_batches_of_whole_histories_hold_a_number_of_items(most: int) -> None:
+    lengths = np.sort(np.random.default_rng(1).geometric(0.03, 500)).astype(np.int32)
+    groups = width_groups(lengths)
+    shuffled = np.random.default_rng(2).permutation(500)
+    shuffled = shuffled[np.argsort(groups[shuffled], kind="stable")]
+    starts = batch_starts(lengths, most)
+    assert np.array_equal(batch_starts(lengths[shuffled], most), starts)
+    batches = np.split(lengths[shuffled], starts[1:])
+    assert sorted(np.concatenate(batches)) == lengths.tolist()
+    assert all(len(batch) == 1 or len(batch) * batch.max() <= most for batch in batches)
+    assert all(batch.max() <= 2**0.25 * batch.min() for batch in np.split(lengths, np.flatnonzero(np.diff(groups)) + 1))
+    if most == 900:
+        assert len(starts) < 1.7 * lengths.sum() / most
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_whole_histories_are_one_window_in_training_and_evaluation(make_config: MakeConfig, shuffle: bool) -> None:
+    config = make_config(many_users(), MAX_ITEM_LIST_LENGTH=2, shuffle=shuffle, train_batch_size=5)
+    config["eval_batch_size"], config["windows"] = 3, "whole"  # SASRec, the model of this test, may not have it
+    train, valid, _ = create_loaders(config, WindowDataset(config))
+    batches = list(train)
+    assert len(batches) == len(train) > 1
+    assert Counter(sample for batch in batches for sample in samples_of(batch)) == expected_samples(train, 10**6)
+    assert valid is not None
+    ranked = list(valid)
+    assert len(ranked) == len(valid) > 1
+    users = torch.cat([batch.interaction["user_id"] for batch in ranked])
+    lengths = torch.cat([batch.interaction["item_length"] for batch in ranked])
+    store = train.dataset.histories
+    items = dict(zip(store.users.tolist(), np.diff(store.offsets).tolist(), strict=True))
+    assert sorted(users.tolist()) == sorted(user for user, count in items.items() if count > 3)
+    assert all(length == items[user] - 2 for user, length in zip(users.tolist(), lengths.tolist(), strict=True))
 
 
 def test_random_offsets_depend_on_seed_and_epoch_only(make_config: MakeConfig) -> None:

@@ -27,8 +27,8 @@ def small_recommender(name: str = "LISABase", **settings: Any) -> Recommender:
 
 
 def scores_of_model(model: AttentiveRecommender, histories: list[list[int]]) -> torch.Tensor:
-    """The model's own scores of all items, (N, V), from histories of any length cut to its window."""
-    window = [history[-model.max_seq_length :] for history in histories]
+    """The model's own scores of all items, (N, V), from histories of any length cut to its window, if it has one."""
+    window = [history if model.encoder.any_length else history[-model.max_seq_length :] for history in histories]
     longest = max(map(len, window))
     items = torch.tensor([history + [0] * (longest - len(history)) for history in window])
     batch = {"item_id_list": items, "item_length": torch.tensor([len(history) for history in window])}

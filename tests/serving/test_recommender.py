@@ -53,6 +53,20 @@ def test_recommendations_are_the_model_s_own(name: str, n_layers: int) -> None:
     assert all(len(answer.items) == N_ITEMS - 1 for answer in everything)
 
 
+@pytest.mark.parametrize("positions", ["absolute", "from_end", "none"])
+@pytest.mark.parametrize("name", ["LISASoft", "Transformer"])
+def test_models_of_whole_histories_read_whole_histories(name: str, positions: str) -> None:
+    model, bundle = small_bundle(name, windows="whole", max_length=6, positions=positions)
+    recommender, histories = Recommender(bundle), [[3, 1, 4], list(range(1, 21)) * 2]
+    allowed = [set(range(1, N_ITEMS))] * 2
+    expected = expected_answers(model, histories, 7, allowed)
+    assert_same(recommender.recommend([raw(history) for history in histories], 7, filter_seen=False), expected)
+    assert scores_of(expected[1]) != pytest.approx(scores_of_model(model, [histories[1][-6:]]).topk(7).values[0])
+    if recommender.has_sessions:
+        sessions = recommender.start_many([raw(history) for history in histories])
+        assert_same(sessions.recommend(7, filter_seen=False), expected)
+
+
 @pytest.mark.parametrize("name", ["LISABase", "LISASoft", "LISAMini", "Transformer"])
 def test_float32_scores_equal_the_model_s(name: str) -> None:
     model = small_bundle(name)[0].float()

@@ -9,6 +9,8 @@ from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 class Linformer(AttentiveRecommender):
     """Linformer's attention in the same encoder: the only bidirectional mechanism of the paper's comparison."""
 
+    reads_any_length = False
+
     def __init__(self, config: Any, dataset: Any) -> None:
         super().__init__(config, dataset)
         if not self.item_embedding.weight.is_meta:

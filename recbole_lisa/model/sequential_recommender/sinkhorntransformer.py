@@ -9,6 +9,8 @@ from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 class SinkhornTransformer(AttentiveRecommender):
     """Attention to a position's own bucket and to sorted buckets of the past in the same encoder."""
 
+    reads_any_length = False
+
     def build_layer(self, config: Any, index: int) -> SinkhornAttention:
         """Sinkhorn attention, with a column of the sort net for each bucket of the longest window."""
         return SinkhornAttention(
