@@ -7,7 +7,10 @@ from importlib import import_module
 from recbole_lisa.cli.reporting import print_any_text, report_errors
 from recbole_lisa.errors import UsageError, did_you_mean
 
-COMMANDS = ("run", "download", "convert", "evaluate", "compare", "tune", "export", "recommend", "serve", "migrate")
+COMMANDS = (
+    *("run", "download", "convert", "evaluate", "compare", "tune"),
+    *("export", "add-items", "recommend", "serve", "migrate"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,5 +24,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(name: str) -> Callable[[Sequence[str]], int]:
     if name not in COMMANDS:
         raise UsageError(f"unknown command '{name}': known are {', '.join(COMMANDS)}.{did_you_mean(name, COMMANDS)}")
-    command: Callable[[Sequence[str]], int] = import_module(f"recbole_lisa.cli.{name}_command").main
+    command: Callable[[Sequence[str]], int] = import_module(f"recbole_lisa.cli.{name.replace('-', '_')}_command").main
     return command

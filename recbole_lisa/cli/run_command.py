@@ -20,6 +20,7 @@ commands:
   recbole-lisa compare A.json B.json           print the differences of two runs with bootstrap intervals
   recbole-lisa tune -m MODEL -d DATASET ...    search hyperparameters with Ray Tune
   recbole-lisa export --checkpoint FILE ...    write what serving a model needs: packed codes, no RecBole, no data
+  recbole-lisa add-items --export DIR ...      add items to what export wrote, without training
   recbole-lisa recommend --export DIR ...      write the best items for the users of a table or of the data set
   recbole-lisa serve --export DIR ...          answer requests for recommendations over HTTP
   recbole-lisa migrate --checkpoint FILE ...   make a LISABase from the codebooks of a Transformer

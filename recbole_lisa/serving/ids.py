@@ -69,6 +69,14 @@ class IdMap:
         """The inverse of arrays."""
         return cls(arrays["text"], arrays["ends"], arrays["hashes"], arrays["order"])
 
+    def with_new(self, ids: Iterable[str]) -> "IdMap":
+        """A map with more ids, numbered from V on in the order given; a ValueError where one appears twice."""
+        old, new = self.arrays(), IdMap.from_ids(ids).arrays()
+        offsets = {"text": 0, "ends": len(self._text), "hashes": 0, "order": len(self)}
+        joined = {name: np.concatenate([old[name], new[name] + offsets[name]]) for name in old}
+        by_hash = np.argsort(joined["hashes"], kind="stable")
+        return IdMap.from_arrays(joined | {name: joined[name][by_hash] for name in ("hashes", "order")})
+
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The arrays of an export."""
         text = np.frombuffer(self._text, dtype=np.uint8)

@@ -1,0 +1,72 @@
+"""The command `recbole-lisa add-items`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from recbole_lisa.cli.arguments import UsageParser
+from recbole_lisa.cli.export_command import report
+from recbole_lisa.datasets.histories import read_user_histories
+from recbole_lisa.errors import UsageError
+from recbole_lisa.serving.export import check_export_folder, read_export, write_export
+from recbole_lisa.serving.new_items import add_items, neighbours_by_vectors, neighbours_in_histories
+from recbole_lisa.serving.tables import SEPARATORS
+
+_EPILOG = """\
+The model is not trained: new items get codes (or vectors), and the scores of the old items stay. Give one of
+
+  --input FILE    interactions as for recommend (user_id, item_id, timestamp). Ids that the model does not know are
+                  new items. A new item becomes the mean of the items at most 5 places before or after it.
+  --vectors FILE  .csv or .tsv with the column item_id and one column a number, for old and new items, in any space,
+                  such as embeddings of titles. A new item becomes the mean of the 10 most similar old items.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Add items to an export and print what was added, with the arguments after `add-items`; return 0.
+
+    Raises:
+        UsageError: A file, a column or an option is wrong, or there is no new item.
+    """
+    parser = UsageParser("recbole-lisa add-items", "Add items to an export without training.", _EPILOG)
+    add = parser.add_argument
+    add("--export", type=Path, required=True, metavar="DIR", help="folder of recbole-lisa export")
+    add("--output", type=Path, required=True, metavar="DIR", help="folder of the new export")
+    add("--input", type=Path, metavar="FILE", help="interactions of old and new items")
+    add("--vectors", type=Path, metavar="FILE", help="vectors of old and new items")
+    add("--overwrite", action="store_true", help="replace an export in the folder")
+    options = parser.parse_args(arguments)
+    if (options.input is None) == (options.vectors is None):
+        raise UsageError("give one of --input FILE and --vectors FILE")
+    check_export_folder(options.output, overwrite=options.overwrite)
+    bundle, _ = read_export(options.export)
+    if options.vectors is None:
+        users = read_user_histories(options.input, user="user_id", item="item_id", time="timestamp")
+        near = neighbours_in_histories(bundle, (user.items for user in users))
+    else:
+        near = neighbours_by_vectors(bundle, *_read_vectors(options.vectors))
+    usable = {item: numbers for item, numbers in near.items() if len(numbers)}
+    print(
+        f"added: {len(usable):,} items to {len(bundle.ids):,}; {len(near) - len(usable):,} without neighbours left out"
+    )
+    manifest = write_export(add_items(bundle, usable), options.output, overwrite=options.overwrite)
+    print("\n".join(report(manifest, options.output)))
+    return 0
+
+
+def _read_vectors(path: Path) -> tuple[list[str], torch.Tensor]:
+    """Ids (M) and vectors (M, width) of a table; a UsageError where a cell is no finite number or an id comes twice."""
+    try:
+        separator = SEPARATORS[path.suffix]
+        cells = pd.read_csv(path, sep=separator, index_col="item_id", dtype={"item_id": str}, keep_default_na=False)
+        table = cells.astype(np.float32)
+    except KeyError as error:
+        raise UsageError(f"'{path}' must end in .csv or .tsv") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{path}' is not a table of item_id and numbers: {error}") from error
+    if not table.size or not np.isfinite(table.to_numpy()).all() or table.index.has_duplicates:
+        raise UsageError(f"'{path}' must hold each item_id once, with at least one number, all of them finite")
+    return table.index.tolist(), torch.from_numpy(table.to_numpy())
