@@ -96,6 +96,7 @@ def check_settings(settings: Settings) -> None:
     _check_metrics(settings)
     _check_columns(settings)
     _check_training(settings)
+    _check_sparse_updates(settings)
     check_model(settings)
     betas = settings["adam_betas"]
     if len(betas) != 2 or not all(map(is_number, betas)):
@@ -286,6 +287,17 @@ def _check_training(settings: Settings) -> None:
     n, loss = settings.get("shared_negatives"), settings.get("loss_type")
     if n and loss in ("CE", "BPR"):
         raise UsageError(f"shared_negatives is {n}, it must be 0 with loss_type {loss}; SSM, gBCE and BCE may share")
+
+
+def _check_sparse_updates(settings: Settings) -> None:
+    """Nothing that `sparse_item_updates` excludes reads or changes all rows of the item table in a step."""
+    if not settings["sparse_item_updates"]:
+        return
+    if settings.get("loss_type") == "CE":
+        raise UsageError("sparse_item_updates is True, but loss_type CE ranks every item in each step: set SSM or BCE")
+    for key, right in (("learner", "adam"), ("weight_decay", 0), ("ema_decay", 0), ("nproc", 1)):
+        if settings[key] != right:
+            raise UsageError(f"{key} is {settings[key]!r}, with sparse_item_updates True it must be {right}")
 
 
 def _check_batch_names(settings: Settings) -> None:

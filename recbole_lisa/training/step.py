@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from recbole_lisa.config.fields import FieldNames
 from recbole_lisa.distributed.processes import n_processes, rank, several, sum_in_place
 from recbole_lisa.errors import TrainingDivergedError, UsageError
+from recbole_lisa.training.row_adam import clip_gradients
 
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 LossFunction = Callable[[Any], Any]
@@ -138,7 +139,7 @@ class OptimizerStep:
         self.scaler.scale(sum(losses) * (weight * n_processes()) if several() else sum(losses)).backward()
         if self.clip_grad_norm:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), **self.clip_grad_norm)
+            clip_gradients(self.model.parameters(), **self.clip_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return parts

@@ -30,6 +30,7 @@ from recbole_lisa.training import evaluation
 from recbole_lisa.training.checkpoint import Checkpoint, Saver, fingerprint_of, last_file, locked
 from recbole_lisa.training.codebook_usage import watch_codebooks
 from recbole_lisa.training.reporting import curves_of_first_process, metric_rows, progress_bar, training_line
+from recbole_lisa.training.row_adam import RowAdam
 from recbole_lisa.training.schedule import LearningRate, WeightAverage
 from recbole_lisa.training.step import LossFunction, OptimizerStep, amp_of
 
@@ -176,8 +177,12 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         Checkpoint(self).resume(resume_file)
 
     def _build_optimizer(self, **kwargs: Any) -> torch.optim.Optimizer:
-        """RecBole's optimizer with the betas of the configuration."""
+        """RecBole's optimizer with the betas of the configuration; with `sparse_item_updates`, RowAdam."""
         optimizer: torch.optim.Optimizer = super()._build_optimizer(**kwargs)
+        if self.config["sparse_item_updates"]:
+            optimizer = RowAdam(self.model.parameters(), lr=self.learning_rate)
+            if isinstance(table := getattr(self.model, "item_embedding", None), torch.nn.Embedding):
+                table.sparse = True
         for group in optimizer.param_groups:
             if "betas" in group and self.config["adam_betas"]:
                 group["betas"] = tuple(float(beta) for beta in self.config["adam_betas"])

@@ -91,6 +91,11 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
         "unknown windows 'sliding' (config_dict): known are disjoint, overlapping, random_offset, whole.",
     ),
     ({"shared_negatives": 9, "loss_type": "CE"}, "shared_negatives is 9, it must be 0 with loss_type CE; SSM,"),
+    (
+        {"sparse_item_updates": True, "loss_type": "CE"},
+        "sparse_item_updates is True, but loss_type CE ranks every item in each step: set SSM or BCE",
+    ),
+    ({"sparse_item_updates": True, "ema_decay": 0.9}, "ema_decay is 0.9, with sparse_item_updates True it must be 0"),
     ({"train_neg_sample_args": None}, "train_neg_sample_args is None, but loss_type BCE needs it: {sample_num: 1}"),
     ({"train_neg_sample_args": {"sample_nums": 2}}, "unknown part 'sample_nums' of train_neg_sample_args"),
     (
