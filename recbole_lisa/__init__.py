@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from recbole_lisa.compat import restore_numpy_aliases
+from recbole_lisa.errors import advise_missing_recbole
 
 if TYPE_CHECKING:
     from recbole_lisa.attention import build_attention
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from recbole_lisa.saved import export, load_data_and_model
     from recbole_lisa.serving import Recommender
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "ClusteredTransformer",
     "GLATransformer",
@@ -77,9 +78,10 @@ def __getattr__(name: str) -> Any:
     """Import a public name; every other public name is a model of the registry."""
     if name not in __all__:
         raise AttributeError(f"module 'recbole_lisa' has no attribute {name!r}")
-    if name in _MODULES:
-        return getattr(import_module(f"recbole_lisa.{_MODULES[name]}"), name)
-    return import_module("recbole_lisa.config.registry").model_class(name)
+    with advise_missing_recbole():
+        if name in _MODULES:
+            return getattr(import_module(f"recbole_lisa.{_MODULES[name]}"), name)
+        return import_module("recbole_lisa.config.registry").model_class(name)
 
 
 def __dir__() -> list[str]:

@@ -1,14 +1,19 @@
 """The exceptions that end a run with one line, and the hints that go into their messages."""
 
+import contextlib
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+RECBOLE = "1.2.1"
+"""The release of RecBole whose methods this package overrides."""
+INSTALL_RECBOLE = f"pip install --no-deps recbole=={RECBOLE}"
 
 
 class UsageError(ValueError):
@@ -50,6 +55,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean '{by_lower[close[0]]}'?" if close else ""
 
 
+@contextlib.contextmanager
+def advise_missing_recbole() -> Iterator[None]:
+    """Raise a UsageError with the command that installs RecBole if an import in the block does not find it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "recbole":  # a module that another release lacks, as well
+            raise
+        raise UsageError(f"RecBole {RECBOLE} is not installed: {INSTALL_RECBOLE}") from error
+
+
 def install_extra(extra: str, checkout: Path = Path(__file__).parents[1]) -> str:
     """The command that installs an extra of this package, which is on no index.
 
@@ -57,11 +73,16 @@ def install_extra(extra: str, checkout: Path = Path(__file__).parents[1]) -> str
     """
     if (checkout / "setup.cfg").is_file():
         return f"pip install -e '{checkout}[{extra}]'"
+    from packaging.requirements import Requirement
+
     try:
         requirements = metadata.requires("recbole-lisa") or []
     except metadata.PackageNotFoundError:  # the folder is only on the path
         requirements = []
-    names = [one.partition(";")[0].strip() for one in requirements if re.search(rf"extra == ['\"]{extra}['\"]", one)]
+    pattern = re.compile(rf"extra == ['\"]{extra}['\"]")
+    markers = {one: Requirement(one).marker for one in requirements if pattern.search(one)}
+    of_extra = [one for one, marker in markers.items() if marker and marker.evaluate({"extra": extra})]
+    names = [one.partition(";")[0].strip() for one in of_extra]
     return " ".join(["pip install", *map("'{}'".format, names)]) if names else f"install the packages of {extra}"
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from recbole_lisa.config.registry import MODELS
+from recbole_lisa.errors import INSTALL_RECBOLE
 from tests.tiny import write_tiny_dataset
 from tests.wheel import ROOT, build_wheel
 
@@ -43,13 +44,16 @@ def tools(tmp_path: Path) -> Iterator[Path]:
     # torch first, so that the build of the local index is taken where there is one.
     run(tools / "pip", "install", "-q", f"torch=={torch.__version__.partition('+')[0]}", folder=tmp_path)
     run(tools / "pip", "install", "-q", wheel, folder=tmp_path)
+    run(tools / "pip", "install", "-q", *INSTALL_RECBOLE.split()[2:], folder=tmp_path)
     yield tools
     shutil.rmtree(tmp_path / "fresh")
 
 
 @pytest.mark.slow
 def test_all_models_work_from_the_wheel_in_functions_of_recbole_and_in_commands(tools: Path, empty: Path) -> None:
-    assert "No broken requirements found." in run(tools / "pip", "check", folder=empty)
+    check = subprocess.run([tools / "pip", "check"], cwd=empty, capture_output=True, text=True, check=False)
+    problems = [line for line in check.stdout.splitlines() if not line.startswith("recbole 1.2.1 has requirement ray")]
+    assert problems == ([] if sys.version_info >= (3, 12) else ["No broken requirements found."])
     *lines, place = run(tools / "python", "recbole_pipeline.py", *MODELS, folder=empty).splitlines()
     assert Path(place).is_relative_to(tools.parent)
     assert [line.split()[:2] for line in lines if " ok: " in line] == [[name, "ok:"] for name in MODELS]

@@ -9,7 +9,7 @@ from recbole_lisa.errors import UsageError, did_you_mean
 
 COMMANDS = (
     *("run", "download", "convert", "evaluate", "compare", "tune"),
-    *("export", "add-items", "recommend", "serve", "migrate"),
+    *("export", "add-items", "recommend", "serve", "migrate", "info"),
 )
 
 

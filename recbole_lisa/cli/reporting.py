@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from recbole_lisa.errors import ProcessFailedError, TrainingDivergedError, UsageError
+from recbole_lisa.errors import ProcessFailedError, TrainingDivergedError, UsageError, advise_missing_recbole
 from recbole_lisa.files import Termination, tidy_termination
 
 _FAILED, _USAGE = 1, 2
@@ -22,7 +22,7 @@ def report_errors(command: Callable[[], int]) -> int:
         failed; 130 after Ctrl+C and 143 after SIGTERM or SIGHUP.
     """
     try:
-        with tidy_termination():
+        with tidy_termination(), advise_missing_recbole():
             status = command()
             sys.stdout.flush()
             return status

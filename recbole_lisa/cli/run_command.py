@@ -24,6 +24,7 @@ commands:
   recbole-lisa recommend --export DIR ...      write the best items for the users of a table or of the data set
   recbole-lisa serve --export DIR ...          answer requests for recommendations over HTTP
   recbole-lisa migrate --checkpoint FILE ...   make a LISABase from the codebooks of a Transformer
+  recbole-lisa info                            print versions, devices, kernels and caches
 """
 
 

@@ -2,9 +2,11 @@
 
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 
 import recbole.data.dataset
@@ -47,7 +49,7 @@ def register(dataset: type[Any] | None = None) -> None:
     `Trainer.evaluate`, `Trainer.resume_checkpoint` and `load_data_and_model` read the files of RecBole's trainer for
     these models, which torch 2.6 and later refuse to read. Code in such a file is run, so open only files that you
     trust. Import `load_data_and_model` after `register()`, or from `recbole_lisa`: a name that was imported earlier
-    keeps RecBole's function.
+    keeps RecBole's function. `objective_function` reports to Ray Tune 2.7 and later as well.
 
     Args:
         dataset: The class that `create_dataset` uses; by default RecBole's, which trains on prefixes.
@@ -75,7 +77,11 @@ def register(dataset: type[Any] | None = None) -> None:
     _change(Trainer, "__init__", _check_topk)
     _change(Trainer, "evaluate", _evaluate_best)
     _change(Trainer, "resume_checkpoint", _resume_ours)
-    load = functools.partial(_load_data_and_model, importlib.import_module("recbole.quick_start").load_data_and_model)
+    quick_start = importlib.import_module("recbole.quick_start.quick_start")
+    load = functools.partial(_load_data_and_model, quick_start.load_data_and_model)
+    report = quick_start.tune.report
+    if "metrics" in inspect.signature(report).parameters:  # since Ray 2.7; RecBole calls report(**metrics)
+        _change(quick_start, "tune", SimpleNamespace(report=lambda **metrics: report(metrics)))
     for module in ("recbole.quick_start", "recbole.quick_start.quick_start"):
         _change(sys.modules[module], "load_data_and_model", load)
 

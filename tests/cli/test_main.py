@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from recbole_lisa import __version__
 from recbole_lisa.cli.arguments import parse_settings
 from recbole_lisa.cli.main import COMMANDS, main
 from recbole_lisa.cli.reporting import print_any_text, report_errors
@@ -109,7 +110,39 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
-    assert "recbole-lisa [run] -m MODEL -d DATASET" in printed and "recbole-lisa serve" in printed
+    assert "recbole-lisa [run] -m MODEL -d DATASET" in printed
+    assert [name for name in COMMANDS[1:] if f"  recbole-lisa {name} " not in printed] == []
+    for entry in (["-m", "recbole_lisa"], [str(ROOT / "run_recbole_lisa.py")]):
+        arguments, environment = [sys.executable, *entry, "--help"], {**os.environ, "PYTHONPATH": str(ROOT)}
+        assert subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True).stdout == printed
+
+
+def test_info_names_versions_devices_and_folders(isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("saved").mkdir()
+    Path("saved", "x.pth").write_bytes(bytes(2**20))
+    assert main(["info"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["recbole-lisa"] == f"{__version__} in {ROOT / 'recbole_lisa'}"
+    assert lines["recbole"] == "1.2.1" and lines["torch"].startswith("2.") and "torch threads: " in lines["cpu"]
+    assert lines["checkpoints"] == f"{isolated_run_dir / 'saved'}: files: 1, 1.0 MiB"
+
+
+@pytest.mark.parametrize("arguments", [NAMES, ["tune", *NAMES], ["info"]])
+def test_a_missing_recbole_is_one_line_with_the_command_that_installs_it(tmp_path: Path, arguments: list[str]) -> None:
+    program = (
+        "import sys; from importlib import metadata; sys.modules['recbole'] = None; find = metadata.version\n"
+        "metadata.version = lambda name: find('nowhere' if name == 'recbole' else name)\n"
+        f"from recbole_lisa.cli.main import main; sys.exit(main({arguments!r}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    if arguments == ["info"]:
+        assert "recbole         not installed: pip install --no-deps recbole==1.2.1\n" in done.stdout
+    else:
+        line = "error: RecBole 1.2.1 is not installed: pip install --no-deps recbole==1.2.1\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +295,7 @@ def test_the_advice_for_an_extra_works_here(tmp_path: Path, monkeypatch: pytest.
         f'first>=1,<2 ; extra == "{extra}"',
         f"second[x]; extra == '{extra}'",
         'z; extra == "y"',
+        f'old<1; python_version < "3.4" and extra == "{extra}"',
     ]
     monkeypatch.setattr("recbole_lisa.errors.metadata.requires", lambda _: requirements)
     assert install_extra(extra, tmp_path) == "pip install 'first>=1,<2' 'second[x]'"
