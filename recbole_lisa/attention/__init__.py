@@ -64,16 +64,10 @@ __all__ = [
 
 
 def build_attention(name: str, *, hidden_size: int, max_length: int, **settings: Any) -> Attention:
-    """Build any mechanism by name.
+    """Build any mechanism by its name in MECHANISMS or OPTIONAL_MECHANISMS.
 
-    Args:
-        name: a key of MECHANISMS or OPTIONAL_MECHANISMS.
-        hidden_size: D.
-        max_length: longest sequence, for mechanisms whose parameters depend on it.
-        **settings: keywords of the mechanism's constructor.
-
-    Returns:
-        A module with forward(x (N, L, D), valid (N, L) bool) -> (N, L, D).
+    The module has forward(x (N, L, D), valid (N, L) bool) -> (N, L, D); settings are keywords of its constructor.
+    max_length is the longest sequence, for mechanisms whose parameters depend on it.
 
     Raises:
         ValueError: the name or a setting is unknown, or the constructor refuses a value.
@@ -97,11 +91,7 @@ def build_attention(name: str, *, hidden_size: int, max_length: int, **settings:
 
 
 def describe_attention(attention: Attention) -> tuple[str, dict[str, Any]]:
-    """The inverse of build_attention: the name and the settings that build a module of the same shape.
-
-    Returns:
-        The key of MECHANISMS or OPTIONAL_MECHANISMS, and the constructor's keywords, hidden_size included, as plain
-        values.
+    """The inverse of build_attention: the name and the constructor's keywords, hidden_size included, as plain values.
 
     Raises:
         ValueError: the class is not one of them.

@@ -145,15 +145,10 @@ class Attention(nn.Module):
         return self
 
     def forward(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
-        """Attend at every position.
+        """Attend at every position: x (N, L, D), or codes where there is a quantizer -> (N, L, D), 0 at padding.
 
-        Args:
-            x: (N, L, D), or codes where there is a quantizer.
-            valid: (N, L) bool, True at items, padding on the right.
-            time_gaps: (N, L) time since the previous item, where needs_time_gaps.
-
-        Returns:
-            (N, L, D), 0 at padding.
+        valid (N, L) bool is True at items, with padding on the right; time_gaps (N, L) is the time since the previous
+        item, where needs_time_gaps.
 
         Raises:
             ValueError: on another shape or dtype.
@@ -190,22 +185,16 @@ class Attention(nn.Module):
         """The state after whole sequences, in float64, since it sums over any length; arguments as in forward."""
         raise NotImplementedError
 
-    def step(self, state: Any, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, Any]:
-        """Append one item to each user's history; the cost does not depend on the position.
+    def step(
+        self, state: Any, x: Tensor | Quantized, time_gap: Tensor | None = None, vectors: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """Append one item to the history of each of N users; the cost does not depend on the position.
 
-        Args:
-            state: of N users.
-            x: the new vectors (N, D), or their codes where there is a quantizer.
-            time_gap: (N,), where needs_time_gaps.
-
-        Returns:
-            The output at the new position (N, D), and the new state.
+        x are the new vectors (N, D), or their codes where there is a quantizer: then `vectors` (N, D) is the residual
+        stream, where needs_vectors. time_gap is (N,), where needs_time_gaps. Returns the output at the new position
+        (N, D), and the new state.
         """
         raise NotImplementedError
-
-    def step_coded(self, state: Any, codes: Quantized, x: Tensor, time_gap: Tensor | None = None) -> tuple[Tensor, Any]:
-        """As step, where there is a quantizer: the codes of the N items, and the residual stream x (N, D)."""
-        return self.step(state, codes, time_gap)
 
     def project(self, attended: Tensor) -> Tensor:
         """The output projection, where there is one."""

@@ -92,14 +92,7 @@ class Codebook(nn.Module):
         }
 
     def forward(self, x: Tensor) -> Quantized:
-        """Quantise vectors.
-
-        Args:
-            x: (U, D); pass each distinct vector once.
-
-        Returns:
-            codes (U, B), assignment (U, B, W), reconstruction (U, D).
-        """
+        """Quantise distinct vectors (U, D): codes (U, B), assignment (U, B, W), reconstruction (U, D)."""
         return self._quantize(x, self.codewords)
 
     @torch.no_grad()

@@ -63,7 +63,7 @@ class LinearAttention(Attention):
         return LinearState(weight.new_zeros(n, *weight.shape), weight.new_zeros(n, weight.shape[0]))
 
     def step(
-        self, state: LinearState, x: Tensor | Quantized, time_gap: Tensor | None = None
+        self, state: LinearState, x: Tensor | Quantized, time_gap: Tensor | None = None, vectors: Tensor | None = None
     ) -> tuple[Tensor, LinearState]:
         """Append one vector to each user's history in O(D^2); see Attention."""
         assert isinstance(x, Tensor)

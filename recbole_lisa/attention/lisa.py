@@ -20,7 +20,7 @@ from recbole_lisa.ops.lisa.attention import (
 from recbole_lisa.ops.lisa.exact_values import exact_values_attention
 from recbole_lisa.ops.lisa.histogram import histogram_step, last_histogram
 from recbole_lisa.ops.lisa.operands import flat_codes, working_dtype
-from recbole_lisa.ops.lisa.readout import ScoreTable, read_scored, row_span, score_table
+from recbole_lisa.ops.lisa.readout import SAFE_SPAN, read_scored, row_span, score_rows
 from recbole_lisa.ops.quantize import Quantized
 
 PROJECTIONS = ("per_codebook", "shared")
@@ -162,10 +162,7 @@ class LISAAttention(Attention):
         return query @ key.transpose(1, 2) / math.sqrt(codewords.shape[-1]), values
 
     def step_decay(self, time_gaps: Tensor | None) -> float | Tensor:
-        """Decay of each step: a number, a 0-d tensor, (B,) for decay="spread", or (N, L) from the gaps.
-
-        Args:
-            time_gaps: (N, L) time since the previous item, in the data set's time unit; for decay="time" only.
+        """Decay of each step: a number, a 0-d tensor, (B,) for decay="spread", or for "time" (N, L) from time_gaps.
 
         Raises:
             ValueError: decay="time" without gaps.
@@ -236,7 +233,7 @@ class LISAAttention(Attention):
             dtype = torch.promote_types(working_dtype(table, table, row_span(table)), state.value_sums.dtype)
             n_books, n_words, _ = table.shape
             query = flat_codes(coded.quantized.codes, n_words)[coded.rows]  # (N, L, B)
-            scores = nn.functional.embedding(query, score_table(table.to(dtype), 0.0).rows)  # (N, L, B, W)
+            scores = nn.functional.embedding(query, score_rows(table.to(dtype)))  # (N, L, B, W)
             soft = self._soft(coded.quantized)
             keys = nn.functional.one_hot(query % n_words, n_words) if soft is None else soft[coded.rows]
             keys = keys.masked_fill(~valid[:, :, None, None], 0).to(dtype)  # (N, L, B, W)
@@ -273,28 +270,26 @@ class LISAAttention(Attention):
         shapes = ((n, *books), (n, *books, width), recent, recent, (n,))
         return LISAState(*(codewords.new_zeros(shape, dtype=dtype) for shape in shapes))
 
-    def step(self, state: LISAState, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, LISAState]:
-        """Append one item to each user's history in O(B W D); see Attention. Hard items may have codes only."""
-        if isinstance(x, Tensor):
-            return self.step_coded(state, self.codebook(x), x, time_gap)
-        if self.needs_vectors:
-            raise ValueError("this LISA reads vectors (N, D) beside codes: use step_coded")
-        return self._step_histogram(state, x, time_gap)
-
-    def step_coded(
-        self, state: LISAState, codes: Quantized, x: Tensor, time_gap: Tensor | None = None
+    def step(
+        self, state: LISAState, x: Tensor | Quantized, time_gap: Tensor | None = None, vectors: Tensor | None = None
     ) -> tuple[Tensor, LISAState]:
-        """As step, with the codes and the residual stream x (N, D)."""
+        """Append one item to each user's history in O(B W D); see Attention. Hard items may have codes only."""
+        codes, vectors = (self.codebook(x), x) if isinstance(x, Tensor) else (x, vectors)
+        if not self.needs_vectors:
+            return self._step_histogram(state, codes, time_gap)
+        if vectors is None:
+            raise ValueError("this LISA reads vectors (N, D) beside codes: pass them to step, too")
         if self.exact:
-            coded = CodedSequences(torch.arange(len(x), device=x.device).unsqueeze(1), codes, x.unsqueeze(1))
+            rows = torch.arange(len(vectors), device=vectors.device).unsqueeze(1)  # (N, 1)
+            coded = CodedSequences(rows, codes, vectors.unsqueeze(1))
             gaps = None if time_gap is None else time_gap.unsqueeze(1)
-            out, state = self._append(coded, torch.ones_like(coded.rows, dtype=torch.bool), gaps, state)
+            out, state = self._append(coded, torch.ones_like(rows, dtype=torch.bool), gaps, state)
             out = out.squeeze(1)
         else:
             out, state = self._step_histogram(state, codes, time_gap)
         if self.local is None:
             return out, state
-        local, recent = self.local.step(state[2:], x)
+        local, recent = self.local.step(state[2:], vectors)
         return torch.lerp(out, *local), LISAState(*state[:2], *recent)
 
     def _step_histogram(self, state: LISAState, item: Quantized, time_gap: Tensor | None) -> tuple[Tensor, LISAState]:
@@ -356,10 +351,7 @@ class FrozenLISA(LISAAttention):
     """LISA for serving: the inner-product table and the projected codebooks are computed once (Complexity Analysis).
 
     Attending then needs no O(B W D^2) product, and a step takes O(B W + B W D) with one row of exp(T) a codebook. The
-    projections are dropped.
-
-    Args:
-        attention: the module to freeze; its codebook is shared.
+    projections are dropped, the codebook is shared.
     """
 
     def __init__(self, attention: LISAAttention) -> None:
@@ -370,8 +362,8 @@ class FrozenLISA(LISAAttention):
         if self.exact:
             self.value = attention.value
         table, values = (x.detach().contiguous() for x in attention.table_and_values())
-        rows, self.log_domain = score_table(table, row_span(table))
-        self.table, self.values, self.rows = nn.Buffer(table), nn.Buffer(values), nn.Buffer(rows)
+        self.log_domain = row_span(table) > SAFE_SPAN[table.dtype]
+        self.table, self.values, self.rows = nn.Buffer(table), nn.Buffer(values), nn.Buffer(score_rows(table))
         self.first_rows = nn.Buffer(torch.arange(table.shape[0]) * table.shape[1])
 
     def table_and_values(self) -> tuple[Tensor, Tensor]:
@@ -390,6 +382,5 @@ class FrozenLISA(LISAAttention):
             histogram.scatter_add_(2, codes.unsqueeze(2), histogram.new_ones(*codes.shape, 1))
         else:
             histogram += keys
-        scores = ScoreTable(self.rows, log_domain=False)
-        out = read_scored(histogram, codes + self.first_rows, scores, self.values.flatten(0, 1))
+        out = read_scored(histogram, codes + self.first_rows, self.rows, self.values.flatten(0, 1))
         return out, state._replace(histogram=histogram)

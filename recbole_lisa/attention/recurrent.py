@@ -27,7 +27,9 @@ class RecurrentAttention(Attention):
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
         return self.run(self.init_state(len(x)), x, valid)[0]
 
-    def step(self, state: Any, x: Tensor | Quantized, time_gap: Tensor | None = None) -> tuple[Tensor, Any]:
+    def step(
+        self, state: Any, x: Tensor | Quantized, time_gap: Tensor | None = None, vectors: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
         """Append one vector to each user's history; see Attention."""
         assert isinstance(x, Tensor)
         out, after = self.run(state, x.unsqueeze(1), torch.ones(len(x), 1, dtype=torch.bool, device=x.device))

@@ -105,12 +105,7 @@ class RoutingAttention(Attention):
     def commitment(self, x: Tensor, valid: Tensor) -> Tensor:
         """Mean squared distance of the unit keys k to their centroids mu, the auxiliary loss that trains the routing.
 
-        Args:
-            x: (N, L, D), what forward attends over.
-            valid: (N, L).
-
-        Returns:
-            Scalar; 0 for padding only.
+        x (N, L, D) and valid (N, L) as in forward; 0 for padding only.
         """
         key = self._query_and_key(zero_padding(x, valid))[1]
         centroid = self.centroids.index_select(0, nearest(key.detach(), self.centroids).flatten()).view_as(key)

@@ -124,22 +124,18 @@ class EncoderBlock(nn.Module):
         return apply_layer(self.attention_norm, stream) if self.pre_norm else stream
 
     def forward(self, stream: Tensor, attended: Tensor, kept: Tensor | None = None) -> Tensor:
-        """The rest of the layer.
+        """The rest of the layer, from the residual stream and the output of the attention, (..., D) each: (..., D).
 
-        Args:
-            stream: (..., D) residual stream.
-            attended: (..., D) output of the attention.
-            kept: (..., 1) factor of what the layer adds, 0 where it is skipped, for stochastic depth; None for 1.
-
-        Returns:
-            (..., D).
+        kept (..., 1) is a factor of what the layer adds, 0 where it is skipped, for stochastic depth; None for 1.
         """
         if self.output_gate is not None:
             attended = attended * nn.functional.silu(self.output_gate(self.read(stream)))
-        if kept is None and self._fits_the_op(stream, attended):
-            return encoder_block(
-                stream, attended, self._weights(), dropout=self.dropout.active, eps=self.feed_forward_norm.eps
-            )
+        norm = self.feed_forward_norm
+        fits = kept is None and self.has_fused_op and stream.numel() > 0
+        if fits and encoder_block_serves(stream, attended, norm.weight):
+            modules = self.feed_forward[0], self.feed_forward[-1], self.attention_norm, norm
+            weights = BlockWeights(*(parameter for module in modules for parameter in module.parameters()))
+            return encoder_block(stream, attended, weights, dropout=self.dropout.active, eps=norm.eps)
         return self.steps(stream, attended, kept)
 
     def steps(self, stream: Tensor, attended: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -150,14 +146,6 @@ class EncoderBlock(nn.Module):
     def _branch(self, x: Tensor, kept: Tensor | None) -> Tensor:
         x = apply_layer(self.dropout, x)
         return x if kept is None else x * kept
-
-    def _fits_the_op(self, stream: Tensor, attended: Tensor) -> bool:
-        fits = self.has_fused_op and stream.numel() > 0
-        return fits and encoder_block_serves(stream, attended, self.feed_forward_norm.weight)
-
-    def _weights(self) -> BlockWeights:
-        modules = self.feed_forward[0], self.feed_forward[-1], self.attention_norm, self.feed_forward_norm
-        return BlockWeights(*(parameter for module in modules for parameter in module.parameters()))
 
 
 class PreNormBlock(EncoderBlock):

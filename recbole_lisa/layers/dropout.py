@@ -35,11 +35,8 @@ class _Drop(torch.autograd.Function):
 class Dropout(nn.Module):
     """Zero each element with probability p and scale the others by 1 / (1 - p); Numba rounds p to 1 / 65,536.
 
-    Args:
-        p: probability in [0, 1).
-
     Raises:
-        ValueError: when p is outside [0, 1).
+        ValueError: p is outside [0, 1).
     """
 
     def __init__(self, p: float) -> None:

@@ -140,11 +140,7 @@ class SequenceEncoder(nn.Module):
         return [block for block in self.blocks if isinstance(block, EncoderBlock)]
 
     def encode(self, history: Sequences, view: ItemView) -> Encoded:
-        """Hidden states at every position, (N, L, D).
-
-        Args:
-            history: N sequences of rows of the view.
-            view: the distinct items.
+        """Hidden states at every position, (N, L, D), of N sequences of rows of the view.
 
         Raises:
             ValueError: a sequence has more items than there are positions.

@@ -66,14 +66,9 @@ class SessionEncoder(SequenceEncoder):
         return [block.convolution for block in self.encoder_blocks() if block.convolution is not None]
 
     def state_of(self, history: Sequences, view: ItemView) -> EncoderState:
-        """The state after whole histories of any length, each of at least one item, in O(L).
+        """The state after N whole histories of any length, each of at least one item, in O(L).
 
-        Args:
-            history: N sequences of rows of the view.
-            view: the distinct items.
-
-        Returns:
-            The same state as after a step for each item; raises as stateful_layers.
+        It is the same as after a step for each item; raises as stateful_layers.
         """
         (hidden, inputs), streams = self._encode_newest(history, view)
         layers = tuple(
@@ -85,15 +80,10 @@ class SessionEncoder(SequenceEncoder):
         return EncoderState(layers, hidden, history.valid.sum(dim=1), convolved)
 
     def step(self, state: EncoderState, items: ItemView, time_gaps: Tensor | None = None) -> EncoderState:
-        """Append one item to each user's history; the time does not depend on its length.
+        """The new state of N users after one item each; the time does not depend on the lengths of the histories.
 
-        Args:
-            state: of N users.
-            items: the N new items.
-            time_gaps: (N,) time since the previous item in the data set's time unit, where the attention needs it.
-
-        Returns:
-            The new state; raises as stateful_layers.
+        time_gaps (N,) is the time since the previous item in the data set's time unit, where the attention needs it.
+        Raises as stateful_layers.
         """
         h = items.stream  # (N, D)
         if self.position_embedding is not None:
@@ -106,11 +96,9 @@ class SessionEncoder(SequenceEncoder):
             if block.convolution is not None:
                 h, kept = block.convolution.step(state.convolved[i], h)
                 convolved.append(kept)
+            vectors = block.read(h)
             codes = items.quantized if i == 0 and self.reads_codes(items) else None
-            if codes is None:
-                attended, after = attention.step(state.layers[i], block.read(h), time_gaps)
-            else:
-                attended, after = attention.step_coded(state.layers[i], codes, block.read(h), time_gaps)
+            attended, after = attention.step(state.layers[i], vectors if codes is None else codes, time_gaps, vectors)
             h = block(h, attended)
             layers.append(after)
         return EncoderState(tuple(layers), self.final_norm(h), state.length + 1, tuple(convolved))

@@ -10,19 +10,11 @@ MEAN_EPSILON = 1e-5
 
 
 def balanced_cluster_attention(query: Tensor, key: Tensor, value: Tensor, members: Tensor) -> Tensor:
-    """Each cluster attends among its members, to earlier ones only.
+    """Each cluster attends among its members, to earlier ones only: query, key, value (N, L, D) -> (N, L, D).
 
-    A position in several clusters gets the mean of its outputs, a position in none gets 0. With the positions nearest
-    to a centroid as members it sees the future: which they are depends on the whole sequence.
-
-    Args:
-        query: (N, L, D).
-        key: (N, L, D).
-        value: (N, L, D).
-        members: (N, C, w) int64 positions of each cluster, no position twice; L stands for none.
-
-    Returns:
-        (N, L, D).
+    members (N, C, w) int64 are the positions of each cluster, no position twice; L stands for none. A position in
+    several clusters gets the mean of its outputs, a position in none gets 0. With the positions nearest to a centroid
+    as members it sees the future: which they are depends on the whole sequence.
     """
     n, length = query.shape[:2]
     present = members < length

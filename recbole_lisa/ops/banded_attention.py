@@ -16,16 +16,8 @@ SMALLEST_BLOCK = 16
 def banded_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     """Attention over the last w positions, O(L w E) time and O(L w) memory.
 
-    A block of S = max(w, SMALLEST_BLOCK) queries reads the keys of its own positions and of the w before them.
-
-    Args:
-        query: (N, L, H, E).
-        key: (N, L, H, E).
-        value: (N, L, H, E).
-        bias: (H, w), added to the score of a key by its age: 0 is the position itself.
-
-    Returns:
-        (N, L, H, E).
+    A block of S = max(w, SMALLEST_BLOCK) queries reads the keys of its own positions and of the w before them. query,
+    key, value and the result are (N, L, H, E); bias (H, w) is added by the age of a key, 0 is the position itself.
     """
     n, length, n_heads, width = query.shape
     window = bias.shape[1]

@@ -10,15 +10,8 @@ def choose_buckets(scores: Tensor, own: Tensor, *, n_top: int, temperature: floa
     """Choose the best n_top of the columns of a bucket: n_top null columns, and the buckets before it.
 
     One after the other: p = softmax(scores / temperature) over the remaining columns, take the largest, remove it.
-
-    Args:
-        scores: (N, U, n_top + V); column n_top + v stands for bucket v.
-        own: (U,) or (N, U) number of each bucket; only buckets before it may be chosen.
-        n_top: T.
-        temperature: of the softmax.
-
-    Returns:
-        column (N, U, T) int64, and its probability (N, U, T) when it was taken.
+    Column n_top + v of scores (N, U, n_top + V) stands for bucket v; of the bucket numbers own, (U,) or (N, U), only
+    earlier ones may be chosen. Returns columns (N, U, n_top) int64, and the probability of each when it was taken.
     """
     columns = torch.arange(scores.shape[-1], device=scores.device)
     left = (scores / temperature).masked_fill(columns >= own.unsqueeze(-1) + n_top, -torch.inf)
@@ -42,20 +35,11 @@ def sorted_bucket_attention(
     *,
     copies: int = 1,
 ) -> Tensor:
-    """softmax(query [p past_key ; key]^T) [p past_value ; value], p the probability of each past bucket.
+    """softmax(query [p past_key ; key]^T) [p past_value ; value], p the probability (N, U, T) of each past bucket.
 
-    Args:
-        query: (N, U, Q, D), scaled.
-        key: (N, U, b, D) of the query's bucket.
-        value: (N, U, b, D) of the query's bucket.
-        past_key: (N, U, T * b, D) of the chosen buckets.
-        past_value: (N, U, T * b, D) of the chosen buckets.
-        probability: (N, U, T).
-        visible: visible positions of the query's bucket; broadcasts to (N, U, Q, b).
-        copies: how many equal positions each position of a past bucket stands for.
-
-    Returns:
-        (N, U, Q, D).
+    The scaled query and the result are (N, U, Q, D). key and value (N, U, b, D) are of the query's bucket; `visible`
+    says which positions of it count and broadcasts to (N, U, Q, b). past_key and past_value (N, U, T * b, D) are of the
+    chosen buckets; each of their positions stands for `copies` equal ones.
     """
     n_past = past_key.shape[2]
     scale = probability.repeat_interleave(n_past // probability.shape[-1], dim=-1).unsqueeze(2)  # (N, U, 1, T b)

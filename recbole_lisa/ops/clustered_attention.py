@@ -39,14 +39,9 @@ def cluster_means(x: Tensor, cluster: Tensor, valid: Tensor, n_clusters: int) ->
 
 
 def group_queries(cluster: Tensor, n_clusters: int) -> Groups:
-    """Cut each cluster into groups of at most GROUP positions; C + L / GROUP groups hold any clustering.
+    """Cut each cluster of cluster (N, L) int64 in 0..C-1 into groups of at most GROUP positions; place is (N, L).
 
-    Args:
-        cluster: (N, L) int64 in 0..C-1.
-        n_clusters: C.
-
-    Returns:
-        The groups; place (N, L).
+    C + L / GROUP groups hold any clustering.
     """
     n, length = cluster.shape
     most = min(n_clusters, length)
@@ -69,19 +64,9 @@ def causal_clustered_attention(
 ) -> Tensor:
     """softmax over those of the cluster's n_top keys that are not later than the query; 0 when all are.
 
-    Sees the future: which keys a cluster takes depends on the whole sequence.
-
-    Args:
-        query: (N, L, D), scaled.
-        key: (N, L, D).
-        value: (N, L, D).
-        centroid: (N, C, D) mean queries.
-        valid: (N, L) bool, padding on the right.
-        groups: of the queries to compute.
-        n_top: keys of a cluster.
-
-    Returns:
-        (N, M, D) at the places of the groups.
+    Sees the future: which keys a cluster takes depends on the whole sequence. Takes scaled queries, keys and values
+    (N, L, D), centroid (N, C, D) mean queries, valid (N, L) bool with padding on the right, and the groups of the
+    queries to compute. Returns (N, M, D) at the places of the groups.
     """
     with torch.no_grad():
         top = _scores(centroid, key, valid).topk(min(n_top, key.shape[1]), dim=-1, sorted=False).indices

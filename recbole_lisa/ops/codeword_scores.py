@@ -14,27 +14,14 @@ from recbole_lisa.ops.numba_threads import arrays, check_rows, numba_serves, wri
 
 
 def lookup_tables(hidden: Tensor, codewords: Tensor) -> Tensor:
-    """Compute t_b = C_b h for every query.
-
-    Args:
-        hidden: (N, D).
-        codewords: (B, W, D).
-
-    Returns:
-        (B, W, N), contiguous.
-    """
+    """Compute t_b = C_b h for every query: hidden (N, D), codewords (B, W, D) -> (B, W, N), contiguous."""
     return codewords @ hidden.t()
 
 
 def sum_of_rows(codes: Tensor, tables: Tensor) -> Tensor:
-    """Compute sum_b tables[b, code^b] for many items: their scores for N queries, or their vectors from codewords.
+    """Compute sum_b tables[b, code^b] for codes (m, B) of any integer type, in 0..W-1.
 
-    Args:
-        codes: (m, B) integers of any type, in 0..W-1.
-        tables: (B, W, N) from lookup_tables, or codewords (B, W, D).
-
-    Returns:
-        (m, N), or (m, D).
+    From the tables (B, W, N) of N queries these are scores (m, N), from codewords (B, W, D) vectors (m, D).
     """
     n_codebooks, n_codewords, _ = tables.shape
     first_rows = torch.arange(n_codebooks, dtype=torch.int32, device=codes.device) * n_codewords
@@ -42,14 +29,9 @@ def sum_of_rows(codes: Tensor, tables: Tensor) -> Tensor:
 
 
 def scores_of_one(codes: Tensor, tables: Tensor) -> Tensor:
-    """Compute sum_b tables[b, code^b] for one query.
+    """Compute sum_b tables[b, code^b] for one query: codes (m, B) integers, tables (B, W) -> (m,).
 
-    Args:
-        codes: (m, B) integers of any type.
-        tables: (B, W).
-
-    Returns:
-        (m,), by a Numba kernel on the CPU, elsewhere by sum_of_rows.
+    By a Numba kernel on the CPU, elsewhere by sum_of_rows.
 
     Raises:
         ValueError: the shapes do not fit, or the codes are not integers.

@@ -18,12 +18,7 @@ class CodewordUsage(NamedTuple):
 
 
 def codeword_usage(codes: Tensor, n_codewords: int) -> CodewordUsage:
-    """Count codewords.
-
-    Args:
-        codes: (V, B) integers, V at least 1.
-        n_codewords: W.
-    """
+    """Count the codewords of codes (V, B) integers, V at least 1, in 0..n_codewords-1."""
     n_codebooks = codes.shape[1]
     flat = codes.long() + torch.arange(n_codebooks, device=codes.device) * n_codewords
     counts = torch.bincount(flat.flatten(), minlength=n_codebooks * n_codewords).view(n_codebooks, n_codewords)

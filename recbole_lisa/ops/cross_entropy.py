@@ -64,18 +64,11 @@ def catalogue_cross_entropy(
     excluded: Tensor | None = None,
     group: Tensor | None = None,
 ) -> Tensor:
-    """Sum over m of logsumexp_v(h_m^T t_v) - h_m^T t_{target_m}.
+    """Sum over m of logsumexp_v(h_m^T t_v) - h_m^T t_{target_m}: a scalar in float32 or wider.
 
-    Args:
-        hidden: (M, D).
-        table: (V, D).
-        target: (M,) int64 rows of the table.
-        excluded: (N, K) int64 rows of the table that the sums over v of a group leave out, all but the target itself;
-            -1 for none.
-        group: (M,) int64 row of excluded for each m; needed with excluded.
-
-    Returns:
-        Scalar in float32 or wider; memory is O(M D + V D + BLOCK_ELEMENTS).
+    Takes hidden (M, D), table (V, D) and target (M,) int64 rows of the table. excluded (N, K) int64 are rows that the
+    sums over v of a group leave out, all but the target itself, -1 for none; group (M,) int64 is the group of each m.
+    Memory is O(M D + V D + BLOCK_ELEMENTS).
     """
     with torch.autocast(hidden.device.type, enabled=False):
         total: Tensor = _CatalogueCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch's Function is untyped

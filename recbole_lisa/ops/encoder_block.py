@@ -45,17 +45,10 @@ def encoder_block_serves(*operands: Tensor) -> bool:
 
 
 def encoder_block(stream: Tensor, attended: Tensor, weights: BlockWeights, *, dropout: float, eps: float) -> Tensor:
-    """The block with relu.
+    """The block with relu, of the residual stream x and the output a of the attention, (..., D) each: (..., D).
 
-    Args:
-        stream: (..., D) residual stream x, on the CPU, float32 or float64.
-        attended: (..., D) output a of the attention.
-        weights: parameters of the same dtype.
-        dropout: probability of all three masks, 0 for none.
-        eps: of both LayerNorms.
-
-    Returns:
-        (..., D); differentiable once in stream, attended and weights.
+    On the CPU, float32 or float64. `dropout` is the probability of each of the three masks; `eps` is used in both
+    LayerNorms. Differentiable once in stream, attended and weights.
 
     Raises:
         ValueError: shapes, types or devices do not fit, or Numba is not installed.

@@ -10,16 +10,7 @@ EXACT_IN_FLOAT32 = 2**24
 
 
 def hash_signs(x: Tensor, planes: Tensor, offsets: Tensor) -> Tensor:
-    """The side of each plane on which a vector lies.
-
-    Args:
-        x: (..., D).
-        planes: (D, P) normals.
-        offsets: (P,).
-
-    Returns:
-        (..., P) float32, 1 where x planes > offsets, else -1.
-    """
+    """The side of each plane: x (..., D), normals (D, P), offsets (P,) -> (..., P), 1 if x planes > offsets or -1."""
     with torch.autocast(x.device.type, enabled=False):
         above = x.to(planes.dtype) @ planes > offsets
     return above.to(torch.float32) * 2 - 1
@@ -30,16 +21,11 @@ def hamming_kmeans(signs: Tensor, valid: Tensor, *, n_clusters: int, n_iteration
     """Lloyd's algorithm: the nearest centroid, then the majority of each bit; deterministic, O(L C P) an iteration.
 
     A row of l valid positions has min(C, l) clusters, which start at positions spread evenly over it. Ties go to the
-    lower cluster, and in a vote to -1. A cluster without members keeps its centroid.
+    lower cluster, and in a vote to -1. A cluster without members keeps its centroid. n_iterations counts assignments;
+    between two of them the centroids move.
 
-    Args:
-        signs: (N, L, P), each 1 or -1.
-        valid: (N, L) bool, padding on the right; it takes no part.
-        n_clusters: C.
-        n_iterations: assignments; between two of them the centroids move.
-
-    Returns:
-        (N, L) int64 in 0..C-1; at padding any number in that range.
+    signs (N, L, P) are 1 or -1, valid (N, L) has padding on the right, which takes no part. Returns (N, L) int64 in
+    0..C-1; at padding any number in that range.
     """
     n_clusters = min(n_clusters, signs.shape[1])
     counted = valid.unsqueeze(-1).to(signs.dtype)

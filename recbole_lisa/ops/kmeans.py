@@ -8,28 +8,18 @@ from recbole_lisa.ops.row_blocks import choose_in_blocks
 
 
 def similarity(x: Tensor, centroids: Tensor) -> Tensor:
-    """Inner products, never in half precision: a choice must not depend on rounding.
+    """Inner products of x (..., D) and centroids (C, D): (..., C).
 
-    Args:
-        x: (..., D), unit length.
-        centroids: (C, D).
-
-    Returns:
-        (..., C).
+    Never in half precision: a choice must not depend on rounding.
     """
     with torch.autocast(x.device.type, enabled=False):
         return x.to(centroids.dtype) @ centroids.t()
 
 
 def nearest(x: Tensor, centroids: Tensor) -> Tensor:
-    """The most similar centroid, O(M C D); similarities exist for a block of points at a time.
+    """The most similar of centroids (C, D) for each of M points x (..., D) of unit length: (...) int64 in 0..C-1.
 
-    Args:
-        x: (..., D), M points of unit length.
-        centroids: (C, D).
-
-    Returns:
-        (...) int64 in 0..C-1.
+    O(M C D); similarities exist for a block of points at a time.
     """
     cluster = choose_in_blocks(
         lambda rows: similarity(rows, centroids).argmax(dim=-1), x.flatten(0, -2), centroids.shape[0]
@@ -40,14 +30,8 @@ def nearest(x: Tensor, centroids: Tensor) -> Tensor:
 def nearest_points(x: Tensor, valid: Tensor, centroids: Tensor, *, size: int) -> Tensor:
     """The valid positions most similar to each centroid, O(N L C D); for a block of centroids at a time.
 
-    Args:
-        x: (N, L, D), unit length.
-        valid: (N, L) bool.
-        centroids: (C, D).
-        size: positions a centroid.
-
-    Returns:
-        (N, C, min(size, L)) int64 positions; L stands for none where too few are valid.
+    x (N, L, D) has unit length; valid (N, L), centroids (C, D). Returns (N, C, min(size, L)) int64 positions; L stands
+    for none where too few are valid.
     """
     n, length = valid.shape
 
@@ -60,15 +44,9 @@ def nearest_points(x: Tensor, valid: Tensor, centroids: Tensor, *, size: int) ->
 
 
 def cluster_sums(x: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:
-    """Sum of each cluster's points and their number as a last column, so that processes can add both.
+    """Sum of each cluster's points: x (M, D), cluster (M,) -> (C, D + 1).
 
-    Args:
-        x: (M, D).
-        cluster: (M,).
-        n_clusters: C.
-
-    Returns:
-        (C, D + 1).
+    The last column is their number, so that processes can add both.
     """
     sums = x.new_zeros(n_clusters, x.shape[1]).index_add_(0, cluster, x)
     counts = torch.bincount(cluster, minlength=n_clusters).to(x.dtype)
@@ -76,13 +54,5 @@ def cluster_sums(x: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:
 
 
 def mean_directions(sums: Tensor, centroids: Tensor) -> Tensor:
-    """Unit means of the clusters; an empty cluster keeps its centroid.
-
-    Args:
-        sums: (C, D + 1) of cluster_sums.
-        centroids: (C, D).
-
-    Returns:
-        (C, D).
-    """
+    """Unit means (C, D) of clusters from their cluster_sums; an empty cluster keeps its centroid (C, D)."""
     return torch.where(sums[:, -1:] > 0, normalize(sums[:, :-1], dim=1), centroids)

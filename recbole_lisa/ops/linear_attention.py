@@ -15,15 +15,9 @@ CHUNK = 64
 
 
 def linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal linear attention.
+    """Causal linear attention of positive query features and values, (N, L, D); 0 where no key counts yet.
 
-    Args:
-        query: (N, L, D) positive features of the queries.
-        key: (N, L, D) non-negative features of the keys, 0 where a key must not count.
-        value: (N, L, D).
-
-    Returns:
-        (N, L, D); 0 where no key counts yet.
+    The key features (N, L, D) are not negative, and 0 where a key must not count.
     """
     n, length, _ = query.shape
     n_chunks = -(-length // CHUNK)

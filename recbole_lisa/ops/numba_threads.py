@@ -76,12 +76,7 @@ def cut_rows(n_rows: int, width: int, most: int) -> list[slice]:
 
 
 def check_rows(index: Tensor, n: int, name: str = "rows") -> None:
-    """Refuse an index outside 0..n-1; on a GPU the range is not checked, as that would wait for the GPU.
-
-    Args:
-        index: integers of any shape.
-        n: number of rows.
-        name: of the index, for the message.
+    """Refuse an index of any shape that is not in 0..n-1; on a GPU this would wait, so its range is not checked.
 
     Raises:
         ValueError: the index is not of an integer type.
@@ -96,17 +91,23 @@ def check_rows(index: Tensor, n: int, name: str = "rows") -> None:
             raise IndexError(f"{name} must lie in 0..{n - 1}, got {low}..{high}")
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that kernels call; the result is kept on disk. It holds no lock while it runs."""
-    return _compile(function)
+def compiled(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
+    """Compile a function at its first call with each set of types; kept on disk. It holds no lock while it runs."""
+    import numba
+
+    options: dict[str, Any] = {"nogil": True, "fastmath": REORDERED, "error_model": "numpy", **more}
+    try:
+        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]  # numba has no types
+    except RuntimeError:  # no folder for the cache can be written
+        return numba.njit(**options)(function)  # type: ignore[no-any-return]  # numba has no types
 
 
 class over_range:  # noqa: N801  # used as a decorator
     """A kernel function(first, end, operands), compiled for one thread and for several that each take a part."""
 
     def __init__(self, function: Callable[..., None]) -> None:
-        self._alone = _compile(function)
-        self._in_parts = _compile(_copy_for(function, self._alone), parallel=True)
+        self._alone = compiled(function)
+        self._in_parts = compiled(_copy_for(function, self._alone), parallel=True)
 
     def __call__(self, n: int, operands: Any) -> None:
         """Run over 0..n-1 with as many of torch's threads as there is work for."""
@@ -115,17 +116,6 @@ class over_range:  # noqa: N801  # used as a decorator
             _team.run(self._in_parts, n, workers, operands)
         else:
             self._alone(0, n, operands)
-
-
-def _compile(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
-    """Compile at the first call with each set of types."""
-    import numba
-
-    options: dict[str, Any] = {"nogil": True, "fastmath": REORDERED, "error_model": "numpy", **more}
-    try:
-        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]  # numba has no types
-    except RuntimeError:  # no folder for the cache can be written
-        return numba.njit(**options)(function)  # type: ignore[no-any-return]  # numba has no types
 
 
 def _call_in_parts(n: int, workers: int, operands: Any) -> None:

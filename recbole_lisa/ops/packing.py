@@ -13,14 +13,7 @@ BLOCK_CODES = 2**18
 
 
 def bits_per_code(n_codewords: int) -> int:
-    """The bits of a code: log2(W), rounded up where W is no power of two; 0 for a single codeword.
-
-    Args:
-        n_codewords: W, at least 1.
-
-    Raises:
-        ValueError: W is below 1.
-    """
+    """The bits of a code: log2(W), rounded up where W is no power of two; ValueError for W below 1."""
     if n_codewords < 1:
         raise ValueError(f"n_codewords must be at least 1, got {n_codewords}")
     return (n_codewords - 1).bit_length()
@@ -39,14 +32,7 @@ def code_dtype(n_codewords: int) -> torch.dtype:
 
 
 def pack_codes(codes: Tensor, n_codewords: int) -> Tensor:
-    """Write codes into as few bytes as they need.
-
-    Args:
-        codes: integers in 0..W-1, any shape; they are taken in row-major order.
-        n_codewords: W.
-
-    Returns:
-        (packed_size,) uint8. Unused bits of the last byte are 0.
+    """Write codes of any shape in row-major order: (packed_size,) uint8, where unused bits of the last byte are 0.
 
     Raises:
         ValueError: the codes are not integers in 0..W-1.
@@ -68,15 +54,7 @@ def pack_codes(codes: Tensor, n_codewords: int) -> Tensor:
 
 
 def unpack_codes(packed: Tensor, shape: tuple[int, ...], n_codewords: int) -> Tensor:
-    """Read what `pack_codes` wrote.
-
-    Args:
-        packed: (packed_size,) uint8.
-        shape: of the codes.
-        n_codewords: W.
-
-    Returns:
-        Codes of that shape in `code_dtype(n_codewords)`.
+    """Read what `pack_codes` wrote of codes of a shape, in `code_dtype(n_codewords)`.
 
     Raises:
         ValueError: the number of bytes does not fit, or a code is W or more.

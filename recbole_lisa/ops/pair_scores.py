@@ -14,15 +14,9 @@ BLOCK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 
 
 def pair_scores(hidden: Tensor, table: Tensor, index: Tensor) -> Tensor:
-    """Compute s[m, r] = hidden[m] . table[index[m, r]].
+    """Compute s[m, r] = hidden[m] . table[index[m, r]]: hidden (M, D), table (U, D), index (M, R) integers -> (M, R).
 
-    Args:
-        hidden: (M, D).
-        table: (U, D).
-        index: (M, R) integer rows of the table.
-
-    Returns:
-        (M, R) in the wider type of hidden and table; differentiable once in both.
+    In the wider type of hidden and table; differentiable once in both.
 
     Raises:
         ValueError: the shapes do not fit.

@@ -77,7 +77,9 @@ def quantize(
         scores = _similarity(left, book, similarity, bilinear)  # (U, W)
         soft = torch.softmax(scores / temperature, dim=-1)
         code = scores.argmax(dim=-1)  # (U,)
-        assignment = _straight_through(soft, code) if hard else soft
+        assignment = soft
+        if hard:  # one_hot(code) forward, the gradient of soft backward
+            assignment = torch.zeros_like(soft).scatter_(-1, code.unsqueeze(-1), 1.0) + (soft - soft.detach())
         word = assignment @ book  # (U, D)
         total = total + word
         if residual:
@@ -91,9 +93,3 @@ def _similarity(x: Tensor, book: Tensor, similarity: str, bilinear: Tensor | Non
     if similarity == "euclidean":
         return 2 * x @ book.t() - (book * book).sum(dim=-1) - (x * x).sum(dim=-1, keepdim=True)
     return x @ (book if bilinear is None else book @ bilinear.t()).t()
-
-
-def _straight_through(soft: Tensor, code: Tensor) -> Tensor:
-    """one_hot(code) forward, the gradient of soft backward."""
-    hard = torch.zeros_like(soft).scatter_(-1, code.unsqueeze(-1), 1.0)
-    return hard + (soft - soft.detach())

@@ -21,11 +21,8 @@ def _carry(state: Tensor, factors: Tensor, added: Tensor) -> list[Tensor]:
 def diagonal_recurrence(state: Tensor, decay: Tensor, angle: Tensor, u: Tensor) -> Tensor:
     """h_t = exp(-decay + i angle) h_{t-1} + u_t: h (H, N, L) in O(L C) a channel.
 
-    Args:
-        state: (H, N) complex, h before the first position.
-        decay: (H,), at least 0.
-        angle: (H,), radians.
-        u: (H, N, L) complex.
+    state (H, N) is h before the first position; decay (H,) is at least 0, angle (H,) in radians; state and u (H, N, L)
+    are complex.
     """
     h, n, length = u.shape
     chunk = -(-length // -(-length // CHUNK))  # the shortest that needs no more chunks
@@ -44,12 +41,8 @@ def diagonal_recurrence(state: Tensor, decay: Tensor, angle: Tensor, u: Tensor) 
 def selective_recurrence(state: Tensor, a: Tensor, x: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """S_t = exp(a_t) S_{t-1} + x_t b_t^T: y_t = S_t c_t (N, L, H, P) and the last S_t, in O(L (C + S) P) a head.
 
-    Args:
-        state: (N, H, P, S) before the first position.
-        a: (N, L, H), at most 0.
-        x: (N, L, H, P).
-        b: (N, L, S), shared by the heads.
-        c: (N, L, S), shared by the heads.
+    state (N, H, P, S) is before the first position; a (N, L, H) is at most 0; x (N, L, H, P); the heads share b and c
+    (N, L, S).
     """
     n, length = x.shape[:2]
     chunk = -(-length // -(-length // CHUNK))

@@ -7,14 +7,9 @@ from recbole_lisa.ops.row_blocks import choose_in_blocks
 
 
 def rotation_buckets(x: Tensor, rotations: Tensor) -> Tensor:
-    """argmax [x R_r ; -x R_r] in each round r; O(M R D P), with the rotated vectors of a block of rows at a time.
+    """argmax [x R_r ; -x R_r] in each round r: x (N, L, D), rotations (R, D, P) -> (N, R, L) int64 in 0..2P-1.
 
-    Args:
-        x: (N, L, D).
-        rotations: (R, D, P).
-
-    Returns:
-        (N, R, L) int64 in 0..2P-1.
+    O(N L R D P), with the rotated vectors of a block of rows at a time.
     """
     n_rounds, width, n_pairs = rotations.shape
     side_by_side = rotations.permute(1, 0, 2).reshape(width, n_rounds * n_pairs)

@@ -10,15 +10,9 @@ BLOCK_NUMBERS = 2**18
 
 
 def choose_in_blocks(choose: Callable[[Tensor], Tensor], rows: Tensor, n_options: int) -> Tensor:
-    """choose(rows), a block of rows at a time, without gradients.
+    """choose(rows), a block of rows (M, ...) at a time, without gradients: (M, ...).
 
-    Args:
-        choose: (m, ...) rows -> (m, ...) choices; a choice depends on its row only.
-        rows: (M, ...).
-        n_options: options of a row.
-
-    Returns:
-        (M, ...).
+    choose takes rows (m, ...) and returns (m, ...); a choice is one of n_options and depends on its row only.
     """
     with torch.no_grad():
         blocks = torch.split(rows, max(BLOCK_NUMBERS // max(n_options, 1), 1))

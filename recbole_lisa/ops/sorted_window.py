@@ -12,6 +12,7 @@ buckets share one softmax, in which a pair counts as often as it meets.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -21,15 +22,7 @@ SELF_LOGIT = -5e4
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """x[n, index[n]].
-
-    Args:
-        x: (N, L, ...).
-        index: (N, M), int64.
-
-    Returns:
-        (N, M, ...).
-    """
+    """x[n, index[n]]: x (N, L, ...), index (N, M) int64 -> (N, M, ...)."""
     offsets = torch.arange(x.shape[0], device=x.device).unsqueeze(1) * x.shape[1]
     rows = x.flatten(0, 1).index_select(0, (index + offsets).flatten())
     return rows.view(*index.shape, *x.shape[2:])
@@ -41,16 +34,10 @@ def split(x: Tensor, size: int) -> Tensor:
 
 
 def chunk_logits(query: Tensor, key: Tensor, visible: Tensor, own: Tensor) -> Tensor:
-    """query key^T / sqrt(D) inside chunks, at least in float32.
+    """query key^T / sqrt(D) inside chunks: query (N, C, w, D), key (N, C, m, D) -> (N, C, w, m), at least float32.
 
-    Args:
-        query: (N, C, w, D).
-        key: (N, C, m, D).
-        visible: keys that count, the query's own excluded; broadcasts to (N, C, w, m).
-        own: keys of the query's own position, with logit SELF_LOGIT; broadcasts to (N, C, w, m).
-
-    Returns:
-        (N, C, w, m), finite: what is masked has the lowest number.
+    `visible` says which keys count, without the query's own; `own` is that of its position, with logit SELF_LOGIT. Both
+    broadcast to (N, C, w, m). What is masked has the lowest finite number.
     """
     flat_query, flat_key = query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2)  # (N C, w, D), (N C, D, m)
     unused = flat_query.new_zeros(())
@@ -61,20 +48,35 @@ def chunk_logits(query: Tensor, key: Tensor, visible: Tensor, own: Tensor) -> Te
     return torch.where(visible, logits, torch.where(own, SELF_LOGIT, lowest))
 
 
-def _attend(logits: Tensor, value: Tensor, place: Tensor, n_rounds: int) -> Tensor:
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    order: Tensor,
+    place: Tensor,
+    window: int,
+    with_previous: Callable[[Tensor], Tensor],
+    visible: Tensor,
+    own: Tensor,
+) -> Tensor:
     """One softmax over all rounds: sum_r softmax_r(log mass_r) softmax(logits_r) value_r, (N, L, D).
 
-    logits (N, R * C, w, m) and value (N, R * C, m, D) hold each round in its sorted order; place (N, R * L) says where
-    in R * C * w each position of each round stands.
+    order and place are those of _sorted; with_previous joins each chunk (N, R C, w, ...) to the one before it.
     """
-    weights = torch.softmax(logits, dim=-1).to(value.dtype)
-    out = take_rows((weights @ value).flatten(1, 2), place)  # (N, R L, D)
+    (n, n_rounds, _), (length, width) = order.shape, value.shape[1:]
+    rows = order.clamp_max(length - 1).flatten(1)  # (N, R C w)
+
+    def chunks(x: Tensor) -> Tensor:
+        return split(take_rows(x, rows), window)  # (N, R C, w, D)
+
+    logits = chunk_logits(chunks(query), with_previous(chunks(key)), visible, own)  # (N, R C, w, 2 w)
+    attended = torch.softmax(logits, dim=-1).to(value.dtype) @ with_previous(chunks(value))
+    out = take_rows(attended.flatten(1, 2), place)  # (N, R L, D)
     if n_rounds == 1:
         return out
-    n, length, width = place.shape[0], place.shape[1] // n_rounds, out.shape[-1]
     log_mass = torch.logsumexp(logits, dim=-1).flatten(1).gather(1, place).view(n, n_rounds, length)
-    shares = torch.softmax(log_mass, dim=1).unsqueeze(-1).to(out.dtype)  # (N, R, L, 1)
-    return torch.sum(out.view(n, n_rounds, length, width) * shares, dim=1)
+    portion = torch.softmax(log_mass, dim=1).unsqueeze(-1).to(out.dtype)  # (N, R, L, 1)
+    return torch.sum(out.view(n, n_rounds, length, width) * portion, dim=1)
 
 
 def _sorted(bucket: Tensor, window: int) -> tuple[Tensor, Tensor]:
@@ -94,23 +96,12 @@ def _sorted(bucket: Tensor, window: int) -> tuple[Tensor, Tensor]:
 def bucket_attention(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, *, window: int) -> Tensor:
     """Attention to the earlier members of a position's bucket, at most `window` ranks back, itself last.
 
-    Strictly causal, O(L R w D). Padding is kept out by a bucket number that no valid position has.
-
-    Args:
-        query: (N, L, D).
-        key: (N, L, D).
-        value: (N, L, D).
-        bucket: (N, R, L), int64; within a bucket the order of positions is kept.
-        window: w, length of a chunk.
-
-    Returns:
-        (N, L, D).
+    Strictly causal, O(L R w D). query, key, value and the result are (N, L, D), bucket is (N, R, L) int64, window is w.
+    A bucket keeps the order of positions. Padding is kept out by a bucket number that no valid position has.
     """
-    n_rounds, length = bucket.shape[1:]
+    length = bucket.shape[2]
     window = min(window, length)
     order, place = _sorted(bucket, window)
-    n_chunks = order.shape[2] // window
-    rows = order.clamp_max(length - 1).flatten(1)  # (N, R C w)
 
     def with_previous(x: Tensor) -> Tensor:
         return torch.cat([x.roll(1, dims=1), x], dim=2)  # (N, R C, 2 w, ...)
@@ -118,17 +109,12 @@ def bucket_attention(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, 
     label = bucket.gather(2, order.clamp_max(length - 1)).masked_fill(order >= length, -1)
     label = split(label.flatten(1), window)  # (N, R C, w)
     before = label.roll(1, dims=1)
-    before[:, ::n_chunks] = -2  # a round's first chunk has none before it
+    before[:, :: order.shape[2] // window] = -2  # a round's first chunk has none before it
     step = torch.arange(2 * window, device=bucket.device)
     back = step[window:].unsqueeze(1) - step  # (w, 2 w) ranks from query back to key
     same = label.unsqueeze(-1) == torch.cat([before, label], dim=2).unsqueeze(-2)  # (N, R C, w, 2 w)
-    logits = chunk_logits(
-        split(take_rows(query, rows), window),
-        with_previous(split(take_rows(key, rows), window)),
-        visible=same & (back > 0) & (back <= window),
-        own=back == 0,
-    )
-    return _attend(logits, with_previous(split(take_rows(value, rows), window)), place, n_rounds)
+    visible = same & (back > 0) & (back <= window)
+    return _attend(query, key, value, order, place, window, with_previous, visible, own=back == 0)
 
 
 def bucket_attention_last(
@@ -155,35 +141,20 @@ def chunked_round_attention(
     the last one of the round before, the first of all to the last of all. Chunks of padding are left out of the ring,
     so that padding changes nothing. Sees the future: where the chunks begin depends on all positions.
 
-    Args:
-        query: (N, L, D).
-        key: (N, L, D).
-        value: (N, L, D).
-        bucket: (N, R, L), int64; padding in the last bucket.
-        lengths: (N,) valid positions.
-        window: w, length of a chunk.
-
-    Returns:
-        (N, L, D).
+    query, key, value and the result are (N, L, D); bucket (N, R, L) int64, padding in the last one; lengths (N,) counts
+    the valid positions; window is w.
     """
-    n_rounds, length = bucket.shape[1:]
-    window = min(window, length)
+    window = min(window, bucket.shape[2])
     order, place = _sorted(bucket, window)
-    rows = order.clamp_max(length - 1).flatten(1)  # (N, R C w)
-    previous = _ring(lengths, n_rounds, order.shape[2] // window, window)  # (N, R C)
+    previous = _ring(lengths, bucket.shape[1], order.shape[2] // window, window)  # (N, R C)
 
     def with_previous(x: Tensor) -> Tensor:
         return torch.cat([take_rows(x, previous), x], dim=2)  # (N, R C, 2 w, ...)
 
     position = split(order.flatten(1), window)  # (N, R C, w)
     query_at, key_at = position.unsqueeze(-1), with_previous(position).unsqueeze(-2)
-    logits = chunk_logits(
-        split(take_rows(query, rows), window),
-        with_previous(split(take_rows(key, rows), window)),
-        visible=key_at < query_at,
-        own=key_at == query_at,
-    )
-    return _attend(logits, with_previous(split(take_rows(value, rows), window)), place, n_rounds)
+    visible, own = key_at < query_at, key_at == query_at
+    return _attend(query, key, value, order, place, window, with_previous, visible, own)
 
 
 def _ring(lengths: Tensor, n_rounds: int, n_chunks: int, window: int) -> Tensor:

@@ -171,7 +171,7 @@ def test_steps_that_read_vectors_equal_the_whole_sequence(
         for i in range(20):
             new = Quantized(*(column[coded.rows[:, i]] for column in coded.quantized))
             gap = gaps[:, i] if decay == "time" else None
-            out, state = module.step_coded(state, new, coded.vectors[:, i], gap)
+            out, state = module.step(state, new, gap, coded.vectors[:, i])
             assert_close(out, whole[:, i])
         for kept, expected in zip(state, attention.state_of(coded, all_valid(2, 20), gaps), strict=True):
             assert_close(kept, expected)
@@ -182,7 +182,7 @@ def test_a_local_window_needs_vectors_and_a_direction() -> None:
     coded = quantised(attention, 2, 5)
     with pytest.raises(ValueError, match="CodedSequences has none"):
         attention(coded, all_valid(2, 5))
-    with pytest.raises(ValueError, match="use step_coded"):
+    with pytest.raises(ValueError, match="pass them to step, too"):
         attention.step(attention.init_state(11), coded.quantized)
     with pytest.raises(ValueError, match="needs local_window 0 and"):
         build(local_window=3, decay=0, bidirectional=True)

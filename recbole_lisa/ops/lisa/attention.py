@@ -105,18 +105,8 @@ def lisa_attention_items(
 ) -> Tensor:
     """LISA over sequences of distinct items: rows are gathered block by block, never for all positions at once.
 
-    Args:
-        items: (N, L) integer rows of codes and assignment.
-        codes: (U, B) query codes of the distinct items.
-        table: (B, W, W).
-        values: (B, W, D).
-        assignment: (U, B, W) keys of the distinct items, or None for hard keys.
-        decay: as in lisa_attention.
-        valid: as in lisa_attention.
-        causal: as in lisa_attention.
-
-    Returns:
-        (N, L, D) in the dtype of values.
+    items (N, L) are integer rows of codes (U, B) and assignment (U, B, W), the queries and keys of the distinct items.
+    Other arguments and the result are as in lisa_attention.
 
     Raises:
         ValueError: as lisa_attention.
@@ -140,7 +130,7 @@ def lisa_attention_items(
         per_step = steps.flatten() if steps.dim() else steps
         flat_valid = None if valid is None else valid.flatten()
         rows = _attend_to_rows(
-            items.flatten(), starts, codes, table, values, assignment, decay=per_step, valid=flat_valid, span=span
+            items.flatten(), starts, codes, table, values, assignment, decay=per_step, valid=flat_valid, dtype=dtype
         )
         return rows.view(*items.shape, -1)
     with torch.autocast(items.device.type, enabled=False):
@@ -162,22 +152,16 @@ def lisa_attention_non_padding(
     valid: Tensor,
     causal: bool = True,
 ) -> Tensor:
-    """lisa_attention_items at the M valid positions only, one sequence after the other.
+    """lisa_attention_items at the M valid positions only, one sequence after the other: (M, D).
 
-    The Numba kernels skip padding on the right; otherwise the valid positions are selected at the end. Arguments as in
-    lisa_attention_items.
-
-    Returns:
-        (M, D) in the dtype of values.
-
-    Raises:
-        ValueError: as lisa_attention.
-        IndexError: as lisa_attention_items.
+    The Numba kernels skip padding on the right; otherwise the valid positions are selected at the end. Arguments and
+    errors as of lisa_attention_items.
     """
     check_operands(codes, table, values, assignment, decay, n_dims=2)
     steps = decay_of_steps(decay, table.device)
     check_sequences(items, len(codes), steps, valid)
-    if not _skips_padding(table, values, valid, causal=causal):
+    dtype = _type_without_padding(table, values, valid, causal=causal)
+    if dtype is None:
         out = lisa_attention_items(
             items, codes, table, values, assignment=assignment, decay=decay, valid=valid, causal=causal
         )
@@ -192,7 +176,7 @@ def lisa_attention_non_padding(
         assignment,
         decay=steps.flatten().index_select(0, kept) if steps.dim() else steps,
         valid=None,
-        span=row_span(table),
+        dtype=dtype,
     )
 
 
@@ -207,16 +191,9 @@ def lisa_attention_last(
     decay: float | Tensor = 0.0,
     valid: Tensor,
 ) -> Tensor:
-    """The output at each row's final valid position only: one histogram a sequence, O(L B + B W D).
+    """The output (N, D) at each row's final valid position, 0 for a row without one; O(L B + B W D).
 
-    Arguments as in lisa_attention_items, with padding on the right.
-
-    Returns:
-        (N, D); zeros for a row without a valid position.
-
-    Raises:
-        ValueError: as lisa_attention.
-        IndexError: as lisa_attention_items.
+    One histogram a sequence. Arguments and errors as of lisa_attention_items; padding must be on the right.
     """
     check_operands(codes, table, values, assignment, decay, n_dims=2)
     steps = decay_of_steps(decay, table.device)
@@ -237,14 +214,7 @@ def lisa_attention_last(
 def read_histogram(histogram: Tensor, query: Tensor, table: Tensor, values: Tensor) -> Tensor:
     """Attention of one query a row over its histogram; differentiable by autograd.
 
-    Args:
-        histogram: (N, B, W).
-        query: (N, B) codes.
-        table: (B, W, W).
-        values: (B, W, D).
-
-    Returns:
-        (N, D) in the dtype of values.
+    histogram (N, B, W), query (N, B) codes, table (B, W, W), values (B, W, D) -> (N, D) in the dtype of values.
     """
     books = torch.arange(table.shape[0], device=table.device)
     scores = table[books, query].to(histogram.dtype)  # (N, B, W)
@@ -274,13 +244,14 @@ def _numba_serves(table: Tensor, dtype: torch.dtype, span: float, *, causal: boo
     return causal and span <= SAFE_SPAN[dtype] and numba_serves(table.to(dtype))
 
 
-def _skips_padding(table: Tensor, values: Tensor, valid: Tensor, *, causal: bool) -> bool:
-    """Whether the Numba kernels do the work and all padding is on the right."""
+def _type_without_padding(table: Tensor, values: Tensor, valid: Tensor, *, causal: bool) -> torch.dtype | None:
+    """The type in which the Numba kernels skip padding; None where they do not serve or padding is not on the right."""
     if table.device.type != "cpu":
-        return False  # to look at the mask would wait for the GPU
+        return None  # to look at the mask would wait for the GPU
     span = row_span(table)
-    serves = _numba_serves(table, working_dtype(table, values, span), span, causal=causal)
-    return serves and bool((valid[:, 1:] <= valid[:, :-1]).all())
+    dtype = working_dtype(table, values, span)
+    serves = _numba_serves(table, dtype, span, causal=causal) and bool((valid[:, 1:] <= valid[:, :-1]).all())
+    return dtype if serves else None
 
 
 def _attend_to_rows(
@@ -293,16 +264,15 @@ def _attend_to_rows(
     *,
     decay: Tensor,
     valid: Tensor | None,
-    span: float,
+    dtype: torch.dtype,
 ) -> Tensor:
     """NumbaLISA over sequences one after the other: items (R,), starts (R,) true at each first row -> (R, D)."""
     if not len(items):
         return values.new_zeros(0, values.shape[-1])
-    dtype = working_dtype(table, values, span)
     with torch.autocast("cpu", enabled=False):
         keys = None if assignment is None else assignment.flatten(1).to(dtype)
         query = flat_codes(codes, table.shape[1])
         out: Tensor = NumbaLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
-            items, starts, query, keys, table.to(dtype), values.to(dtype), decay, valid, span
+            items, starts, query, keys, table.to(dtype), values.to(dtype), decay, valid
         )
     return out.to(values.dtype)

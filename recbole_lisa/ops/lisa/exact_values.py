@@ -17,15 +17,9 @@ def exact_values_attention(
 ) -> tuple[Tensor, Tensor]:
     """O(L B (W + S) D / B) time for blocks of S steps; only gradients keep more than one block.
 
-    Args:
-        scores: (N, L, B, W) exp(T) of each query, up to a factor a query and codebook.
-        keys: (N, L, B, W) assignments, 0 at padding.
-        values: (N, L, B, E), E = D / B.
-        decay: of each step, (N or 1, L, B or 1) float64, at least 0.
-        state: S before the first step, (N, B, W, E + 1).
-
-    Returns:
-        (N, L, B, E), 0 where no key counts yet, and S after the last step.
+    scores (N, L, B, W) is exp(T) of each query, up to a factor a query and codebook; keys (N, L, B, W) is 0 at padding;
+    values (N, L, B, E), E = D / B; decay (N or 1, L, B or 1) float64 is at least 0; state (N, B, W, E + 1) is S before
+    the first step. Returns (N, L, B, E), 0 where no key counts yet, and S after the last step.
     """
     values = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)
     blocks = [values[:, :0]]

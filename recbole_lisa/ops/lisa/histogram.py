@@ -13,18 +13,10 @@ MAX_DECAY = 1e4
 def last_histogram(
     items: Tensor, codes: Tensor, n_codewords: int, *, assignment: Tensor | None, decay: Tensor, valid: Tensor
 ) -> Tensor:
-    """The histogram at each row's final valid position, without any (N, L, B, W) tensor.
+    """The histogram (N, B, W) at each row's final valid position, without any (N, L, B, W) tensor.
 
-    Args:
-        items: (N, L) rows of codes and assignment.
-        codes: (U, B) hard keys, used when assignment is None.
-        n_codewords: W.
-        assignment: (U, B, W) soft keys, or None.
-        decay: 0-d or (N, L) float64 decay of each step.
-        valid: (N, L) bool.
-
-    Returns:
-        (N, B, W) histogram, O(L B) additions for hard keys and O(L B W) for soft ones.
+    items (N, L) are rows of the soft keys assignment (U, B, W), or without them of the hard keys codes (U, B). decay is
+    float64, 0-d or (N, L), valid (N, L) bool. O(L B) additions for hard keys, O(L B W) for soft ones.
     """
     n, length = items.shape
     n_codebooks = codes.shape[1]
@@ -40,14 +32,8 @@ def last_histogram(
 
 
 def histogram_step(histogram: Tensor, keys: Tensor, decay: Tensor) -> Tensor:
-    """One step of the recurrence, O(B W) at any position.
+    """One step of the recurrence, O(B W) at any position: the histogram (N, B, W) after it.
 
-    Args:
-        histogram: (N, B, W) before the step.
-        keys: (N, B, W) assignment of the new item.
-        decay: 0-d, (N,) or (1, B) decay of the step.
-
-    Returns:
-        (N, B, W) histogram after the step.
+    keys (N, B, W) is the assignment of the new item, decay 0-d, (N,) or (1, B).
     """
     return histogram * torch.exp(-decay).to(histogram.dtype).reshape(*decay.shape, *[1] * (3 - decay.dim())) + keys

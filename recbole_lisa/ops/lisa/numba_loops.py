@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.lisa.readout import score_table
+from recbole_lisa.ops.lisa.readout import score_rows
 from recbole_lisa.ops.numba_threads import array, arrays, cut_rows, writable
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ FORGOTTEN = {torch.float32: 1e-37, torch.float64: 1e-307}
 
 
 class NumbaLISA(torch.autograd.Function):
-    """apply(items, starts, query, assignment, table, values, decay, valid, span) -> (R, D), causal.
+    """apply(items, starts, query, assignment, table, values, decay, valid) -> (R, D), causal.
 
     items (R,) below U, starts (R,) true at the first row of each sequence, query (U, B) int64 flat codes b * W + code,
-    assignment (U, B * W) or None, table (B, W, W) whose row_span is `span`, at most readout.SAFE_SPAN, values
-    (B, W, D), decay float64, 0-d or (R,), valid (R,) bool or None. The caller has checked all of them.
+    assignment (U, B * W) or None, table (B, W, W) whose row_span is at most readout.SAFE_SPAN, values (B, W, D), decay
+    float64, 0-d or (R,), valid (R,) bool or None. The caller has checked all of them.
     """
 
     @staticmethod
@@ -47,10 +47,9 @@ class NumbaLISA(torch.autograd.Function):
         values: Tensor,
         decay: Tensor,
         valid: Tensor | None,
-        span: float,
     ) -> Tensor:
         """Compute the weights of a block of rows, multiply them by the values."""
-        scores = score_table(table, span).rows  # (B * W, W)
+        scores = score_rows(table)  # (B * W, W)
         flat_values = values.flatten(0, 1)  # (B * W, D)
         rows = _rows(items, starts, query, assignment, scores, decay, valid)
         histograms = _histograms(rows, scores)
@@ -94,12 +93,7 @@ class NumbaLISA(torch.autograd.Function):
             by_fade = d_fade.sum(dim=0, dtype=decay.dtype)
             d_decay = -(by_fade if decay.dim() else by_fade.sum()) * decay.neg().exp()
         d_table = d_scores.view(n_books, n_words, n_words)
-        return None, None, None, d_keys, d_table, d_values.view_as(values), d_decay, None, None
-
-
-def _part_rows(columns: int) -> int:
-    """Rows of a part, with B * W columns."""
-    return max(BLOCK_ELEMENTS // (PARTS_OF_A_BLOCK * columns), 1)
+        return None, None, None, d_keys, d_table, d_values.view_as(values), d_decay, None
 
 
 def _rows(
@@ -120,7 +114,7 @@ def _rows(
         **arrays(items=items.long(), valid=torch.ones_like(starts) if valid is None else valid, starts=starts),
         **arrays(fade=decay.neg().exp().to(scores.dtype).reshape(-1), query=query, scores=scores),
         keys=matrix if assignment is None else array(assignment),
-        part_rows=_part_rows(len(scores)),
+        part_rows=max(BLOCK_ELEMENTS // (PARTS_OF_A_BLOCK * len(scores)), 1),
         first_row=0,
         tiny=dtype(torch.finfo(scores.dtype).tiny),
         forgotten=dtype(FORGOTTEN[scores.dtype]),
@@ -151,13 +145,7 @@ def _histograms(rows: "Rows", scores: Tensor) -> Tensor:
 
 
 class _Attention:
-    """Attention weights block by block, in buffers that the blocks use in turn: new memory costs more than the work.
-
-    Args:
-        rows: all rows.
-        histograms: (parts, B * W) before each part.
-        n_books: B.
-    """
+    """Attention weights block by block, in buffers that the blocks use in turn: new memory costs more than the work."""
 
     def __init__(self, rows: "Rows", histograms: Tensor, n_books: int) -> None:
         self._rows, self._histograms = rows, histograms
@@ -167,11 +155,7 @@ class _Attention:
         self._inverse = array(histograms.new_empty(n_books, largest))
 
     def weigh(self, block: slice, histogram: Tensor | None = None) -> tuple[Tensor, "Rows"]:
-        """Compute A (rows, B * W) of a block, and fill histogram (rows, B * W) if given.
-
-        Returns:
-            A, and the kernels' operands for the block.
-        """
+        """Compute A (rows, B * W) of a block, and fill histogram (rows, B * W) if given; also the kernels' operands."""
         from recbole_lisa.ops.lisa.numba_kernels import weigh_rows
 
         weights = self._weights[: block.stop - block.start]

@@ -6,7 +6,6 @@ with a larger score, and the product is formed as softmax(log F + T[q]).
 """
 
 from collections.abc import MutableMapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,13 +13,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 SAFE_SPAN = {torch.float32: 50.0, torch.float64: 500.0}
 """Largest spread of a row of T for which exp(T - row maximum) * F keeps full precision."""
-
-
-class ScoreTable(NamedTuple):
-    """Rows to gather by flat query code b * W + q: exp(T - row maximum), or T itself when log_domain."""
-
-    rows: Tensor
-    log_domain: bool
 
 
 _SPANS: MutableMapping[Tensor, tuple[int, float]] = WeakIdKeyDictionary()
@@ -39,34 +31,18 @@ def row_span(table: Tensor) -> float:
     return span
 
 
-def score_table(table: Tensor, span: float) -> ScoreTable:
-    """Prepare T for gathering.
-
-    Args:
-        table: (B, W, W) raw scaled inner products, float32 or float64.
-        span: its row_span.
-
-    Returns:
-        ScoreTable with rows (B * W, W).
-    """
+def score_rows(table: Tensor) -> Tensor:
+    """exp(T - row maximum) of a table (B, W, W), to gather by flat query code b * W + q: (B * W, W)."""
     rows = table.flatten(0, 1)
-    if span > SAFE_SPAN[table.dtype]:
-        return ScoreTable(rows, log_domain=True)
-    return ScoreTable((rows - rows.amax(dim=-1, keepdim=True)).exp(), log_domain=False)
+    return (rows - rows.amax(dim=-1, keepdim=True)).exp()
 
 
-def read_scored(histogram: Tensor, query: Tensor, scores: ScoreTable, values: Tensor) -> Tensor:
-    """Attention of one query a row over its histogram, from rows exp(T - row maximum); for inference.
+def read_scored(histogram: Tensor, query: Tensor, rows: Tensor, values: Tensor) -> Tensor:
+    """Attention of one query a row over its histogram, from score_rows (B * W, W); for inference.
 
-    Args:
-        histogram: (N, B, W), float32 or float64.
-        query: (N, B) flat query codes b * W + q.
-        scores: prepared table, not in the log domain.
-        values: (B * W, D).
-
-    Returns:
-        (N, D) in the dtype of values; zeros where the histogram is empty.
+    histogram (N, B, W), query (N, B) flat codes b * W + q, values (B * W, D) -> (N, D) in the dtype of values; 0 where
+    the histogram is empty.
     """
-    weights = scores.rows.index_select(0, query.flatten()).view(histogram.shape) * histogram
+    weights = rows.index_select(0, query.flatten()).view(histogram.shape) * histogram
     weights /= weights.sum(dim=-1, keepdim=True).clamp_min_(torch.finfo(weights.dtype).tiny)
     return weights.flatten(1).to(values.dtype) @ values
