@@ -37,3 +37,24 @@ def _eager_weights(codes: Tensor, table: Tensor, assignment: Tensor, decay: floa
     books = torch.arange(codes.shape[-1], device=codes.device)
     weights = histogram * table.exp()[books, codes]  # (N, L, B, W)
     return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def quantize_eager(
+    x: Tensor, codebooks: Tensor, *, bilinear: Tensor, temperature: float, hard: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Residual bilinear encoding of every row as it comes: one (U, D) x (D, D) product a codebook, repeated rows too.
+
+    The naive side of the benchmarks; the rows are all positions of a batch, with repeats.
+    """
+    left, codes, assignments = x, [], []
+    for book in codebooks:
+        scores = (left @ bilinear) @ book.t()
+        soft = torch.softmax(scores / temperature, dim=-1)
+        code = scores.argmax(dim=-1)
+        one_hot = torch.nn.functional.one_hot(code, book.shape[0]).to(soft.dtype)
+        assignment = one_hot + soft - soft.detach() if hard else soft
+        left = left - assignment @ book
+        codes.append(code)
+        assignments.append(assignment)
+    assignment = torch.stack(assignments, dim=1)  # (U, B, W)
+    return torch.stack(codes, dim=1), assignment, torch.einsum("ubw,bwd->ud", assignment, codebooks)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import psutil
 import torch
 
-from recbole_lisa.environment import give_back_freed_memory, peak_memory_mb
+from recbole_lisa.environment import glibc, peak_memory_mb
 
 SAMPLE_SECONDS = 0.1  # least duration of a sample: short calls are repeated inside it
 MAX_CALLS_PER_SAMPLE = 2000
@@ -129,7 +129,9 @@ def peak_of_call(call: Call, device: torch.device = CPU) -> Peak:
         before = torch.cuda.memory_allocated(device)
         seconds = seconds_of(call, 1, device)
         return Peak(seconds, (torch.cuda.max_memory_allocated(device) - before) / 2**20)
-    give_back_freed_memory()
+    libc = glibc()
+    if libc is not None:
+        libc.malloc_trim(0)  # returns the memory of freed tensors to the system
     with contextlib.suppress(OSError):  # Linux restarts the peak; elsewhere it includes building the inputs
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     resident = psutil.Process().memory_info().rss / 2**20

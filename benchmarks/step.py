@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.eager_lisa import lisa_attention_eager
+from benchmarks.eager_lisa import lisa_attention_eager, quantize_eager
 from benchmarks.measure import CPU, CheckError, Record, in_fresh_process, peak_of_call, time_calls
 from benchmarks.options import add_machine, add_number, set_up_device
 from benchmarks.report import Report, Table, megabytes, ratio
@@ -22,7 +22,6 @@ from benchmarks.standin import Catalogue, build_model
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.model import losses
 from recbole_lisa.model.lisa_recommender import LISARecommender
-from recbole_lisa.ops.naive import quantize_eager
 from recbole_lisa.training.compilation import compile_encoder
 from recbole_lisa.training.step import DTYPES
 

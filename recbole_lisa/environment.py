@@ -31,20 +31,14 @@ def keep_freed_memory() -> None:
     next step, which takes a fifth of the time. The peak stays the same; between steps the process holds nearly as much.
     Tensors above 32 MB are reused only at the end of the heap, so the heap grows by 256 MB of address space.
     """
-    libc = _glibc()
+    libc = glibc()
     if libc is not None:
         for setting, value in ((_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 2**28)):
             libc.mallopt(setting, value)
 
 
-def give_back_freed_memory() -> None:
-    """Return the memory of freed tensors to the system, so that a later peak can be measured; needs glibc."""
-    libc = _glibc()
-    if libc is not None:
-        libc.malloc_trim(0)
-
-
-def _glibc() -> ctypes.CDLL | None:
+def glibc() -> ctypes.CDLL | None:
+    """The C library of this process, where it is glibc."""
     return ctypes.CDLL(None) if sys.platform == "linux" and platform.libc_ver()[0] == "glibc" else None
 
 

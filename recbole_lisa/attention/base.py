@@ -71,11 +71,6 @@ def check_sizes(**sizes: int) -> None:
             raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
 
 
-def identity(x: Tensor) -> Tensor:
-    """x itself: the sum over one process."""
-    return x
-
-
 class Attention(nn.Module):
     """Self attention over right-padded sequences.
 
@@ -112,7 +107,7 @@ class Attention(nn.Module):
     has_state: bool = False
     needs_time_gaps: bool = False
     needs_vectors: bool = False
-    sum_over_processes: Callable[[Tensor], Tensor] = staticmethod(identity)
+    sum_over_processes: Callable[[Tensor], Tensor] = staticmethod(lambda x: x)  # one process
     output: nn.Linear
     _keywords: dict[str, Any]
 

@@ -135,8 +135,9 @@ def lisa_attention_items(
         return rows.view(*items.shape, -1)
     with torch.autocast(items.device.type, enabled=False):
         keys = None if assignment is None else assignment.flatten(1).to(dtype)
+        rows, flat_values = (x.to(dtype).flatten(0, 1) for x in (table, values))  # (B * W, W), (B * W, D)
         query = flat_codes(codes, table.shape[1])
-        out = BlockedLISA.apply(items, query, keys, table.to(dtype), values.to(dtype), steps, valid, causal)  # type: ignore[no-untyped-call]  # torch's Function carries no types
+        out = BlockedLISA.apply(causal, items, query, keys, rows, flat_values, steps, valid)  # type: ignore[no-untyped-call]  # torch's Function carries no types
     return out.to(values.dtype)
 
 

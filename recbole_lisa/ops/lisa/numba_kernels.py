@@ -21,53 +21,35 @@ from recbole_lisa.ops.numba_threads import compiled, over_range
 
 
 class Rows(NamedTuple):
-    """Operands of every kernel. An array that a call does not use has no rows.
+    """Operands of every kernel. An array that a call does not use has no rows."""
 
-    Of all R rows:
-        items (R,) int64: distinct item of each row, below U.
-        valid (R,) bool: whether the row is a key and has an output.
-        starts (R,) bool: true at the first row of each sequence.
-        fade (R,), or (1,) for all rows: exp(-decay) of the step to the row.
-    Of the U distinct items:
-        query (U, B) int64: codes in one numbering of all codebooks, b * W + code.
-        keys (U, B * W): soft keys E; no rows for hard keys, which are the codes.
-    Of the codebooks:
-        scores (B * W, W): exp(T - row maximum).
-    Numbers:
-        part_rows: rows of a part. first_row: the first row of the block, among all rows.
-        tiny: smallest normaliser. forgotten: a histogram entry below this becomes 0, as denormal numbers are slow.
-    Of each part (the parts of the block in weigh_rows and unweigh_rows):
-        histograms (parts, B * W): the histogram before the part. factors (parts,): see sum_rows.
-    Of each row of the block:
-        weights (rows, B * W): attention A. inverse (B, rows): 1 / Z.
-        histogram (rows, B * W): F, kept for unweigh_rows.
-        d_weights (rows, B * W): gradient of A.
-    Gradients:
-        later (B * W,): gradient of the histogram that the next row passes back.
-        d_keys (U, B * W), d_scores (B * W, W) of T, d_fade (B, R).
-    """
-
-    items: Any
-    valid: Any
-    starts: Any
-    fade: Any
-    query: Any
-    keys: Any
-    scores: Any
-    part_rows: int
-    first_row: int
-    tiny: Any
-    forgotten: Any
-    histograms: Any
-    factors: Any
-    weights: Any
-    inverse: Any
-    histogram: Any
-    d_weights: Any
-    later: Any
-    d_keys: Any
-    d_scores: Any
-    d_fade: Any
+    # Of all R rows.
+    items: Any  # (R,) int64: distinct item of each row, below U
+    valid: Any  # (R,) bool: whether the row is a key and has an output
+    starts: Any  # (R,) bool: true at the first row of each sequence
+    fade: Any  # (R,), or (1,) for all rows: exp(-decay) of the step to the row
+    # Of the U distinct items, and of the codebooks.
+    query: Any  # (U, B) int64: codes in one numbering of all codebooks, b * W + code
+    keys: Any  # (U, B * W): soft keys E; no rows for hard keys, which are the codes
+    scores: Any  # (B * W, W): exp(T - row maximum)
+    # Numbers.
+    part_rows: int  # rows of a part
+    first_row: int  # the first row of the block, among all rows
+    tiny: Any  # smallest normaliser
+    forgotten: Any  # a histogram entry below this becomes 0, as denormal numbers are slow
+    # Of each part; in weigh_rows and unweigh_rows of the parts of the block.
+    histograms: Any  # (parts, B * W): the histogram before the part
+    factors: Any  # (parts,): see sum_rows
+    # Of each row of the block.
+    weights: Any  # (rows, B * W): attention A
+    inverse: Any  # (B, rows): 1 / Z
+    histogram: Any  # (rows, B * W): F, kept for unweigh_rows
+    d_weights: Any  # (rows, B * W): gradient of A
+    # Gradients.
+    later: Any  # (B * W,): gradient of the histogram that the next row passes back
+    d_keys: Any  # (U, B * W)
+    d_scores: Any  # (B * W, W), of T
+    d_fade: Any  # (B, R)
 
 
 @compiled

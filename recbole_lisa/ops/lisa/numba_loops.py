@@ -8,7 +8,7 @@ visits the blocks from last to first, computes A again and adds:
     H_i = d F_i + exp(-decay_{i+1}) H_{i+1},    d E_i = H_i,    d decay_i = -exp(-decay_i) <H_i, F_{i-1}>
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,37 +28,36 @@ FORGOTTEN = {torch.float32: 1e-37, torch.float64: 1e-307}
 """Histogram entries below this become 0. They decide nothing (readout.SAFE_SPAN) and are slow to compute with."""
 
 
-class NumbaLISA(torch.autograd.Function):
-    """apply(items, starts, query, assignment, table, values, decay, valid) -> (R, D), causal.
+class Operands(NamedTuple):
+    """What NumbaLISA takes; its caller has checked all of them."""
 
-    items (R,) below U, starts (R,) true at the first row of each sequence, query (U, B) int64 flat codes b * W + code,
-    assignment (U, B * W) or None, table (B, W, W) whose row_span is at most readout.SAFE_SPAN, values (B, W, D), decay
-    float64, 0-d or (R,), valid (R,) bool or None. The caller has checked all of them.
-    """
+    items: Tensor  # (R,) integers below U
+    starts: Tensor  # (R,) bool, true at the first row of each sequence
+    query: Tensor  # (U, B) int64 flat codes b * W + code
+    assignment: Tensor | None  # (U, B * W)
+    table: Tensor  # (B, W, W), its row_span at most readout.SAFE_SPAN
+    values: Tensor  # (B, W, D)
+    decay: Tensor  # float64, 0-d or (R,)
+    valid: Tensor | None  # (R,) bool
+
+
+class NumbaLISA(torch.autograd.Function):
+    """apply(*operands) -> (R, D), causal; the operands are those of Operands."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        items: Tensor,
-        starts: Tensor,
-        query: Tensor,
-        assignment: Tensor | None,
-        table: Tensor,
-        values: Tensor,
-        decay: Tensor,
-        valid: Tensor | None,
-    ) -> Tensor:
+    def forward(ctx: Any, *operands: Any) -> Tensor:
         """Compute the weights of a block of rows, multiply them by the values."""
-        scores = score_rows(table)  # (B * W, W)
-        flat_values = values.flatten(0, 1)  # (B * W, D)
-        rows = _rows(items, starts, query, assignment, scores, decay, valid)
+        op = Operands(*operands)
+        scores = score_rows(op.table)  # (B * W, W)
+        flat_values = op.values.flatten(0, 1)  # (B * W, D)
+        rows = _rows(op, scores)
         histograms = _histograms(rows, scores)
-        attention = _Attention(rows, histograms, table.shape[0])
-        out = values.new_empty(items.numel(), values.shape[-1])
+        attention = _Attention(rows, histograms, len(op.table))
+        out = flat_values.new_empty(len(op.items), flat_values.shape[1])
         for block in attention.blocks:
             weights, _ = attention.weigh(block)
             torch.mm(weights, flat_values, out=out[block])
-        ctx.save_for_backward(items, starts, query, assignment, scores, values, decay, valid, histograms)
+        ctx.save_for_backward(*op._replace(table=scores), histograms)  # backward needs exp(T), not T
         return out
 
     @staticmethod
@@ -67,53 +66,47 @@ class NumbaLISA(torch.autograd.Function):
         """Gradients by assignment, table, values and decay."""
         from recbole_lisa.ops.lisa.numba_kernels import unweigh_rows
 
-        items, starts, query, assignment, scores, values, decay, valid, histograms = ctx.saved_tensors
-        n_books, n_words, _ = values.shape
-        flat_values, grad = values.flatten(0, 1), grad_out.contiguous()
+        *operands, histograms = ctx.saved_tensors
+        op = Operands(*operands)
+        (scores, assignment, decay), (n_books, n_words, _) = (op.table, op.assignment, op.decay), op.values.shape
+        flat_values, grad = op.values.flatten(0, 1), grad_out.contiguous()
         d_values, d_scores = torch.zeros_like(flat_values), torch.zeros_like(scores)
-        d_keys = values.new_zeros(assignment.shape) if ctx.needs_input_grad[3] else None
-        d_fade = values.new_empty(n_books, items.numel()) if ctx.needs_input_grad[6] else None
-        rows = _rows(items, starts, query, assignment, scores, decay, valid)._replace(
+        d_keys = None if assignment is None or not ctx.needs_input_grad[3] else scores.new_zeros(assignment.shape)
+        d_fade = scores.new_empty(n_books, len(op.items)) if ctx.needs_input_grad[6] else None
+        rows = _rows(op, scores)._replace(
             **writable(later=torch.zeros_like(histograms[0]), d_scores=d_scores),
             **({} if d_keys is None else writable(d_keys=d_keys)),
             **({} if d_fade is None else writable(d_fade=d_fade)),
         )
         attention = _Attention(rows, histograms, n_books)
-        histogram = values.new_empty(attention.blocks[0].stop, len(flat_values))
+        histogram = scores.new_empty(attention.blocks[0].stop, len(flat_values))
         d_weights = torch.empty_like(histogram)
         with torch.autocast("cpu", enabled=False):
             for block in reversed(attention.blocks):
                 size = block.stop - block.start
-                weights, op = attention.weigh(block, histogram[:size])
+                weights, in_block = attention.weigh(block, histogram[:size])
                 d_values.addmm_(weights.t(), grad[block])
                 torch.mm(grad[block], flat_values.t(), out=d_weights[:size])
-                unweigh_rows(n_books, op._replace(d_weights=array(d_weights)))
+                unweigh_rows(n_books, in_block._replace(d_weights=array(d_weights)))
         d_decay = None
         if d_fade is not None:
             by_fade = d_fade.sum(dim=0, dtype=decay.dtype)
             d_decay = -(by_fade if decay.dim() else by_fade.sum()) * decay.neg().exp()
         d_table = d_scores.view(n_books, n_words, n_words)
-        return None, None, None, d_keys, d_table, d_values.view_as(values), d_decay, None
+        return None, None, None, d_keys, d_table, d_values.view_as(op.values), d_decay, None
 
 
-def _rows(
-    items: Tensor,
-    starts: Tensor,
-    query: Tensor,
-    assignment: Tensor | None,
-    scores: Tensor,
-    decay: Tensor,
-    valid: Tensor | None,
-) -> "Rows":
+def _rows(op: Operands, scores: Tensor) -> "Rows":
     """What the kernels read, as arrays; each operand has one type, so that a kernel is compiled once."""
     from recbole_lisa.ops.lisa.numba_kernels import Rows
 
     vector, matrix = array(scores.new_empty(0)), array(scores.new_empty(0, 0))
     dtype = vector.dtype.type
     return Rows(
-        **arrays(items=items.long(), valid=torch.ones_like(starts) if valid is None else valid, starts=starts),
-        **arrays(fade=decay.neg().exp().to(scores.dtype).reshape(-1), query=query, scores=scores),
-        keys=matrix if assignment is None else array(assignment),
+        **arrays(items=op.items.long(), valid=torch.ones_like(op.starts) if op.valid is None else op.valid),
+        **arrays(starts=op.starts, query=op.query, fade=op.decay.neg().exp().to(scores.dtype).reshape(-1)),
+        **arrays(scores=scores),
+        keys=matrix if op.assignment is None else array(op.assignment),
         part_rows=max(BLOCK_ELEMENTS // (PARTS_OF_A_BLOCK * len(scores)), 1),
         first_row=0,
         tiny=dtype(torch.finfo(scores.dtype).tiny),

@@ -27,19 +27,15 @@ MAX_EXPONENT = {torch.float32: 80.0, torch.float64: 700.0}
 
 
 class _Operands(NamedTuple):
-    """What both passes read.
+    """What both passes read."""
 
-    items (N, L); query (U, B) flat codes b * W + code; keys (U, B * W) or None; scores (B * W, W) rows of T; values
-    (B * W, D); decay float64, 0-d or (N, L); valid (N, L) or None.
-    """
-
-    items: Tensor
-    query: Tensor
-    keys: Tensor | None
-    scores: Tensor
-    values: Tensor
-    decay: Tensor
-    valid: Tensor | None
+    items: Tensor  # (N, L)
+    query: Tensor  # (U, B) int64 flat codes b * W + code
+    keys: Tensor | None  # (U, B * W)
+    scores: Tensor  # (B * W, W) rows of T
+    values: Tensor  # (B * W, D)
+    decay: Tensor  # float64, 0-d or (N, L)
+    valid: Tensor | None  # (N, L) bool
 
 
 class _Block(NamedTuple):
@@ -106,29 +102,15 @@ def _attend(histogram: Tensor, query: Tensor, scores: Tensor, values: Tensor, pr
 
 
 class BlockedLISA(torch.autograd.Function):
-    """apply(items, query, assignment, table, values, decay, valid, causal) -> (N, L, D).
-
-    As lisa_attention_items, with query (U, B) int64 flat codes b * W + code, assignment (U, B * W) or None, and decay
-    float64, 0-d or (N, L).
-    """
+    """apply(causal, *operands) -> (N, L, D), as lisa_attention_items; the operands are those of _Operands."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        items: Tensor,
-        query: Tensor,
-        assignment: Tensor | None,
-        table: Tensor,
-        values: Tensor,
-        decay: Tensor,
-        valid: Tensor | None,
-        causal: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, causal: bool, *operands: Any) -> Tensor:
         """Scan and read block by block."""
-        op = _Operands(items, query, assignment, table.flatten(0, 1), values.flatten(0, 1), decay, valid)
+        op = _Operands(*operands)
         spans = _spans(op)
-        out = values.new_empty(*items.shape, values.shape[-1])
-        carries = values.new_zeros(len(spans), len(items), len(op.values))  # F before each block
+        out = op.values.new_empty(*op.items.shape, op.values.shape[-1])
+        carries = op.values.new_zeros(len(spans), len(op.items), len(op.values))  # F before each block
         for rows in _groups(op):
             if not causal:
                 carries[:, rows] = torch.stack([_read(op, rows, steps).keys.sum(dim=1) for steps in spans]).sum(dim=0)
@@ -138,7 +120,7 @@ class BlockedLISA(torch.autograd.Function):
                 out[rows, steps] = _attend(histogram, block.query, op.scores, op.values, block.present)
                 if causal and number + 1 < len(spans):
                     carries[number + 1, rows] = histogram[:, -1]
-        ctx.causal, ctx.shape = causal, table.shape
+        ctx.causal = causal
         ctx.save_for_backward(*op, carries)
         return out
 
@@ -148,8 +130,8 @@ class BlockedLISA(torch.autograd.Function):
         """Gradients by assignment, table, values and decay."""
         *operands, carries = ctx.saved_tensors
         op = _Operands(*operands)
-        d_keys = torch.zeros_like(op.keys) if op.keys is not None and ctx.needs_input_grad[2] else None
-        d_decay = torch.zeros_like(op.decay) if ctx.needs_input_grad[5] else None
+        d_keys = torch.zeros_like(op.keys) if op.keys is not None and ctx.needs_input_grad[3] else None
+        d_decay = torch.zeros_like(op.decay) if ctx.needs_input_grad[6] else None
         d_scores, d_values = torch.zeros_like(op.scores), torch.zeros_like(op.values)
         scores, values = op.scores.detach().requires_grad_(), op.values.detach().requires_grad_()
         for rows in _groups(op):
@@ -172,12 +154,14 @@ class BlockedLISA(torch.autograd.Function):
                 d_carry = grads[2] if ctx.causal else d_carry + grads[2]
                 if ctx.causal:
                     _add_gradient_of_keys(d_keys, block, grads[3])
-                    _add_gradient_of_decay(d_decay, rows, steps, grads[4])
+                    if d_decay is not None:
+                        target = d_decay[rows, steps] if d_decay.dim() else d_decay
+                        target += grads[4] if d_decay.dim() else grads[4].sum()
             if not ctx.causal and d_keys is not None:
                 for steps in _spans(op):
                     block = _read(op, rows, steps)
                     _add_gradient_of_keys(d_keys, block, _spread(d_carry, block.keys))
-        return None, None, d_keys, d_scores.view(ctx.shape), d_values.view(*ctx.shape[:2], -1), d_decay, None, None
+        return None, None, None, d_keys, d_scores, d_values, d_decay, None
 
 
 def _spread(carry: Tensor, keys: Tensor) -> Tensor:
@@ -189,9 +173,3 @@ def _add_gradient_of_keys(d_keys: Tensor | None, block: _Block, grad: Tensor) ->
     if d_keys is not None:
         grad = grad if block.present is None else grad.masked_fill(~block.present, 0.0)
         d_keys.index_add_(0, block.items, grad.flatten(0, 1))
-
-
-def _add_gradient_of_decay(d_decay: Tensor | None, rows: slice, steps: slice, grad: Tensor) -> None:
-    if d_decay is not None:
-        target = d_decay[rows, steps] if d_decay.dim() else d_decay
-        target += grad if d_decay.dim() else grad.sum()
