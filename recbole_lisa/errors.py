@@ -33,10 +33,8 @@ class TrainingDivergedError(RuntimeError):
 class ProcessFailedError(RuntimeError):
     """One of several processes of a run has ended early; the message says which, and why.
 
-    The command line prints it in one line and exits with status 1.
-
-    Attributes:
-        details: The traceback of an error of the program; empty after a mistake of the user.
+    The command line prints it in one line and exits with status 1. `details` is the traceback of an error of the
+    program; it is empty after a mistake of the user.
     """
 
     def __init__(self, message: str, details: str = "") -> None:
@@ -45,11 +43,7 @@ class ProcessFailedError(RuntimeError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name closest to a misspelt one, ignoring case.
-
-    Returns:
-        `" Did you mean 'x'?"`, or an empty string when no known name is close.
-    """
+    """Suggest the known name closest to a misspelt one: `" Did you mean 'x'?"`, or an empty string. Case is ignored."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.65)
     return f" Did you mean '{by_lower[close[0]]}'?" if close else ""

@@ -34,17 +34,11 @@ class AtomicFile(io.BufferedWriter):
 
 @contextlib.contextmanager
 def atomic_writer(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[AtomicFile]:
-    """Open a hidden temporary file beside `path` and move it there once it is complete.
+    """Open a hidden temporary file beside `path` for writing bytes, and move it there once it is complete.
 
-    A crash, a full disk or an interruption leaves the old file (or no file), never half a new one.
-
-    Args:
-        path: Where the finished file goes; missing folders are made.
-        overwrite: Whether to replace a file that another process has written since `check_output`. Without it both
-            are kept: the new file is `name-2.json`, and a warning says so.
-
-    Yields:
-        The temporary file, open for writing bytes.
+    A crash, a full disk or an interruption leaves the old file (or no file), never half a new one. Missing folders are
+    made. Without `overwrite`, a file that another process has written since `check_output` is kept: the new one is
+    `name-2.json`, and a warning says so.
 
     Raises:
         OSError: Nothing can be written there, or `path` is a device, a pipe or a socket; its `filename` is `path`.
@@ -62,7 +56,9 @@ def atomic_writer(path: str | os.PathLike[str], *, overwrite: bool = True) -> It
     except UsageError:
         raise
     except Exception as error:
-        reason = _file_error(error)
+        reason: BaseException | None = error
+        while reason is not None and not isinstance(reason, OSError):  # torch.save replaces it by a RuntimeError
+            reason = reason.__context__
         if reason is None or reason.filename not in (None, str(temporary)):
             raise
         raise OSError(reason.errno or errno.EIO, reason.strerror or str(reason), str(target)) from error
@@ -126,10 +122,9 @@ def advise_after_interruption(advice: Callable[[], str]) -> Iterator[None]:
 
 
 def probe_writing(path: str | os.PathLike[str]) -> None:
-    """Check whether `atomic_writer` can write `path`; nothing is left behind.
+    """Check whether `atomic_writer` can write a file; nothing is left behind.
 
-    Args:
-        path: The file. If its folder is missing, the nearest existing folder above it is checked.
+    If its folder is missing, the nearest existing folder above it is checked.
 
     Raises:
         OSError: No file can be made there; `strerror` says why.
@@ -157,13 +152,8 @@ def check_output(
 ) -> None:
     """Refuse an output that cannot be written or that would replace something, before the work for it starts.
 
-    An absent path, an empty file and an empty folder are free. Nothing is left behind.
-
-    Args:
-        path: The file, or the folder.
-        overwrite: Whether an existing file may be replaced, or a folder with files in it may be written to.
-        folder: Whether the output is a folder.
-        source: A file that the work reads and must not replace.
+    An absent path, an empty file and an empty folder are free. Nothing is left behind. `overwrite` allows to replace a
+    file, or to write to a folder with files in it; `source` is a file that the work reads and must not replace.
 
     Raises:
         UsageError: The path is empty, of the other kind, a device or the source, its folder cannot be written, or it
@@ -191,26 +181,13 @@ def check_output(
 def unique_run_name(model: str, dataset: str) -> str:
     """A name for the files of one run, unique among all runs on all machines.
 
-    Two runs may start in the same second, hence the random part; it comes from the operating system and moves no
-    seeded generator. RecBole cuts the name of the TensorBoard folder at the first dot, hence no dots.
-
-    Args:
-        model: Model name, for example `LISASoft`.
-        dataset: Data set name, for example `ml-100k`.
-
-    Returns:
-        For example `LISASoft-ml-100k-2025-11-28_00-31-02-4711-3fa2c19be04d7a65`.
+    For example LISASoft-ml-100k-2025-11-28_00-31-02-4711-3fa2c19be04d7a65. Two runs may start in the same second, hence
+    the random part; it comes from the operating system and moves no seeded generator. RecBole cuts the name of the
+    TensorBoard folder at the first dot, hence no dots.
     """
     moment = time.strftime("%Y-%m-%d_%H-%M-%S")
     name = f"{model}-{dataset}-{moment}-{os.getpid()}-{secrets.token_hex(8)}"
     return name.replace(".", "_").replace(os.sep, "_")
-
-
-def _file_error(error: BaseException | None) -> OSError | None:
-    """The OSError behind an exception: torch.save replaces it by a RuntimeError."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__context__
-    return error
 
 
 def _place(temporary: Path, target: Path, overwrite: bool) -> Path:

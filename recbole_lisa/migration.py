@@ -90,11 +90,7 @@ def check_source(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None
 
 @torch.no_grad()
 def take_over(network: Any, weights: Mapping[str, torch.Tensor]) -> None:
-    """Give a LISABase the parameters of a Transformer.
-
-    Args:
-        network: A LISABase of one layer and of the same sizes; changed in place.
-        weights: `state_dict` of the Transformer.
+    """Give a LISABase of one layer the parameters of a Transformer's state_dict, in place.
 
     Raises:
         UsageError: The sizes differ.

@@ -72,14 +72,11 @@ def run_configured(
     prepare: Callable[[Any], None] | None = None,
     observe: Callable[[LISATrainer], None] | None = None,
 ) -> dict[str, Any]:
-    """As `run`, from a configuration.
+    """As `run`, from a configuration; `notes` are the first lines of the log.
 
-    Args:
-        config: Of the run.
-        notes: First lines of the log.
-        prepare: Called with the new model before training, for instance to set its parameters.
-        observe: Called in the first process with the trainer after each validation, once its checkpoints are written;
-            the metrics are `trainer.history[-1]["valid"]`. May raise to stop. With `nproc` both must be picklable.
+    `prepare` is called with the new model before training, `observe` in the first process with the trainer after each
+    validation, once its checkpoints are written: the metrics are `trainer.history[-1]["valid"]`. It may raise to stop.
+    With `nproc` both must be picklable.
     """
     check_run(config)
     advice = partial(advice_after_interruption, config.plain(), config["checkpoint_dir"], time())

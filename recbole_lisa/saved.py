@@ -98,14 +98,9 @@ def is_recbole_file(path: str | os.PathLike[str]) -> bool:
 def read_recbole_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a trusted file of RecBole's trainer, which holds its configuration as an object; tensors go to the CPU."""
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
-    leave_absent_gpu(state)
-    return state
-
-
-def leave_absent_gpu(state: Any) -> None:
-    """Without a GPU, set the device in the configuration of a RecBole file to the CPU."""
-    if isinstance(state, dict) and "config" in state and not torch.cuda.is_available():
+    if not torch.cuda.is_available() and "config" in state:
         state["config"]["device"] = torch.device("cpu")
+    return state
 
 
 def _load_recbole_file(path: str | os.PathLike[str]) -> Loaded:
@@ -261,15 +256,9 @@ def load_bundle(
 def bundle_of_checkpoint(
     path: str | os.PathLike[str], *, model: type[Any] | None = None, data_path: str | None = None
 ) -> tuple[Bundle, Any]:
-    """Load a checkpoint with its data, and bundle its model.
+    """Load a checkpoint of this package with its data: the bundle of its model, checked, and the data set.
 
-    Args:
-        path: A checkpoint of this package.
-        model: The model class, where it is not in the registry.
-        data_path: Folder of the data set, if it has moved since the run.
-
-    Returns:
-        The bundle, checked by `check_scores`, and the data set.
+    `model` is the class, where it is not in the registry; `data_path` the folder of the data set, if it has moved.
 
     Raises:
         UsageError: See `load_data_and_model`, `bundle_of` and `check_scores`.
@@ -282,12 +271,7 @@ def bundle_of_checkpoint(
 
 
 def bundle_of(model: Any, raw_ids: Sequence[str], dataset: str) -> Bundle:
-    """Collect what recommending needs of a model.
-
-    Args:
-        model: An `AttentiveRecommender`.
-        raw_ids: Raw id of each item from item 1 on (item 0 is padding).
-        dataset: Name of the data set.
+    """Collect what recommending needs of an `AttentiveRecommender`; `raw_ids` begin with item 1, as 0 is padding.
 
     Raises:
         UsageError: An attention of the model is not in MECHANISMS.
@@ -311,14 +295,7 @@ def bundle_of(model: Any, raw_ids: Sequence[str], dataset: str) -> Bundle:
 
 @torch.no_grad()
 def check_scores(model: Any, recommender: Recommender) -> float:
-    """Compare scores of the model and of its bundle on random histories.
-
-    Args:
-        model: The model of `bundle_of`.
-        recommender: The `Recommender` over the bundle.
-
-    Returns:
-        The largest difference of a score.
+    """Compare scores of a model and of its bundle on random histories; the largest difference.
 
     Raises:
         UsageError: It is above TOLERANCE: a subclass changes how items or sequences are encoded.

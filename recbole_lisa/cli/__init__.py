@@ -1,1 +1,1 @@
-"""The commands, one file each; `main` calls the one that the first argument names."""
+"""The commands, one file each: `main(arguments)` returns the exit status; a mistake of the user raises UsageError."""

@@ -58,11 +58,7 @@ def positive(text: str) -> int:
 
 
 def parse_settings(arguments: Sequence[str]) -> dict[str, str]:
-    """Read `--key=value` and `--key value` to key -> text of the value.
-
-    Raises:
-        UsageError: An argument is not an option, an option has no value, or a key has two different values.
-    """
+    """Read `--key=value` and `--key value` to key -> text; a UsageError for a key without a value or with two."""
     settings: dict[str, str] = {}
     rest = list(arguments)
     while rest:

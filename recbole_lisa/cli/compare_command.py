@@ -19,11 +19,7 @@ by their raw ids. low and high are the ends of the 95% interval of B - A. Ranks 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the difference of two runs in each metric, with the arguments after `compare`; return 0.
-
-    Raises:
-        UsageError: A file is wrong, or the files are of other users; see `compare`.
-    """
+    """Print the difference of two runs in each metric, with the arguments after `compare`; return 0."""
     parser = UsageParser("recbole-lisa compare", "Print the difference of two runs in each metric.", _EPILOG)
     for name in ("A", "B"):
         parser.add_argument(name, type=Path)

@@ -1,7 +1,5 @@
 """The command `recbole-lisa convert`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,11 +30,7 @@ How cells are read; each case is counted and printed at the end:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Convert a raw file and print the counts, with the arguments after `convert`; return 0.
-
-    Raises:
-        UsageError: See `layout_of` and `convert`.
-    """
+    """Convert a raw file and print the counts, with the arguments after `convert`; return 0."""
     parser = UsageParser("recbole-lisa convert", "Write the atomic file of a data set from a raw file.", _EPILOG)
     add = parser.add_argument
     add("format", help=", ".join(FORMATS))

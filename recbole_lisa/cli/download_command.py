@@ -1,7 +1,5 @@
 """The command `recbole-lisa download`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,11 +12,7 @@ from recbole_lisa.files import check_output
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Download and convert a public data set, with the arguments after `download`; return 0.
-
-    Raises:
-        UsageError: The data set is unknown or has no address; see also `obtain`.
-    """
+    """Download and convert a public data set, with the arguments after `download`; return 0."""
     known = known_datasets()
     parser = UsageParser("recbole-lisa download", "Download a public data set, check it and write its atomic file.")
     parser.add_argument("dataset", help=", ".join(known))

@@ -21,11 +21,7 @@ The split and the data are those of the checkpoint. Settings that may be others,
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the metrics of a checkpoint, with the arguments after `evaluate`; return 0.
-
-    Raises:
-        UsageError: See `load_data_and_model`; a setting is wrong, or the phase has no items.
-    """
+    """Print the metrics of a checkpoint, with the arguments after `evaluate`; return 0."""
     parser = UsageParser("recbole-lisa evaluate", "Score a checkpoint again on the data of its run.", _EPILOG)
     add = parser.add_argument
     add("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")

@@ -20,11 +20,7 @@ needs torch and numpy, neither RecBole nor the data:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Export a checkpoint and print sizes, with the arguments after `export`; return 0.
-
-    Raises:
-        UsageError: See `load_bundle` and `write_export`.
-    """
+    """Export a checkpoint and print sizes, with the arguments after `export`; return 0."""
     parser = UsageParser("recbole-lisa export", "Write the files that serve a trained model.", _EPILOG)
     add = parser.add_argument
     add("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")

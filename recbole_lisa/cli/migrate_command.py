@@ -21,11 +21,7 @@ others are the Transformer's.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Migrate codebooks and print the metrics, with the arguments after `migrate`; return 0.
-
-    Raises:
-        UsageError: See `migrate`.
-    """
+    """Migrate codebooks and print the metrics, with the arguments after `migrate`; return 0."""
     parser = UsageParser("recbole-lisa migrate", "Make a LISABase from the codebooks of a Transformer.", _EPILOG)
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a Transformer")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the .pth file to write")

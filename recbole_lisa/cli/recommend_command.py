@@ -27,11 +27,7 @@ Output: the columns user_id, rank, item_id, score, and title where the export ha
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Recommend for every user of a table or of the data set, with the arguments after `recommend`; return 0.
-
-    Raises:
-        UsageError: A file, a column, an id or an option is wrong.
-    """
+    """Recommend for every user of a table or of the data set, with the arguments after `recommend`; return 0."""
     options = _parser().parse_args(arguments)
     if (options.checkpoint is None) == (options.export is None):
         raise UsageError("give one of --checkpoint FILE and --export DIR")

@@ -29,11 +29,7 @@ commands:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train and test one model with `quick_start.run` and the arguments after `run`; return 0.
-
-    Raises:
-        UsageError: An argument or a setting is wrong.
-    """
+    """Train and test one model with `quick_start.run` and the arguments after `run`; return 0."""
     parser = UsageParser("recbole-lisa [run]", "Train a model on a data set and print its metrics.", _EPILOG)
     parser.register("action", None, Once)
     parser.add_argument("-m", "--model", required=True, help=", ".join([*MODELS, *OPTIONAL_MODELS]))

@@ -40,11 +40,7 @@ a proxy in front. SIGTERM ends the service after the requests that have begun.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve an export until SIGTERM or Ctrl+C, with the arguments after `serve`; return 0.
-
-    Raises:
-        UsageError: The export, an option or the address is wrong, or a package is missing.
-    """
+    """Serve an export until SIGTERM or Ctrl+C, with the arguments after `serve`; return 0."""
     options = _parser().parse_args(arguments)
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:

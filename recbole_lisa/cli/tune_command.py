@@ -45,11 +45,7 @@ _REFUSED_SETTINGS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Search hyperparameters; `arguments` are those after `tune`. The exit status is 1 when a trial failed.
-
-    Raises:
-        UsageError: An argument, a setting, the space, the data or a package is wrong; no trial has begun.
-    """
+    """Search hyperparameters; `arguments` are those after `tune`. The exit status is 1 when a trial failed."""
     options, settings = _parse(arguments)
     fixed, config = _fixed(options, settings)
     check_validation(config)

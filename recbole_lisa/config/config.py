@@ -64,15 +64,10 @@ class LISAConfig(Config):
     ) -> None:
         """Read, merge and check the settings; no data is read and no folder is made.
 
-        Args:
-            model: A name of the registry, or a model class.
-            dataset: A name with a yaml file, or the name of your own `<data_path>/<name>/<name>.inter`.
-            protocol: Name of a file in `properties/protocol`; None takes the strongest `protocol` of the settings,
-                and full_ranking without one.
-            config_files: yaml files of the user.
-            config_dict: Settings by key.
-            command_line: Settings by key; text is read as yaml, never evaluated.
-            options: Options of the command that are not settings; an error may suggest one.
+        The model is a name of the registry or a class, the data set a name with a yaml file or that of your own
+        `<data_path>/<name>/<name>.inter`. `protocol` names a file in `properties/protocol`; None takes the strongest of
+        the settings, and full_ranking without one. Text of settings is read as yaml, never evaluated. `options` of the
+        command are not settings; an error may suggest one.
 
         Raises:
             UsageError: A key, a name, a type or a value is wrong.
@@ -151,10 +146,7 @@ class LISAConfig(Config):
     def checked(self, settings: Mapping[str, Any], origin: str) -> dict[str, Any]:
         """Check settings, or texts of a command line, and convert them to the types of their keys.
 
-        `origin` says in errors where the settings are from, such as `command line`.
-
-        Raises:
-            UsageError: A key is unknown, or a type or a value is wrong.
+        `origin` says in a UsageError where the settings are from, such as `command line`.
         """
         arguments = {"model": self.model, "dataset": self.dataset, "protocol": settings.get("protocol")}
         for name, value in settings.items():

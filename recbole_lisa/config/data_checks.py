@@ -30,11 +30,7 @@ class Interval:
 
 
 def parse_intervals(key: str, text: str | None) -> list[Interval]:
-    """Parse RecBole's notation of a key, such as `[5,inf)` or `[2,4];(9,20]`; None means no restriction.
-
-    Raises:
-        UsageError: The text is not in this notation.
-    """
+    """Parse RecBole's notation of a key, such as `[5,inf)` or `[2,4];(9,20]`; None means no restriction."""
     intervals = []
     for part in str(text).split(";") if text is not None else []:
         stripped = part.strip()
@@ -49,11 +45,7 @@ def parse_intervals(key: str, text: str | None) -> list[Interval]:
 
 
 def check_reading(settings: Mapping[str, Any]) -> None:
-    """Check the settings for reading and filtering files.
-
-    Raises:
-        UsageError: A setting is wrong, is not supported, or contradicts another.
-    """
+    """Check the settings for reading and filtering files; a UsageError for a wrong one, or two that contradict."""
     encoding = settings["encoding"]
     try:
         "".encode(encoding)

@@ -6,29 +6,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FieldNames:
-    """Column names of one batch; N batch, L length, R negatives.
+    """Column names of one batch; N batch, L length, R negatives."""
 
-    Attributes:
-        user: (N,) user ids.
-        item: (N,) item ids: the target of a last-position or evaluation row.
-        item_list: (N, L) input items, oldest first, padded on the right with 0.
-        item_length: (N,) number of items in each row.
-        target_list: (N, L) the item that follows each input.
-        negative_list: (N, L, R) negatives of each position.
-        negative: (N, R) negatives of a last-position row, or (N, K) equal rows of shared negatives.
-        time: The time column of the interactions.
-        time_gap_list: (N, L) seconds since the user's previous item.
-    """
-
-    user: str
-    item: str
-    item_list: str
-    item_length: str
-    target_list: str
-    negative_list: str
-    negative: str
-    time: str
-    time_gap_list: str
+    user: str  # (N,) user ids
+    item: str  # (N,) item ids: the target of a last-position or evaluation row
+    item_list: str  # (N, L) input items, oldest first, padded on the right with 0
+    item_length: str  # (N,) number of items in each row
+    target_list: str  # (N, L) the item that follows each input
+    negative_list: str  # (N, L, R) negatives of each position
+    negative: str  # (N, R) negatives of a last-position row, or (N, K) equal rows of shared negatives
+    time: str  # the time column of the interactions
+    time_gap_list: str  # (N, L) seconds since the user's previous item
 
 
 def field_names(config: Any) -> FieldNames:

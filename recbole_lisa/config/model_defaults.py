@@ -40,11 +40,7 @@ def models_with(key: str) -> list[str]:
 
 
 def inner_width(inner_size: int | str, hidden_size: int) -> int:
-    """Width of the feed-forward network: a number, or a factor of hidden_size such as 4x.
-
-    Raises:
-        UsageError: the text is not a factor, or the width is below 1.
-    """
+    """Width of the feed-forward network: a number, or a factor of hidden_size such as 4x, else a UsageError."""
     if not isinstance(inner_size, str):
         return inner_size
     factor = re.fullmatch(r"(\d+(?:\.\d+)?)x", inner_size)

@@ -61,28 +61,17 @@ YamlLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^None$")
 
 @dataclass(frozen=True)
 class Key:
-    """One declared setting.
-
-    Attributes:
-        types: Names of the types a value may have; empty when any is allowed.
-        nullable: Whether `~` is a value.
-        choices: The strings allowed; empty when any is.
-        bound: The range of a number as written, such as `>= 1` or `in [0, 1)`; empty when there is none.
-    """
+    """One declared setting; empty types, choices or an empty bound allow any."""
 
     name: str
-    types: tuple[str, ...] = ()
-    nullable: bool = True
-    choices: tuple[str, ...] = ()
-    bound: str = ""
+    types: tuple[str, ...] = ()  # names of the types that a value may have
+    nullable: bool = True  # whether `~` is a value
+    choices: tuple[str, ...] = ()  # strings
+    bound: str = ""  # range of a number as written, such as `>= 1` or `in [0, 1)`
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a yaml file of settings.
-
-    Raises:
-        UsageError: The file cannot be read, is not yaml, or is not a list of `key: value` lines.
-    """
+    """Read a yaml file of settings; a UsageError if it cannot be read, or has no `key: value` lines."""
     try:
         settings = yaml.load(path.read_text(encoding="utf-8"), Loader=YamlLoader) or {}
     except OSError as error:
@@ -115,14 +104,12 @@ def check_value(key: Key, value: Any, origin: str) -> Any:
     """Convert a setting of the user to a type of its key, and check it.
 
     Text is read as yaml, unless the key takes text only. An int becomes a float, and a number becomes text, where only
-    that type is allowed. Numbers of numpy, paths and tuples become numbers, text and lists. `origin` is where the
-    setting is from, for errors.
-
-    Raises:
-        UsageError: The type is wrong or the value is not allowed.
+    that type is allowed. Numbers of numpy, paths and tuples become numbers, text and lists. A value of another type or
+    outside its range is a UsageError, in which `origin` is where the setting is from.
     """
     value = _convert(key, as_plain(value))
-    if not _has_type(key, value):
+    has_type = not key.types or type(value) in [_PYTHON_TYPES[kind] for kind in key.types]
+    if not (key.nullable if value is None else has_type):
         types = " or ".join(key.types) + (" or ~" if key.nullable else "")
         raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {types}")
     if isinstance(value, str) and key.choices and value not in key.choices:
@@ -170,12 +157,6 @@ def _convert(key: Key, value: Any) -> Any:
     if "float" in key.types and "int" not in key.types:
         return value if isinstance(value, int) and abs(value) > 2**63 else float(value)
     return str(value) if key.types == ("str",) else value
-
-
-def _has_type(key: Key, value: Any) -> bool:
-    if value is None:
-        return key.nullable
-    return not key.types or type(value) in [_PYTHON_TYPES[kind] for kind in key.types]
 
 
 def _limit(number: float, bound: str) -> str:

@@ -63,10 +63,7 @@ _PARTS = {
 def completed(settings: Settings, external: Settings) -> dict[str, Any]:
     """The settings that depend on others: number types, negatives, inner_size, the metric of the best epoch, dicts.
 
-    `settings` are all, `external` those of the user.
-
-    Raises:
-        UsageError: Settings contradict each other, or a part of a dict is wrong.
+    `settings` are all, `external` those of the user; a UsageError if they contradict, or a part of a dict is wrong.
     """
     changed = {**_mixed_precision(settings, external), "eval_args": checked_eval_args(settings["eval_args"])}
     if settings["clip_grad_norm"] is not None:
@@ -88,11 +85,7 @@ def completed(settings: Settings, external: Settings) -> dict[str, Any]:
 
 
 def check_settings(settings: Settings) -> None:
-    """Check complete settings.
-
-    Raises:
-        UsageError: Two settings do not fit together, or the machine lacks what one needs.
-    """
+    """Check complete settings; a UsageError if two do not fit together, or the machine lacks what one needs."""
     _check_metrics(settings)
     _check_columns(settings)
     _check_training(settings)
@@ -315,11 +308,7 @@ def _check_batch_names(settings: Settings) -> None:
 
 
 def check_model(settings: Settings) -> None:
-    """Check the sizes and forms of a model.
-
-    Raises:
-        UsageError: Two settings do not fit together.
-    """
+    """Check the sizes and forms of a model; a UsageError if two settings do not fit together."""
     heads, width = settings.get("n_heads"), settings.get("hidden_size")
     if heads and width and width % heads:
         raise UsageError(f"n_heads is {heads}, it must divide hidden_size, which is {width}")

@@ -51,14 +51,8 @@ def convert(
 
     Rows keep their order, so equal times stay in the order of the raw file. A row without a user, an item or a
     readable time is left out; of rows that are equal in every column the first one stays. See `Ids` and `read_times`
-    for what a cell means.
-
-    Args:
-        source: The raw file, its archive, or the folder of its archive.
-        output: The folder of the data set; its name becomes the data set's.
-        layout: How to read the raw file.
-        overwrite: Replace an existing file.
-        show_progress: Draw a bar on a terminal.
+    for what a cell means. `source` is the raw file, its archive, or the folder of its archive; the name of the folder
+    `output` becomes the data set's.
 
     Raises:
         UsageError: No row of the raw file can be read or used, or the result cannot be written.
@@ -96,10 +90,8 @@ def convert(
 class Conversion:
     """Writes pieces of a raw file to an atomic file, and counts.
 
-    Attributes:
-        rows, users, items: Numbers of rows, of distinct users and of distinct items: read, and written.
-        left_out: Rows left out, by reason.
-        notes: What else occurred, by kind.
+    rows, users and items are numbers read and written, of distinct users and items; left_out counts rows by reason,
+    and notes what else occurred.
     """
 
     def __init__(self, name: str, target: Path, layout: Layout, stream: BinaryIO) -> None:

@@ -27,11 +27,7 @@ class DownloadError(UsageError):
 def download(url: str, target: Path, checksum: str | None, *, show_progress: bool = False) -> None:
     """Fetch a file; a transfer that breaks off or differs from its checksum is started again, three times at most.
 
-    Args:
-        url: Address, http or https.
-        target: Where the finished file goes.
-        checksum: `md5:<hex>` or `sha256:<hex>`; None when its publisher names none.
-        show_progress: Draw a bar on a terminal.
+    `checksum` is `md5:<hex>` or `sha256:<hex>`; None when the publisher names none.
 
     Raises:
         DownloadError: There is no answer, a refusal, a broken transfer or another checksum.

@@ -26,16 +26,10 @@ class UserHistory(NamedTuple):
 
 
 def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[UserHistory]:
-    """Read interactions, one a row, and group them by user.
+    """Read interactions, one a row, and group them by user, in the order of the first rows.
 
-    Args:
-        path: .csv, .tsv, RecBole's .inter, or .parquet, with named columns; a name may carry RecBole's type (`:token`).
-        user: Column of the user.
-        item: Column of the item.
-        time: Column of the time in seconds; without such a column the order of the rows counts.
-
-    Returns:
-        Users in the order of their first row, items ordered by time (equal times as in the file).
+    The file is .csv, .tsv, .inter or .parquet with these columns; a name may have a type of RecBole (`:token`). Items
+    are ordered by time in seconds, equal times as in the file; without a time column the order of the rows counts.
 
     Raises:
         UsageError: The file cannot be read, a user or an item is empty, or a time is no finite number.

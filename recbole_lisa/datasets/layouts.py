@@ -17,35 +17,20 @@ TIME_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 @dataclass(frozen=True)
 class Layout:
-    """How a raw file is read.
+    """How a raw file is read."""
 
-    Attributes:
-        members: Patterns of the file's name inside an archive or a folder.
-        table: Columns of a delimited file or of parquet.
-        lines: Keys of a file of JSON lines; None where they equal `table`.
-        separator: Column separator; None to find it in the first line.
-        header: Whether the first line names the columns.
-        quoted: Whether a cell in double quotes may hold separators and line breaks.
-        time_unit: A key of `TIME_UNITS`, or `auto`.
-        encoding: Text encoding; a byte-order mark overrides it.
-        keeps_repeated: Whether all rows that are equal in every column stay.
-        optional: Roles that may have no column.
-        numbers: Roles that are parsed as float64, in delimited text.
-        advice: What the error of a missing column tells to do, with {role} in it.
-    """
-
-    members: tuple[str, ...]
-    table: Columns
-    lines: Columns | None = None
-    separator: str | None = ","
-    header: bool = True
-    quoted: bool = True
-    time_unit: str = "s"
-    encoding: str = "utf-8"
-    keeps_repeated: bool = False
-    optional: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
-    advice: str = "The format csv reads tables of your own"
+    members: tuple[str, ...]  # patterns of the file's name inside an archive or a folder
+    table: Columns  # of a delimited file or of parquet
+    lines: Columns | None = None  # keys of a file of JSON lines; None where they equal `table`
+    separator: str | None = ","  # of columns; None to find it in the first line
+    header: bool = True  # whether the first line names the columns
+    quoted: bool = True  # whether a cell in double quotes may hold separators and line breaks
+    time_unit: str = "s"  # a key of TIME_UNITS, or auto
+    encoding: str = "utf-8"  # of text; a byte-order mark overrides it
+    keeps_repeated: bool = False  # whether all rows that are equal in every column stay
+    optional: tuple[str, ...] = ()  # roles that may have no column
+    numbers: tuple[str, ...] = ()  # roles that are parsed as float64, in delimited text
+    advice: str = "The format csv reads tables of your own"  # in the error of a missing column, with {role} in it
 
 
 COLUMN_OPTION = "Use --{role}"
@@ -79,12 +64,10 @@ def parse_conversion(text: str) -> Layout:
 
 
 def layout_of(name: str, options: dict[str, str]) -> Layout:
-    """Find or build the layout of a format.
+    """Find or build the layout of one of `FORMATS`.
 
-    Args:
-        name: One of `FORMATS`.
-        options: `encoding` and `repeated` (drop or keep). For csv also `user`, `item`, `time`, `rating`, `separator`,
-            `time_unit`, and `no_header` (any value).
+    The options are encoding and repeated (drop or keep); for csv also user, item, time, rating, separator, time_unit,
+    and no_header (any value).
     """
     if name not in FORMATS:
         known = f"known are {', '.join(FORMATS)} (a csv, tsv, parquet or JSON lines file)"

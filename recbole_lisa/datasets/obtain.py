@@ -29,18 +29,12 @@ def known_datasets() -> list[str]:
 def ensure_data(config: Mapping[str, Any]) -> list[str]:
     """Fetch and convert a missing public data set of a run, if it may be downloaded; else see `check_data`.
 
-    Returns:
-        What was done, line by line; empty where the file exists.
+    Returns what was done, line by line; nothing where the file exists.
     """
     folder, dataset = Path(config["data_path"]), config["dataset"]
     is_missing = not all(path.is_file() for path in interaction_files(config))
-    if (
-        config["benchmark_filename"] is None
-        and is_missing
-        and dataset in known_datasets()
-        and config["archive_url"]
-        and config["download"]
-    ):
+    is_public = config["benchmark_filename"] is None and dataset in known_datasets()
+    if is_missing and is_public and config["archive_url"] and config["download"]:
         return obtain(folder, config, show_progress=bool(config["show_progress"]))
     check_data(config)
     return []
@@ -87,14 +81,7 @@ def obtain(
 ) -> list[str]:
     """Download the raw file, unless it is beside the data set's folder already, and convert it.
 
-    Args:
-        folder: Folder of the data set; its name is the data set's.
-        settings: The keys of the data set's yaml file.
-        overwrite: Replace an existing atomic file.
-        show_progress: Draw bars on a terminal.
-
-    Returns:
-        What was done, line by line.
+    `settings` are the keys of the data set's yaml file. Returns what was done, line by line.
     """
     archive, url, checksum = folder.parent / settings["archive"], settings["archive_url"], settings["archive_checksum"]
     if archive.exists():

@@ -32,14 +32,10 @@ _UNIT_SEPARATOR = "\x1f"
 
 
 def read_pieces(raw: RawFile, layout: Layout) -> Iterator[pd.DataFrame]:
-    """Read columns of a table, at most `PIECE_ROWS` rows at a time; the name of the file says its kind.
+    """Read columns of a file that is at its start, at most `PIECE_ROWS` rows at a time; its name says its kind.
 
-    Args:
-        raw: The file, at its start.
-        layout: Where the columns are; a name matches without RecBole's type, too (`user_id:token`).
-
-    Yields:
-        One column a role, in file order: text, NaN or None where the cell is empty.
+    Yields one column a role, in file order: text, NaN or None where the cell is empty. The name of a column matches
+    without RecBole's type, too (`user_id:token`).
 
     Raises:
         UsageError: A column is missing, a line is longer than the first, or the file is not of its kind.

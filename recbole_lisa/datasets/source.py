@@ -29,13 +29,9 @@ _DAMAGED = (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error)
 
 
 class RawFile(NamedTuple):
-    """An open raw file.
+    """An open raw file: its name without `.gz`, and a stream of its unpacked bytes.
 
-    Attributes:
-        name: Name of the file, without `.gz`.
-        stream: Its unpacked bytes.
-        size: Bytes to read, in the unit of `position`.
-        position: Gives the bytes read so far; of a .gz, compressed ones.
+    `size` bytes are to be read, in the unit of `position()`, the bytes read so far; of a .gz, compressed ones.
     """
 
     name: str
@@ -44,10 +40,9 @@ class RawFile(NamedTuple):
     position: Callable[[], int]
 
     def start(self, encoding: str) -> tuple[str, str]:
-        """Decode up to 1 MiB of a text file that has not been read yet; a byte-order mark overrides the encoding.
+        """The encoding to use, and up to 1 MiB of the text of a file that has not been read yet.
 
-        Returns:
-            The encoding to use, and the text. A `UsageError` refuses an unknown encoding and a file that is not text.
+        A byte-order mark overrides the encoding. An unknown encoding, or a file that is not text, is a `UsageError`.
         """
         content = self.stream.peek(1)
         encoding = next((name for name, marks in _MARKS.items() if content.startswith(marks)), encoding)
@@ -62,11 +57,7 @@ class RawFile(NamedTuple):
 
 @contextlib.contextmanager
 def open_raw(path: Path, members: tuple[str, ...] = ()) -> Iterator[RawFile]:
-    """Open a file, a `.gz` or `.zip` of it, or the one file of a `.zip` or a folder that matches `members`.
-
-    Args:
-        path: The file or the folder.
-        members: Patterns of the file's name, without `.gz`.
+    """Open a file, a `.gz` or `.zip` of it, or the one file of a `.zip` or a folder that matches a name of `members`.
 
     Raises:
         UsageError: The file is missing, ambiguous or unreadable; or what is read from it turns out to be damaged.

@@ -33,10 +33,7 @@ _OPTIONS = _SIGNALS if "signals_to_handle" in vars(LaunchConfig) else {}
 def launch(call: Callable[..., T], config: Any, *args: Any) -> T:
     """Call `call(config, *args)` in `nproc` new processes that form one group; the result of the first one.
 
-    Args:
-        call: A function at the top of a module.
-        config: Of the run: `nproc` and `device`.
-        *args: Further arguments; all must be picklable.
+    `call` is a function at the top of a module; all arguments must be picklable.
 
     Raises:
         UsageError: The arguments cannot be pickled, or a process raised it; so for TrainingDivergedError.

@@ -33,8 +33,7 @@ def import_tune() -> Any:
 def ray_session(address: str | None) -> Iterator[None]:
     """Connect to a Ray cluster, or start one with the cores and GPUs of this machine, until the block ends.
 
-    Args:
-        address: `auto` for the cluster on this machine, HOST:PORT of another one, None or `local` to start one.
+    `address` is auto for the cluster on this machine, HOST:PORT of another one, None or local to start one.
 
     Raises:
         UsageError: There is no cluster at the address.
