@@ -103,14 +103,6 @@ def test_steps_and_the_state_after_them_equal_the_whole(case: str) -> None:
 
 
 @every_case
-def test_gradients_equal_differences(case: str) -> None:
-    build, _ = CASES[case]
-    attention = build().double()
-    x = torch.randn(1, 5, D, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda y: attention(y, all_valid(1, 5)), x)
-
-
-@every_case
 def test_the_state_has_the_same_size_at_any_length(case: str) -> None:
     attention: Attention = CASES[case][0]().eval()
     short, long = (attention.state_of(torch.randn(2, length, D), all_valid(2, length)) for length in (1, 500))

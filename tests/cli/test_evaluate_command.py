@@ -50,10 +50,7 @@ def test_one_protocol_keeps_the_metric_of_the_best_epoch(result: dict[str, str])
     ("arguments", "message"),
     [
         (["--eval_seen=all"], "unknown eval_seen 'all'"),
-        (
-            ["--eval_args={split: {RS: [1, 0, 1]}}"],
-            "evaluate does not take '--eval_args': known are eval_seen, metrics",
-        ),
+        (["--eval_args={mode: uni9}"], "evaluate does not take '--eval_args': known are eval_seen, metrics"),
         (["--phase=train"], "argument --phase: invalid choice: 'train'"),
         (["--topk=[50]"], "valid_metric 'Hit@5' is not reported"),
         (["--topk=[5, 50]"], "topk asks for the 50 best of only 30 items"),

@@ -14,6 +14,7 @@ from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.errors import UsageError
 from tests.helpers import write_interactions
 
+BOTH_WAYS = {"bidirectional": True, "supervision": "last_position", "histogram_decay": 0}
 MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"n_codeword": 4}, "unknown key 'n_codeword' (config_dict). Did you mean 'n_codewords'?"),
     ({"stoping_step": 4}, "unknown key 'stoping_step' (config_dict). Did you mean 'stopping_step'?"),
@@ -26,10 +27,7 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"protocol": "papers"}, "unknown protocol 'papers': known are full_ranking, global_time, paper."),
     ({"dataset": "ml-1m"}, "dataset is 'ml-1m' (config_dict) but 'ml-100k' was chosen: settings may repeat it, not"),
     ({"epochs": "ten"}, "epochs (config_dict) is 'ten', it must be int"),
-    (
-        {"loss_type": "GBCE"},
-        "unknown loss_type 'GBCE' (config_dict): known are BCE, CE, BPR, gBCE, SSM. Did you mean 'gBCE'?",
-    ),
+    ({"loss_type": "GBCE"}, "'GBCE' (config_dict): known are BCE, CE, BPR, gBCE, SSM. Did you mean 'gBCE'?"),
     ({"learner": "adamx"}, "unknown learner 'adamx' (config_dict)"),
     ({"nproc": 9, "train_batch_size": 8}, "nproc is 9, but train_batch_size is 8: set nproc to 8 or fewer"),
     ({"amp": "bf32"}, "unknown amp 'bf32' (config_dict): known are no, bf16, fp16."),
@@ -39,27 +37,14 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"metrics": [5]}, "metric 5 is not computed: known are AveragePopularity"),
     ({"metrics": []}, "metric None is not computed: known are AveragePopularity"),
     ({"metrics": ["AUC"]}, "metric 'AUC' is not computed (it compares values, these models rank)"),
-    (
-        {"metrics": ["NDCG", "giniindex"], "eval_args": {"mode": {"test": "uni100"}}},
-        "metric 'giniindex' ranks every item: use eval_args mode 'full', not 'uni100'",
-    ),
-    (
-        {"topk": [5], "valid_metric": "NDCG@10"},
-        "valid_metric 'NDCG@10' is not reported: choose one of Hit@5, NDCG@5, MRR@5. Did you mean 'NDCG@5'?",
-    ),
+    ({"metrics": ["giniindex"], "eval_args": {"mode": {"test": "uni9"}}}, "use eval_args mode 'full', not 'uni9'"),
+    ({"topk": [5], "valid_metric": "NDCG@10"}, "choose one of Hit@5, NDCG@5, MRR@5. Did you mean 'NDCG@5'?"),
     ({"topk": [0, 10]}, "topk (config_dict) is [0, 10], it must be >= 1"),
     ({"topk": [2.5]}, "topk is [2.5], it must be one or more whole numbers >= 1"),
     ({"eval_args": {"modes": "full"}}, "unknown part 'modes' of eval_args: known are split, order, group_by, mode."),
     ({"eval_args": {"order": "RO"}}, "unknown order 'RO' (eval_args): known are TO"),
-    ({"eval_args": {"group_by": "none"}}, "unknown group_by 'none' (eval_args): known are user"),
-    (
-        {"eval_args": {"split": {"SS": [1, 2]}}},
-        "eval_args split is {'SS': [1, 2]}, it must be {LS: valid_and_test} or {RS: [0.8, 0.1, 0.1]}",
-    ),
-    (
-        {"eval_args": {"group_by": "none"}},
-        "group_by 'none' (eval_args): known are user; one split in time for all is --protocol=global_time",
-    ),
+    ({"eval_args": {"split": {"SS": 9}}}, "is {'SS': 9}, it must be {LS: valid_and_test} or {RS:"),
+    ({"eval_args": {"group_by": "none"}}, "known are user; one split in time for all is --protocol=global_time"),
     *(
         (
             {"eval_args": {"split": {"TS": times}}},
@@ -67,63 +52,30 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
         )
         for times in ([2, 1], [0, 0.5, 0.5], [1, -1, 1], ["2020-13-01", "2020-12-01"], [5], [True, False], ["a", 1, 2])
     ),
-    (
-        {"eval_args": {"split": {"TS": [1, 2]}, "mode": "uni9"}},
-        "eval_args mode is 'uni9', with split TS it must be full: negatives would be of the future",
-    ),
-    (
-        {"eval_args": {"split": {"TS": [1, 2]}}, "TIME_FIELD": None},
-        "TIME_FIELD is ~, but eval_args split TS needs times: name their column",
-    ),
+    ({"eval_args": {"split": {"TS": [1, 2]}, "mode": "uni9"}}, "mode is 'uni9', with split TS it must be full"),
+    ({"eval_args": {"split": {"TS": [1, 2]}}, "TIME_FIELD": None}, "TIME_FIELD is ~, but eval_args split TS needs"),
     ({"eval_args": {"split": {"LS": "test"}}}, "unknown LS 'test' (eval_args split): known are valid_and_test,"),
     ({"eval_args": {"mode": "uni"}}, "eval_args mode is 'uni', it must be full, uniN or popN, such as"),
     ({"eval_args": {"mode": {"tset": "full"}}}, "unknown part 'tset' of eval_args mode: known are valid, test."),
     (
         {"loss_type": "CE", "train_neg_sample_args": {"sample_num": 2}},
-        "train_neg_sample_args is {'sample_num': 2}, with loss_type CE it must be ~: CE ranks every item",
+        "with loss_type CE it must be ~: CE ranks every item",
     ),
-    (
-        {"windows": "overlapping", "supervision": "last_position"},
-        "windows is overlapping, but supervision is last_position: set it to all_positions",
-    ),
-    (
-        {"windows": "sliding"},
-        "unknown windows 'sliding' (config_dict): known are disjoint, overlapping, random_offset, whole.",
-    ),
+    ({"windows": "overlapping", "supervision": "last_position"}, "last_position: set it to all_positions"),
+    ({"windows": "sliding"}, "unknown windows 'sliding' (config_dict): known are disjoint, overlapping, random_offset"),
     ({"shared_negatives": 9, "loss_type": "CE"}, "shared_negatives is 9, it must be 0 with loss_type CE; SSM,"),
-    (
-        {"sparse_item_updates": True, "loss_type": "CE"},
-        "sparse_item_updates is True, but loss_type CE ranks every item in each step: set SSM or BCE",
-    ),
+    ({"sparse_item_updates": True, "loss_type": "CE"}, "loss_type CE ranks every item in each step: set SSM or BCE"),
     ({"sparse_item_updates": True, "ema_decay": 0.9}, "ema_decay is 0.9, with sparse_item_updates True it must be 0"),
     ({"train_neg_sample_args": None}, "train_neg_sample_args is None, but loss_type BCE needs it: {sample_num: 1}"),
     ({"train_neg_sample_args": {"sample_nums": 2}}, "unknown part 'sample_nums' of train_neg_sample_args"),
-    (
-        {"train_neg_sample_args": {"distribution": "normal"}},
-        "unknown distribution 'normal' (train_neg_sample_args): known are uniform, popularity.",
-    ),
+    ({"train_neg_sample_args": {"distribution": "normal"}}, "'normal' (train_neg_sample_args): known are uniform,"),
     ({"train_neg_sample_args": {"sample_num": 0}}, "sample_num (train_neg_sample_args) is 0, it must be >= 1"),
-    (
-        {"train_neg_sample_args": {"dynamic": True}},
-        "train_neg_sample_args dynamic is True, which is not supported: set it to False",
-    ),
+    ({"train_neg_sample_args": {"dynamic": True}}, "dynamic is True, which is not supported: set it to False"),
     ({"bidirectional": True}, "a position would see its target; set supervision to last_position"),
-    (
-        {"bidirectional": True, "supervision": "last_position"},
-        "histogram_decay is 0.1, with bidirectional True it must be 0",
-    ),
-    (
-        {"bidirectional": True, "supervision": "last_position", "histogram_decay": 0, "local_window": 8},
-        "local_window is 8, with bidirectional True it must be 0",
-    ),
-    (
-        {"bidirectional": True, "supervision": "last_position", "histogram_decay": 0, "histogram_values": "exact"},
-        "histogram_values is 'exact', with bidirectional True it must be codewords",
-    ),
-    (
-        {"n_codebooks": 3, "histogram_values": "exact"},
-        "n_codebooks is 3, it must divide hidden_size, which is 128",
-    ),
+    (BOTH_WAYS | {"histogram_decay": 0.1}, "histogram_decay is 0.1, with bidirectional True it must be 0"),
+    (BOTH_WAYS | {"local_window": 8}, "local_window is 8, with bidirectional True it must be 0"),
+    (BOTH_WAYS | {"histogram_values": "exact"}, "'exact', with bidirectional True it must be codewords"),
+    ({"n_codebooks": 3, "histogram_values": "exact"}, "n_codebooks is 3, it must divide hidden_size, which is 128"),
     ({"local_window": 8, "local_heads": 3}, "local_heads is 3, it must divide hidden_size, which is 128"),
     ({"local_window": -1}, "local_window (config_dict) is -1, it must be >= 0"),
     ({"seed": -1}, "seed (config_dict) is -1, it must be in [0, 4294967296)"),
@@ -160,10 +112,7 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"user_inter_num_interval": "5"}, "user_inter_num_interval must be intervals like '[5,inf)'"),
     ({"item_inter_num_interval": "[9,2]"}, "item_inter_num_interval must be intervals like"),
     ({"rm_dup_inter": "frist"}, "known are first, last. Did you mean 'first'?"),
-    (
-        {"unload_col": {"inter": ["rating"]}},
-        "unload_col and load_col ({'inter': ['user_id', 'item_id', 'timestamp']}) are both set: set one of them to ~",
-    ),
+    ({"unload_col": {"inter": ["rating"]}}, "'item_id', 'timestamp']}) are both set: set one of them to ~"),
     ({"state": "INFOS"}, "state is 'INFOS', it must be one of CRITICAL, ERROR, WARNING, INFO, DEBUG."),
     ({"inner_size": "wide"}, "inner_size is 'wide', it must be a number, or a factor of hidden_size such as 4x"),
     ({"inner_size": "0x"}, "inner_size is '0x', it must be a number, or a factor of hidden_size such as 4x"),
@@ -195,7 +144,7 @@ def test_models_of_a_fixed_length_read_no_whole_histories(model: str) -> None:
         {"eval_args": {"split": {"RS": [8, 1, 0]}}},
         {"user_inter_num_interval": None, "item_inter_num_interval": "[2,4];(9,inf)", "rm_dup_inter": "last"},
         {"load_col": None, "unload_col": {"inter": ["rating"]}},
-        {"bidirectional": True, "supervision": "last_position", "histogram_decay": 0},
+        BOTH_WAYS,
     ],
 )
 def test_what_is_right_is_accepted(settings: dict[str, Any]) -> None:
@@ -256,10 +205,7 @@ def test_gpus_that_are_not_there_are_refused(
         ({"metrics": ["Hit", "Recall"]}, "valid_metric is Hit@5: NDCG@10 is not among the metrics"),
         ({"metrics": ["Hit"], "valid_metric": "Hit@5"}, None),
         ({"worker": 0, "epochs": 3}, None),
-        (
-            {"eval_args": {"split": {"RS": [0.8, 0.1, 0.5]}}},
-            "eval_args split [0.8, 0.1, 0.5]: the fractions are 0.5714, 0.07143, 0.3571",
-        ),
+        ({"eval_args": {"split": {"RS": [7, 1, 2]}}}, "eval_args split [7, 1, 2]: the fractions are 0.7, 0.1, 0.2"),
         ({"eval_args": {"split": {"RS": [0.8, 0.1, 0.1]}}}, None),
     ],
 )
@@ -304,16 +250,11 @@ def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"model": "LISASft"}, "unknown model 'LISASft': known are LISABase, LISASoft, LISAMini, Transformer,"),
         ({"model": "LISASft"}, "Did you mean 'LISASoft'?"),
-        ({"model": "SASRec"}, "unknown model 'SASRec'"),
+        ({"model": "SASRec"}, "unknown model 'SASRec': known are LISABase, LISASoft, LISAMini, Transformer,"),
         ({"dataset": "ml-10k"}, "there is no file dataset/ml-10k/ml-10k.inter (tab-separated"),
         ({"dataset": "ml-10k"}, "Did you mean 'ml-100k'?"),
-        (
-            {"protocol": "papers"},
-            "unknown protocol 'papers': known are full_ranking, global_time, paper. Did you mean 'paper'?",
-        ),
-        ({"config_files": ["absent.yaml"]}, "cannot read the configuration file 'absent.yaml'"),
+        ({"protocol": "papers"}, "'papers': known are full_ranking, global_time, paper. Did you mean 'paper'?"),
         ({"config_files": "absent.yaml"}, "cannot read the configuration file 'absent.yaml'"),
         *(
             ({"config_files": files}, f"config_files is {files!r}, it must be a yaml file or a list of them")
@@ -328,13 +269,9 @@ def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> Non
             for name in (Path("papers"), 3, ["paper"])
         ),
         ({"config_dict": [1]}, "config_dict is [1], it must hold settings by key, such as {'epochs': 10}"),
-        (
-            {"model": "Transformer", "config_dict": {"n_heads": 3}},
-            "n_heads is 3, it must divide hidden_size, which is 128",
-        ),
+        ({"model": "Transformer", "config_dict": {"n_heads": 3}}, "n_heads is 3, it must divide hidden_size"),
         ({"model": None}, "unknown model 'None': known are LISABase,"),
         ({"model": Linear}, "Linear is not a recommender: derive the class from AttentiveRecommender"),
-        ({"model": dict}, "dict is not a recommender"),
     ],
 )
 def test_an_unknown_name_is_named_with_the_known_ones(

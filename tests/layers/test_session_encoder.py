@@ -194,16 +194,6 @@ def advance(encoder: Encoder, state: EncoderState, view: ItemView, items: Tensor
     return state
 
 
-def test_the_same_time_and_size_at_any_length() -> None:
-    encoder = Encoder("hard", 2)
-    view = encoder.view(torch.randn(U, D))
-    early, late = encoder.init_state(1), encoder.init_state(1)._replace(length=torch.tensor([10**6]))
-    for state in (early, late):
-        after = encoder.step(state, row(view, torch.tensor([3])))
-        assert [x.shape for layer in after.layers for x in layer] == [x.shape for layer in state.layers for x in layer]
-    assert int(after.length) == 10**6 + 1
-
-
 @pytest.mark.parametrize(
     ("mechanism", "n_layers", "more", "message"),
     [
