@@ -1,7 +1,7 @@
 PYTHON ?= python
 RUN_ARGUMENTS ?= --model=LISASoft --dataset=ml-100k --epochs=10
 
-.PHONY: install run test lint bench
+.PHONY: install run test lint docs bench
 
 install:
 	$(PYTHON) -m pip install -e '.[dev]'
@@ -16,6 +16,9 @@ lint:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
+
+docs:
+	$(PYTHON) -m sphinx -q -W --keep-going -c docs . build/docs
 
 bench:
 	python -m benchmarks step

@@ -152,7 +152,9 @@ def collect(folder: Path, outcomes: Sequence[Outcome]) -> None:
     for name, status, _ in outcomes:
         table, log = (folder / "parts" / f"{name}{ending}" for ending in (".md", ".log"))
         if table.is_file():
-            lines = [line for line in table.read_text(encoding="utf-8").splitlines() if not line.startswith("![")]
+            lines = [
+                line for line in table.read_text(encoding="utf-8").splitlines() if not line.startswith(("![", "# "))
+            ]
             texts.append("\n".join([f"\n## {name}\n", *lines, ""]))
         if log.is_file() and (status != "done" or name == "tests"):
             end = log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:]

@@ -64,7 +64,7 @@ class Report:
         """Write the document as JSON, the tables as Markdown, and the plots, which are named by their file's end."""
         if self.output is None:
             return
-        text = [self.heading + "\n", *(table.markdown() for table in tables)]
+        text = [f"# {Path(self.output).name}\n\n{self.heading}\n", *(table.markdown() for table in tables)]
         for name, panels in plots.items():
             plot = Path(f"{self.output}-{name}.png")
             draw(panels, plot)

@@ -1,8 +1,10 @@
-"""What README.md and docs/ show works: the two commands, the options, the Python, the tables, the links."""
+"""What README.md and docs/ show works: the two commands, the options, the Python, the tables, the links, the site."""
 
+import importlib
 import re
 import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,11 @@ PYTHON = [
     for name, page in PAGES.items()
     for n, code in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
 ]
-SHELL = [line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
+SHELL = [line.strip() for block in re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
 COMMANDS = re.findall(r"```bash\n(.*?)\n```", README.partition("## Two commands")[2], re.DOTALL)[:2]
-RUNS = [line.rpartition("&& ")[2] for line in SHELL if "run_recbole_lisa.py" in line or "recbole-lisa -m" in line]
+RUNS = dict.fromkeys(
+    line.rpartition("&& ")[2] for line in SHELL if "run_recbole_lisa.py" in line or "recbole-lisa -m" in line
+)
 
 
 def test_ci_runs_exactly_the_two_commands_of_the_readme(tmp_path: Path) -> None:
@@ -53,18 +57,20 @@ def test_ci_runs_exactly_the_two_commands_of_the_readme(tmp_path: Path) -> None:
         "pip install -e .[test]",
         "pip install --no-deps recbole==1.2.1",
         "python run_recbole_lisa.py --model=LISASoft --dataset=ml-100k --epochs=30",
-        *(check.replace("'", "") for check in CHECKS),
+        *(check.replace("'", "").replace("make docs", SITE) for check in CHECKS),
         "python -m pytest",
     ]
     assert not list(tmp_path.glob("tmp.*")), "the virtual environment is left behind"
 
 
 CHECKS = [
-    "pip install --quiet -e '.[dev]'",
+    "pip install --quiet -e '.[dev,docs]'",
     "python -m ruff check .",
     "python -m ruff format --check .",
     "python -m mypy",
+    "make docs",
 ]
+SITE = "python -m sphinx -q -W --keep-going -c docs . build/docs"
 FAKE_VENV = 'mkdir -p "$3/bin" && touch "$3/bin/activate"\n'
 
 
@@ -85,11 +91,17 @@ def test_every_run_of_the_readme_has_valid_settings(
     assert len(built) == 1
 
 
-def test_the_conversion_of_the_readme_works(isolated_run_dir: Path) -> None:
-    (line,) = (line for line in SHELL if line.startswith("recbole-lisa convert"))
-    Path("clicks.csv").write_text("customer,sku,date\nu,i,2020-01-01\n", encoding="utf-8")
-    assert main(shlex.split(line)[1:]) == 0
-    assert Path("dataset/clicks/clicks.inter").is_file()
+def test_a_csv_becomes_recommendations_by_the_commands_of_the_start_page(isolated_run_dir: Path) -> None:
+    rows = [f"c{user},sku-{(user + day) % 40},2026-03-0{day}" for user in range(40) for day in range(1, 8)]
+    Path("clicks.csv").write_text("\n".join(["customer,sku,date", *rows]), encoding="utf-8")
+    lines = [line.strip() for line in PAGES["start.md"].splitlines() if line.strip().startswith("recbole-lisa ")]
+    for line in lines[:4]:
+        (checkpoint,) = (str(path) for path in Path("saved").glob("*[!t].pth")) if "saved/" in line else ("",)
+        words = shlex.split(re.sub(r"saved/\S+", checkpoint, line.replace("--epochs=20", "--epochs=1 --hidden_size=8")))
+        assert main(words[1:]) == 0, line
+    assert [line.split()[1] for line in lines[:5]] == ["convert", "-m", "recommend", "export", "serve"]
+    assert Path("served/manifest.json").is_file()
+    assert Path("top.csv").read_text(encoding="utf-8").startswith("user_id,rank,item_id,score")
 
 
 @pytest.mark.parametrize("code", PYTHON)
@@ -103,7 +115,7 @@ def test_python_of_the_pages_runs(isolated_run_dir: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", [*MODELS, *OPTIONAL_MODELS])
 def test_every_model_is_in_the_table(name: str) -> None:
-    assert f"| `{name}` |" in README
+    assert f"| `{name}` |" in PAGES["models.md"]
 
 
 def test_every_data_set_and_protocol_is_named() -> None:
@@ -126,3 +138,43 @@ def test_every_link_between_pages_leads_to_a_file() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) < 160
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Import a module of docs/_ext or docs/figures."""
+    for folder in ("_ext", "figures"):
+        monkeypatch.syspath_prepend(str(ROOT / "docs" / folder))
+    return importlib.import_module
+
+
+def test_every_kind_of_error_is_under_one_heading_of_the_troubleshooting_page(site: Callable[[str], Any]) -> None:
+    package, messages_of = ROOT / "recbole_lisa", site("error_messages").messages_of
+    sections = PAGES["troubleshooting.md"].split("\n## ")[1:]
+    named = [file for section in sections for file in " ".join(re.findall("messages of (.+?) -->", section)).split()]
+    assert sorted(named) == sorted(
+        str(file.relative_to(package)) for file in package.rglob("*.py") if messages_of(file)
+    ), "name the file of a new UsageError under a heading of docs/troubleshooting.md, once"
+
+
+def test_the_page_of_the_http_api_has_every_path_and_code(site: Callable[[str], Any]) -> None:
+    pytest.importorskip("fastapi")
+    described = site("http_api").describe_api()
+    assert "| `k` | whole number of at least 1 | `10` |" in described
+    assert (
+        "| `histories` | list of (list of (text of at most 1000 characters or whole number)) | required |" in described
+    )
+    sources = [file.read_text(encoding="utf-8") for file in (ROOT / "recbole_lisa/serving/http").glob("*.py")]
+    codes = [code for text in sources for code in re.findall(r'RefusalError\(\d+, "(\w+)"', text)]
+    assert codes and all(f"`{code}`" in PAGES["http-api.md"] for code in codes)
+
+
+def test_the_pictures_are_drawn_by_their_code(
+    site: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(site("lisa"), "FOLDER", tmp_path)
+    site("lisa").main()
+    site("results").main()
+    drawn = {file.name for file in tmp_path.iterdir()}
+    assert drawn == {file.name for file in (ROOT / "docs/figures").glob("*.png")}

@@ -35,6 +35,7 @@ MECHANISMS: dict[str, type[Attention]] = {
     "routing": RoutingAttention,
     "sinkhorn": SinkhornAttention,
 }
+"""Mechanisms by name, for `build_attention`."""
 
 OPTIONAL_MECHANISMS: dict[str, type[Attention]] = {"gla": GatedLinearAttention}
 """Mechanisms that need an extra and a CUDA device; elsewhere their constructors raise ValueError."""

@@ -29,7 +29,7 @@ def test_a_report_writes_json_markdown_and_plots(tmp_path: Path, log: bool) -> N
     assert f"{torch.get_num_threads()} threads, torch {torch.__version__}, recbole-lisa " in header
     assert ", commit " in header and header.endswith("command: the command")
     text = files["speed.md"].read_text(encoding="utf-8")
-    assert text.startswith(f"{header}\n\nTitle\n\n|")
+    assert text.startswith(f"# speed\n\n{header}\n\nTitle\n\n|")
     assert text.count("| longer row |") == 2
     assert len({len(line) for line in text.splitlines() if line.startswith("|")}) == 1, "the columns are aligned"
     assert "![time](speed-time.png)" in text
