@@ -205,8 +205,7 @@ def with_titles(bundle: Bundle, titles: Mapping[str, str]) -> Bundle:
 def read_titles(path: str | os.PathLike[str]) -> dict[str, str]:
     """Read titles by item from a table with the columns item_id and title.
 
-    Raises:
-        UsageError: It is no .csv or .tsv file with these columns, holds no titles, or two titles of one item.
+    A UsageError if it is no .csv or .tsv file with these columns, holds no titles, or two titles of one item.
     """
     file = path_of(path, "titles")
     if file.suffix not in SEPARATORS:

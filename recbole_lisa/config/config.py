@@ -69,8 +69,7 @@ class LISAConfig(Config):
         the settings, and full_ranking without one. Text of settings is read as yaml, never evaluated. `options` of the
         command are not settings; an error may suggest one.
 
-        Raises:
-            UsageError: A key, a name, a type or a value is wrong.
+        A UsageError names the first key, name, type or value that is wrong.
         """
         restore_numpy_aliases()
         if not isinstance(dataset, str | PathLike):

@@ -1,7 +1,5 @@
 """Check the settings that say how a data set is read and filtered, and parse intervals. No data is read."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -27,10 +27,7 @@ _SEPARATORS = ("\t", ",", ";", "|", " ", "::")
 
 
 def read_header(path: Path, separator: str, encoding: str) -> dict[str, str]:
-    """Read field names and types from the first line, `name:type` per column.
-
-    Returns:
-        Field name to one of `FIELD_TYPES`, in file order.
+    """Read the first line, `name:type` per column: field name to one of `FIELD_TYPES`, in file order.
 
     Raises:
         UsageError: The first line is not such a header, or names a column twice.
@@ -69,15 +66,9 @@ def read_columns(
     seq_separator: str,
     tokens: Literal["category", "object"],
 ) -> pd.DataFrame:
-    """Read some columns of an atomic file.
+    """Read some columns of an atomic file, as `read_header` gives them.
 
-    Args:
-        path: An atomic file.
-        fields: The columns to read, as `read_header` gives them.
-        separator: Between columns.
-        encoding: Of the text.
-        seq_separator: Inside a cell of a sequence column.
-        tokens: How token columns are stored; floats are float64, and sequences are arrays.
+    `tokens` says how token columns are stored; floats are float64, and sequences are arrays.
 
     Raises:
         UsageError: A cell cannot be read, or a line has more cells than the header.

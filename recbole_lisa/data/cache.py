@@ -34,15 +34,10 @@ _BLOCK_BYTES = 2**20
 
 @dataclass(frozen=True)
 class DatasetCache:
-    """The place of one saved data set.
+    """The place of one saved data set."""
 
-    Attributes:
-        path: The file; it may not exist.
-        key: What a file must carry to be this data set.
-    """
-
-    path: Path
-    key: str
+    path: Path  # the file; it may not exist
+    key: str  # what a file must carry to be this data set
 
     @classmethod
     def of(cls, config: Config) -> DatasetCache | None:
@@ -56,8 +51,7 @@ class DatasetCache:
     def read(self) -> dict[str, Any] | None:
         """What was saved, or None when there is nothing, or something of other data or settings.
 
-        Raises:
-            UsageError: The file is of another kind or damaged; it is left as it is.
+        A file of another kind, or a damaged one, is left as it is: a UsageError.
         """
         if not self.path.is_file():
             return None
@@ -79,11 +73,7 @@ class DatasetCache:
         )
 
     def write(self, state: dict[str, Any]) -> None:
-        """Save tensors and plain values under this key, complete or not at all.
-
-        Raises:
-            UsageError: The file cannot be written.
-        """
+        """Save tensors and plain values under this key, complete or not at all; a UsageError if that fails."""
         try:
             with atomic_writer(self.path) as stream:
                 torch.save({"format": _FORMAT, "key": self.key, **state}, stream)
@@ -95,8 +85,7 @@ class DatasetCache:
 def dataset_state(dataset: Any) -> dict[str, Any]:
     """The interactions and the numbering of a loaded data set, as tensors and plain values.
 
-    Raises:
-        UsageError: It has users' or items' features, or columns of sequences, which are not saved.
+    Features of users or items, and columns of sequences, are not saved: a UsageError.
     """
     sequences = [kind for kind in dataset.field2type.values() if kind.value.endswith("_seq")]
     if dataset.feat_name_list != ["inter_feat"] or sequences:

@@ -154,16 +154,9 @@ def core_rows(
     user_intervals: list[Interval],
     item_intervals: list[Interval],
 ) -> npt.NDArray[np.int64]:
-    """Drop users and items outside the intervals until none is left (k-core for `[k,inf)`).
+    """Drop users and items outside the intervals until none is left (k-core for `[k,inf)`); no interval allows any.
 
-    Args:
-        users: (rows,) small non-negative integers.
-        items: (rows,) small non-negative integers.
-        user_intervals: Allowed interactions per user; empty means any.
-        item_intervals: Allowed interactions per item; empty means any.
-
-    Returns:
-        The positions of the rows that stay, ascending.
+    users and items (rows,) are small non-negative integers. Returns the positions of the rows that stay, ascending.
     """
     kept = np.arange(len(users))
     while True:

@@ -19,19 +19,12 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Histories:
-    """The interactions of all users, user by user, oldest first.
+    """The interactions of all users, user by user, oldest first."""
 
-    Attributes:
-        items: (rows,) item ids, 1..V-1.
-        gaps: (rows,) seconds since the same user's previous interaction; 0 at the first one.
-        offsets: (users + 1,) history u is `items[offsets[u]:offsets[u + 1]]`.
-        users: (users,) the user id of each history, ascending.
-    """
-
-    items: Items
-    gaps: Gaps
-    offsets: Index
-    users: Index
+    items: Items  # (rows,) item ids, 1..V-1
+    gaps: Gaps  # (rows,) seconds since the same user's previous interaction; 0 at the first one
+    offsets: Index  # (users + 1,) history u is `items[offsets[u]:offsets[u + 1]]`
+    users: Index  # (users,) the user id of each history, ascending
 
     @classmethod
     def from_interactions(

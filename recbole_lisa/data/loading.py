@@ -26,10 +26,7 @@ _SEQUENCES = (FeatureType.TOKEN_SEQ, FeatureType.FLOAT_SEQ)
 def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> pd.DataFrame | None:
     """Read the columns of a file that `load_col` and `unload_col` leave, and register their types.
 
-    The user, the item and the time of an interaction are always read.
-
-    Returns:
-        The columns, or None where none is left.
+    The user, the item and the time of an interaction are always read. Returns None where no column is left.
 
     Raises:
         UsageError: The file cannot be read, lacks a column that is named, or an interaction has no user or no item.

@@ -1,7 +1,5 @@
 """Negative items: new ones for every training position, and fixed candidate lists for evaluation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -18,15 +16,10 @@ _ROUNDS = 24
 
 
 def item_weights(counts: Index, distribution: str, alpha: float = 1.0) -> Index:
-    """Sampling weights of the items as integers, so that draws are exact.
+    """Sampling weights (V,) of the items as integers, so that draws are exact.
 
-    Args:
-        counts: (V,) interactions per item; entry 0 is padding.
-        distribution: `uniform` (every item alike) or `popularity` (counts ** alpha; unseen items never).
-        alpha: power of the popularity.
-
-    Returns:
-        (V,) weights, 0 for padding and for items that are never drawn, at least 1 for all others.
+    The distribution is `uniform`, or `popularity`: counts (V,) to the power alpha. Weights are 0 for padding, entry 0,
+    and for items that are never drawn, and at least 1 for all others.
     """
     if distribution == "uniform":
         weights = np.ones(len(counts), dtype=np.int64)
@@ -61,17 +54,10 @@ class TrainingNegatives:
         self._uniform = bool((weights[1:] == weights[1]).all())
 
     def draw(self, targets: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Negatives of the given targets.
+        """Negatives (..., R) of targets (...), item ids; 0 where the target is 0, as at padding.
 
         Drawing from the items without the target is one draw from a shorter range, moved past the target where it
         lands on or after it: exact, and without retries.
-
-        Args:
-            targets: (...) item ids, 0 where padded.
-            rng: the generator to draw from.
-
-        Returns:
-            (..., R) item ids, 0 where the target is 0.
         """
         shape = (*targets.shape, self._sample_num)
         target = targets[..., None]
@@ -97,15 +83,8 @@ def evaluation_negatives(
 ) -> npt.NDArray[np.int32]:
     """Negatives that their user never interacted with, before or after, without repeats.
 
-    Args:
-        histories: The WHOLE histories, held-out items included.
-        owners: (targets,) history of each held-out target.
-        weights: (V,) from `item_weights`.
-        sample_num: K, negatives per target.
-        rng: Draws them.
-
-    Returns:
-        (targets, K) item ids.
+    The histories are whole, held-out items included; owners (targets,) is the history of each target, weights (V,) is
+    that of `item_weights`, and sample_num is K. Returns item ids (targets, K).
 
     Raises:
         UsageError: A user has fewer than K such items.

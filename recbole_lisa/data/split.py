@@ -4,8 +4,6 @@ Both splits divide the TARGETS h_2..h_T of a history (its first item has no inpu
 target for training, as RecBole splits its augmented rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
@@ -23,15 +21,10 @@ _LONG_ENOUGH = 4  # a history of so many items has a target for each part that a
 
 @dataclass(frozen=True)
 class Part:
-    """The targets of one phase: a run of consecutive items of each history.
+    """The targets of one phase: a run of consecutive items of each history."""
 
-    Attributes:
-        first: (users,) position in its history of the first target, at least 1; 0 where training has no item of a user.
-        count: (users,) number of targets, possibly 0.
-    """
-
-    first: Index
-    count: Index
+    first: Index  # (users,) position in its history of the first target; 0 where training has no item of a user
+    count: Index  # (users,) number of targets, possibly 0
 
     def targets(self, offsets: Index) -> tuple[npt.NDArray[np.int32], Index]:
         """The history and the flat row of every target, history by history, oldest first; `offsets` of the store."""
@@ -63,10 +56,7 @@ _WITHOUT = {
 def check_held_out(eval_args: Mapping[str, Any], eval_step: int, lengths: Index) -> None:
     """Refuse an evaluation without items by a `UsageError`: its metrics would be missing after hours of training.
 
-    Args:
-        eval_args: Accepted by `config.validation.checked_eval_args`.
-        eval_step: Epochs from one validation to the next; 0 or less (in RecBole's pipeline) means no validation.
-        lengths: (users,) items per history.
+    eval_args are checked; lengths (users,) counts the items of each history. eval_step 0 or less means no validation.
     """
     split = eval_args["split"]
     if "TS" in split:  # `by_time` has checked its targets
@@ -89,10 +79,8 @@ def check_held_out(eval_args: Mapping[str, Any], eval_step: int, lengths: Index)
 def leave_one_out(lengths: Index, mode: str) -> tuple[Index, Index]:
     """Hold out the last target of each history for testing and the one before it for validation.
 
-    A history too short for both keeps its only spare target for testing; with two items it only trains.
-
-    Returns:
-        Numbers of validation and of test targets, (users,) each.
+    A history too short for both keeps its only spare target for testing; with two items it only trains. Returns the
+    numbers of validation and of test targets, (users,) each.
     """
     n_valid, n_test = LEAVE_ONE_OUT[mode]
     spare = np.maximum(lengths - 2, 0)
@@ -128,11 +116,8 @@ def by_time(
 def by_file(history: Index, part: Index, times: npt.NDArray[np.float64], n_histories: int) -> tuple[Part, Part, Part]:
     """The parts of pre-split files: rows of `part` 0 train, 1 validate and 2 test.
 
-    Args:
-        history: (rows,) number of the history of each interaction.
-        part: (rows,) number of the file of each interaction.
-        times: (rows,) seconds; equal times keep the order of rows.
-        n_histories: Number of histories.
+    history, part and times (rows,) are the number of the history, that of the file, and the seconds of each
+    interaction; equal times keep the order of rows.
 
     Raises:
         UsageError: A history has an interaction of an earlier part after one of a later part, or a part has no target.
@@ -158,10 +143,7 @@ def by_ratio(lengths: Index, ratios: Sequence[float]) -> tuple[Index, Index]:
     """Split the targets of each history by [train, valid, test] ratios, in time order.
 
     Validation and test parts are rounded down; a part that would be empty gets one target while training has
-    more than one, the test part first.
-
-    Returns:
-        Numbers of validation and of test targets, (users,) each.
+    more than one, the test part first. Returns their numbers of targets, (users,) each.
     """
     targets = np.maximum(lengths - 1, 0)
     exact = [ratio / sum(ratios) * targets for ratio in ratios]

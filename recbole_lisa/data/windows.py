@@ -4,8 +4,6 @@ One triple means: the input items are rows `end - length .. end - 1`, the item t
 With a target at every position the targets are the input rows shifted by one, `end - length + 1 .. end`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,18 +14,12 @@ from recbole_lisa.data.histories import Index
 
 @dataclass(frozen=True)
 class Windows:
-    """A list of input sequences, stored as positions.
+    """A list of input sequences, stored as positions."""
 
-    Attributes:
-        history: (windows,) which history each window belongs to.
-        end: (windows,) flat row of the item after the last input.
-        length: (windows,) number of inputs, at least 1.
-        context: (windows,) number of the first inputs whose targets other windows train; None for 0.
-    """
-
-    history: npt.NDArray[np.int32]
-    end: Index
-    length: npt.NDArray[np.int32]
+    history: npt.NDArray[np.int32]  # (windows,) which history each window belongs to
+    end: Index  # (windows,) flat row of the item after the last input
+    length: npt.NDArray[np.int32]  # (windows,) number of inputs, at least 1
+    # (windows,) number of the first inputs whose targets other windows train; None for 0
     context: npt.NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
@@ -35,10 +27,9 @@ class Windows:
         return len(self.end)
 
     def rows(self, chosen: Index, width: int = 0) -> tuple[Index, npt.NDArray[np.bool_]]:
-        """Flat rows of the inputs of the windows `chosen` (N,), right-padded to the longest of them, or to `width`.
+        """Flat rows (N, L) of the inputs of the windows `chosen` (N,), 0 where padded, and valid (N, L).
 
-        Returns:
-            rows (N, L), 0 where padded, and valid (N, L).
+        They are padded on the right to the longest of them, or to `width`.
         """
         length = self.length[chosen].astype(np.int64)
         steps = np.arange(length.max(initial=width))
@@ -52,16 +43,10 @@ def cut_windows(starts: Index, lengths: Index, max_length: int, newest: Index | 
 
     A history h_1..h_T has inputs h_1..h_{T-1} and targets h_2..h_T. The last window takes the last `newest`
     inputs, the one before it the `max_length` before those, and the first window the rest. So every
-    target is in exactly one window. Histories with T < 2 give no window.
+    target is in exactly one window. Histories with T < 2 give no window. Windows come history by history, oldest first.
 
-    Args:
-        starts: (users,) flat row of each history's first item.
-        lengths: (users,) T, the items of each history that belong to the training part.
-        max_length: most inputs per window, at least 1.
-        newest: (users,) inputs of the last window, in 1..max_length; None for max_length.
-
-    Returns:
-        The windows, history by history, oldest first.
+    starts (users,) is the flat row of each history's first item, lengths (users,) is T, the items of each history that
+    belong to the training part, newest (users,) is in 1..max_length, None for max_length.
     """
     inputs = np.maximum(lengths - 1, 0)
     newest = np.full_like(inputs, max_length) if newest is None else newest
@@ -107,11 +92,9 @@ def width_groups(lengths: npt.NDArray[np.int32]) -> Index:
 
 
 def batch_starts(lengths: npt.NDArray[np.int32], most: int) -> Index:
-    """First window of each batch, where a batch has at most `most` items with padding, or one window.
+    """First window of each batch, where a batch has at most `most` items with padding (N L), or one window.
 
-    Args:
-        lengths: (windows,) of windows ordered by `width_groups`. The starts are equal for all orders inside the groups.
-        most: N L.
+    lengths (windows,) are those of windows ordered by `width_groups`. All orders inside the groups have these starts.
     """
     widths, starts = np.exp2((width_groups(lengths) + 1) / 4), [0]
     for row, width in enumerate(widths.tolist()):

@@ -4,8 +4,6 @@ Of each row only a hash of 8 bytes stays, to recognise repeated rows. Two differ
 hash with a probability of 2e-5.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +44,7 @@ _NOTES = {
 
 def convert(
     source: Path, output: Path, layout: Layout, *, overwrite: bool = False, show_progress: bool = False
-) -> Conversion:
+) -> "Conversion":
     """Write `<output>/<name of output>.inter`, whole or not at all.
 
     Rows keep their order, so equal times stay in the order of the raw file. A row without a user, an item or a

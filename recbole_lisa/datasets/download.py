@@ -1,7 +1,5 @@
 """Downloading one file by pooch: it is complete and checked, or it is absent."""
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

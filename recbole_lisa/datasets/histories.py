@@ -1,7 +1,5 @@
 """Histories of users from a table of interactions, for `recbole-lisa recommend`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

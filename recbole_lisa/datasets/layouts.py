@@ -1,7 +1,5 @@
 """Raw file formats: where the user, item, time and rating columns are, and how the file is read."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 The keys `archive`, `source`, `conversion`, `archive_url` and `archive_checksum` of a data set's yaml file say how.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Data set files, raw tables of `convert` and histories of `recommend` all come through `read_pieces`.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -69,7 +67,7 @@ def _find_separator(head: str, columns: set[str | int]) -> str:
     return max(names, key=lambda separator: (columns <= set(names[separator]), len(names[separator])))
 
 
-def _read_delimited(text: _CheckedText, head: str, layout: Layout) -> Iterator[pd.DataFrame]:
+def _read_delimited(text: "_CheckedText", head: str, layout: Layout) -> Iterator[pd.DataFrame]:
     if not head:
         raise UsageError(f"{text.title} is empty: it needs a header and a line for each interaction")
     quoting = csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE

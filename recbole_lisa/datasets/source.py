@@ -1,7 +1,5 @@
 """Opening a raw file: a plain file, a .gz or .zip of it, or the folder of an unpacked archive."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import gzip

@@ -38,12 +38,7 @@ class _Targets(nn.Module):
 
 
 class DenseTargets(_Targets):
-    """Items that are scored by their own vectors.
-
-    Args:
-        vectors: (V, D).
-        temperature: of cosine scores; None for products.
-    """
+    """Items that are scored by their own vectors (V, D); temperature of cosine scores, None for products."""
 
     def __init__(self, vectors: Tensor, *, temperature: float | None = None) -> None:
         super().__init__()
@@ -72,12 +67,9 @@ class DenseTargets(_Targets):
 
 
 class CodedTargets(_Targets):
-    """Items that are scored by look-up tables of their codewords; a code takes one byte, more if W > 256.
+    """Items that are scored by look-up tables of their codewords (B, W, D); temperature as for DenseTargets.
 
-    Args:
-        codes: (V, B) in the type of `ops.packing.code_dtype`.
-        codewords: (B, W, D).
-        temperature: of cosine scores; None for products.
+    Codes (V, B) have the type of `ops.packing.code_dtype`: one byte each, more if W > 256.
     """
 
     def __init__(self, codes: Tensor, codewords: Tensor, *, temperature: float | None = None) -> None:
@@ -114,12 +106,9 @@ Targets = DenseTargets | CodedTargets
 
 
 class DenseItems(nn.Module):
-    """Items that are stored as vectors; LISA-Soft quantises them when they are read.
+    """Items that are stored as vectors (V, D), the scaled embeddings; temperature as for DenseTargets.
 
-    Args:
-        vectors: (V, D) scaled embeddings.
-        codebook: the quantiser of layer 0 for LISA-Soft, else None.
-        temperature: of cosine scores; None for products.
+    LISA-Soft quantises them when they are read: the codebook is the quantiser of its layer 0.
     """
 
     def __init__(self, vectors: Tensor, codebook: Codebook | None = None, *, temperature: float | None = None) -> None:

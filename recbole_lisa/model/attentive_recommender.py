@@ -186,11 +186,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
         """An additional loss term, or None.
 
-        Args:
-            x: (U, D) embeddings of the batch's distinct items.
-            view: the same items as the model sees them.
-            inputs: what each layer's attention reads, see Encoded.
-            valid: (N, L).
+        x (U, D) are the embeddings of the batch's distinct items, view is these items as the model sees them, inputs is
+        what each layer's attention reads, see Encoded, and valid is (N, L).
         """
         return None
 
@@ -381,12 +378,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
 
 def current_names(weights: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """A state dict with the parameter names of this version: 0.1.0 named those of the encoder without `encoder.`.
-
-    Args:
-        weights: state dict of an AttentiveRecommender, of this version or 0.1.0.
-        prefix: of the model's names.
-    """
+    """A state dict with the parameter names of this version: 0.1.0 named those of the encoder without `encoder.`."""
     old = tuple(prefix + part for part in ("position_embedding.", "attentions.", "blocks."))
     return {
         f"{prefix}encoder.{name[len(prefix) :]}" if name.startswith(old) else name: value
@@ -395,11 +387,7 @@ def current_names(weights: Mapping[str, Tensor], prefix: str = "") -> dict[str, 
 
 
 def item_counts(dataset: Any) -> Tensor:
-    """Training interactions of each item (V,); for RecBole's data set, how often each item is a target.
-
-    Args:
-        dataset: The training part of a data set.
-    """
+    """Training interactions of each item (V,); for RecBole's data set, how often each item is a target."""
     if hasattr(dataset, "item_counts"):
         return torch.as_tensor(dataset.item_counts)
     return torch.bincount(dataset.inter_feat[dataset.iid_field], minlength=dataset.item_num)

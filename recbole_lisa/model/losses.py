@@ -20,12 +20,7 @@ SHARED_SCORES = 2**24
 def binary_cross_entropy(positive: Tensor, negative: Tensor) -> Tensor:
     """-log sigmoid(s+) - sum_r log(1 - sigmoid(s_r)), averaged over positions (the paper's loss).
 
-    Args:
-        positive: (M,) scores of the targets.
-        negative: (M, R) scores of the negatives.
-
-    Returns:
-        Scalar.
+    positive (M,) are the scores of the targets, negative (M, R) those of the negatives.
     """
     return softplus(-positive).mean() + softplus(negative).sum(dim=1).mean()
 
@@ -38,16 +33,8 @@ def bpr(positive: Tensor, negative: Tensor) -> Tensor:
 def generalised_bce(positive: Tensor, negative: Tensor, *, n_items: int, t: float) -> Tensor:
     """gBCE (Petrov and Macdonald, 2023): sigmoid(s+)^beta corrects the overconfidence due to sampling.
 
-    beta = alpha (t (1 - 1/alpha) + 1/alpha), alpha = R / (n_items - 1): t = 0 is plain BCE.
-
-    Args:
-        positive: (M,).
-        negative: (M, R).
-        n_items: number of items without padding.
-        t: calibration in [0, 1].
-
-    Returns:
-        Scalar, averaged over positions and over the 1 + R scores of each.
+    beta = alpha (t (1 - 1/alpha) + 1/alpha), alpha = R / (n_items - 1): t = 0 is plain BCE. positive (M,), negative
+    (M, R); n_items is without padding, t in [0, 1]. Averaged over positions and over the 1 + R scores of each.
     """
     beta = _gbce_exponent(negative.shape[1], n_items, t)
     total = beta * softplus(-positive) + softplus(negative).sum(dim=1)
@@ -62,12 +49,7 @@ def _gbce_exponent(n_negatives: int, n_items: int, t: float) -> float:
 def sampled_softmax(scores: Tensor, log_q: Tensor | None) -> Tensor:
     """Cross entropy of the target against its negatives, scores corrected by log q of the sampling distribution.
 
-    Args:
-        scores: (M, 1 + R) of the targets, in column 0, and of the negatives.
-        log_q: (M, 1 + R) log sampling probabilities; None for uniform sampling, where they cancel.
-
-    Returns:
-        Scalar.
+    scores (M, 1 + R) has the targets in column 0; log_q (M, 1 + R) is None for uniform sampling, where it cancels.
     """
     logits = scores if log_q is None else scores - log_q
     return (logits.logsumexp(dim=1) - logits[:, 0]).mean()
@@ -81,17 +63,10 @@ def sampled_loss(
     gbce_t: float,
     log_q: Tensor | None,
 ) -> Tensor:
-    """One of SAMPLED_LOSSES by name.
+    """One of SAMPLED_LOSSES by name; scores (M, 1 + R) has the targets in column 0.
 
-    Args:
-        name: BCE, BPR, gBCE or SSM.
-        scores: (M, 1 + R) of the targets, in column 0, and of the negatives.
-        n_items: number of items without padding, for gBCE.
-        gbce_t: calibration of gBCE.
-        log_q: (M, 1 + R) log sampling probabilities, for SSM; None for uniform sampling.
-
-    Returns:
-        Scalar.
+    n_items, without padding, and gbce_t, the calibration, are for gBCE. log_q (M, 1 + R), the log sampling
+    probabilities, is for SSM; None for uniform sampling.
     """
     positive, negative = scores[:, 0], scores[:, 1:]
     if name == "BCE":
@@ -116,18 +91,8 @@ def shared_negatives_loss(
 ) -> Tensor:
     """As sampled_loss, with the same K negatives for all positions, each without its own target.
 
-    Args:
-        name: SSM, BCE or gBCE, which takes R = K for every position.
-        hidden: (M, D).
-        table: (U, D) item vectors.
-        target: (M,) rows of the table.
-        negative: (K,) rows of the table.
-        n_items: number of items without padding, for gBCE.
-        gbce_t: calibration of gBCE.
-        log_q: (U,) log sampling probabilities, for SSM; None for uniform sampling.
-
-    Returns:
-        Scalar.
+    The name is SSM, BCE or gBCE, which takes R = K for every position. hidden (M, D), item vectors table (U, D); target
+    (M,) and negative (K,) are rows of the table, and so is log_q (U,).
     """
     positive = pair_scores(hidden, table, target.unsqueeze(1)).squeeze(1)  # (M,)
     positive = positive.to(torch.promote_types(positive.dtype, torch.float32))
@@ -165,31 +130,20 @@ def _sums_over_negatives(hidden: Tensor, own: Tensor, table: Tensor, weights: Te
 def full_cross_entropy(
     hidden: Tensor, table: Tensor, target: Tensor, *, seen: Tensor | None = None, group: Tensor | None = None
 ) -> Tensor:
-    """Cross entropy over all items, averaged over positions, in blocks of positions.
+    """Cross entropy over all items, averaged over positions, in blocks of positions: O(M D + V D) memory.
 
-    Args:
-        hidden: (M, D).
-        table: (V, D) item vectors; row 0 is padding and is left out of the softmax.
-        target: (M,) item ids, 1..V-1.
-        seen: (N, L) ids that the softmax of a group leaves out, all but the target itself; 0 for none.
-        group: (M,) row of seen for each position.
-
-    Returns:
-        Scalar; memory stays O(M D + V D), never (M, V).
+    hidden (M, D), item vectors table (V, D), whose row 0 is padding and is left out of the softmax, target (M,) ids in
+    1..V-1. seen (N, L) are ids that the softmax of a group leaves out, all but the target itself, 0 for none; the row
+    of each position is group (M,).
     """
     excluded = None if seen is None else seen - 1
     return catalogue_cross_entropy(hidden, table[1:], target - 1, excluded=excluded, group=group) / hidden.shape[0]
 
 
 def log_sampling_probability(counts: Tensor, alpha: float) -> Tensor:
-    """log q of popularity sampling.
+    """log q (V,) of sampling by counts (V,) to the power alpha; row 0 is padding.
 
-    Args:
-        counts: (V,) interactions of each item; row 0 is padding.
-        alpha: power of the popularity.
-
-    Returns:
-        (V,) log q; for items that are never drawn, the log of the smallest positive float.
+    For items that are never drawn it is the log of the smallest positive float.
     """
     weight = counts.double().pow(alpha) * (counts > 0)
     return (weight / weight.sum()).clamp_min(math.ulp(0.0)).log().float()

@@ -1,7 +1,5 @@
 """A data set for RecBole's own loaders and trainer that trains every position."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial

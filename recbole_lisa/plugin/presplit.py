@@ -1,6 +1,6 @@
 """The columns that our models need, and RecBole's pre-split files (`benchmark_filename`) with histories in a column.
 
-The argument `dataset` is RecBole's `SequentialDataset`.
+The argument `dataset` is RecBole's `SequentialDataset`. Each function raises a UsageError for files that do not fit.
 """
 
 from pathlib import Path
@@ -17,11 +17,7 @@ _PARTS = 3
 
 
 def check_columns(dataset: Any) -> None:
-    """Check the loaded columns of users, items and times; call this when the files are read.
-
-    Raises:
-        UsageError: A column is missing or has another type.
-    """
+    """Refuse loaded columns of users, items or times that are missing or of another type; call this after reading."""
     config, loaded = dataset.config, dataset.field2type
     kinds = {"USER_ID_FIELD": FeatureType.TOKEN, "ITEM_ID_FIELD": FeatureType.TOKEN}
     if config["benchmark_filename"] is None and not isinstance(dataset, WindowDataset):  # which may take none
@@ -36,11 +32,7 @@ def check_columns(dataset: Any) -> None:
 
 
 def check_headers(dataset: Any, token: str, dataset_path: str) -> None:
-    """Check the first lines of pre-split files; call this before they are read.
-
-    Raises:
-        UsageError: There are not three files, one is missing, or a column has two types.
-    """
+    """Check the first lines of pre-split files before they are read: three files, and one type for each column."""
     config, parts = dataset.config, dataset.config["benchmark_filename"]
     if len(parts) != _PARTS:
         raise UsageError(f"benchmark_filename is {parts!r}, it must name the files of training, validation and test")
@@ -54,11 +46,7 @@ def check_headers(dataset: Any, token: str, dataset_path: str) -> None:
 
 
 def number_histories_as_items(dataset: Any) -> None:
-    """Let RecBole give histories and items the same ids; call this before it numbers the tokens.
-
-    Raises:
-        UsageError: A column is missing.
-    """
+    """Let RecBole give histories and items the same ids; call this before it numbers the tokens."""
     config, names, loaded = dataset.config, field_names(dataset.config), dataset.field2type
     alias = config["alias_of_item_id"] or []
     columns = ", ".join(f"{name}:{kind.value}" for name, kind in loaded.items())
@@ -74,11 +62,7 @@ def number_histories_as_items(dataset: Any) -> None:
 
 
 def cut_histories(dataset: Any) -> None:
-    """Keep the last `MAX_ITEM_LIST_LENGTH` values of each list; call this before RecBole stores lengths.
-
-    Raises:
-        UsageError: A history is empty.
-    """
+    """Keep the last `MAX_ITEM_LIST_LENGTH` values of each list; call this before RecBole stores lengths."""
     config, frame, names = dataset.config, dataset.inter_feat, field_names(dataset.config)
     empty = int((frame[names.item_list].map(len) == 0).sum())
     if empty:

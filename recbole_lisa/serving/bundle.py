@@ -19,27 +19,16 @@ ITEM_CODEWORDS = "attentions.0.codebook.codewords"
 
 @dataclass(frozen=True)
 class Bundle:
-    """All that recommending needs.
+    """All that recommending needs."""
 
-    Attributes:
-        model: Name of the model class.
-        dataset: Name of the data set that it was trained on.
-        encoder: `SequenceEncoder.settings()`.
-        weights: Parameters and buffers of the encoder by name.
-        items: V items; item 0 is the first real one, padding has none.
-        ids: Raw id of each item.
-        time_unit: Seconds in which the model measures the gaps between interactions.
-        titles: Title of an item by its raw id, for people; empty where there are none.
-    """
-
-    model: str
-    dataset: str
-    encoder: dict[str, Any]
-    weights: dict[str, Tensor]
-    items: ItemStore
-    ids: IdMap
-    time_unit: float
-    titles: dict[str, str] = field(default_factory=dict)
+    model: str  # name of the model class
+    dataset: str  # name of the data set that it was trained on
+    encoder: dict[str, Any]  # `SequenceEncoder.settings()`
+    weights: dict[str, Tensor]  # parameters and buffers of the encoder by name
+    items: ItemStore  # V items; item 0 is the first real one, padding has none
+    ids: IdMap  # raw id of each item
+    time_unit: float  # seconds in which the model measures the gaps between interactions
+    titles: dict[str, str] = field(default_factory=dict)  # title of an item by its raw id, for people
 
     @property
     def hidden_size(self) -> int:
@@ -82,11 +71,7 @@ class Network(SessionEncoder):
 
 
 def check_weights(bundle: Bundle) -> None:
-    """Refuse settings that do not fit the weights, before memory is allocated for them.
-
-    Raises:
-        ValueError: With the first mistake.
-    """
+    """A ValueError for settings that do not fit the weights, before memory is allocated for them."""
     n_layers, n_weights = len(bundle.encoder["layers"]), len(bundle.weights)
     if not 1 <= n_layers <= n_weights:
         raise ValueError(f"its settings have {n_layers} layers, it has {n_weights} weights")
@@ -111,11 +96,9 @@ def check_shapes(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) 
 
 
 def encoder_weights(encoder: nn.Module, items: ItemStore) -> dict[str, Tensor]:
-    """Copy what `Network` loads: parameters and buffers of the encoder, on the CPU.
+    """Copy what `Network` loads: parameters and buffers of a `SequenceEncoder`, on the CPU.
 
-    Args:
-        encoder: A `SequenceEncoder`.
-        items: The items; coded ones keep the codewords that they refer to.
+    Coded items keep the codewords that they refer to.
     """
     skipped = () if isinstance(items, DenseItems) else (ITEM_CODEWORDS,)
     return {name: tensor.detach().cpu().clone() for name, tensor in encoder.state_dict().items() if name not in skipped}

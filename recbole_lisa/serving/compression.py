@@ -20,9 +20,6 @@ def dense_bytes(n_items: int, hidden_size: int) -> float:
 def coded_bytes(n_items: int, hidden_size: int, tables: Iterable[CodeTable]) -> float:
     """sum of V B log2(W) / 8 + 4 B W D over the sets of codebooks: codes in bits, codewords in float32.
 
-    Args:
-        n_items: V.
-        hidden_size: D.
-        tables: the sets: one for LISA-Base; for LISA-Mini one for the history and one for the targets.
+    LISA-Base has one set; LISA-Mini has one for the history and one for the targets.
     """
     return sum(n_items * b * math.log2(w) / 8 + 4.0 * b * w * hidden_size for b, w in tables)

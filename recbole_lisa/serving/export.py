@@ -118,15 +118,7 @@ def check_export_folder(folder: str | os.PathLike[str], *, overwrite: bool) -> N
 
 
 def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: bool = False) -> dict[str, Any]:
-    """Write an export; the manifest comes last, so that an interrupted one is never taken for complete.
-
-    Args:
-        bundle: The model.
-        folder: The folder of the export; it is made.
-        overwrite: Replace an export in the folder.
-
-    Returns:
-        The manifest.
+    """Write an export and return its manifest, which comes last: an interrupted one is never taken for complete.
 
     Raises:
         UsageError: The folder has other files in it, or an export without `overwrite`, or it cannot be written.

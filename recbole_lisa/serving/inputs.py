@@ -52,17 +52,10 @@ def as_list(raw: Any, where: str) -> list[Any]:
 def numbers_of(
     ids: IdMap, raw: Iterable[Any], on_unknown: str, where: str, *, warn: Callable[[str], None] = warn_caller
 ) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-    """Number raw ids.
+    """Number raw ids: numbers (K,) of the known ones in their order, and which of all ids are known, (L,).
 
-    Args:
-        ids: The catalogue.
-        raw: Raw ids.
-        on_unknown: What happens to unknown ids: raise, warn (and leave them out), or skip (leave them out).
-        where: What the ids are, for the message.
-        warn: Takes the message of a warning.
-
-    Returns:
-        Numbers (K,) of the known ids in their order, and which of all ids are known, (L,).
+    on_unknown says what happens to unknown ids: raise, warn (and leave them out), or skip (leave them out). `where` is
+    what the ids are, for the message, and `warn` takes that of a warning.
 
     Raises:
         UsageError: An id is unknown and the policy is raise; or see `as_list`.
@@ -84,13 +77,7 @@ def numbers_of(
 
 
 def read_histories(ids: IdMap, histories: Sequence[Any], times: Sequence[Any] | None, on_unknown: str) -> list[History]:
-    """Read histories of raw ids.
-
-    Args:
-        ids: The catalogue.
-        histories: One collection of ids per user, oldest first.
-        times: One collection of seconds per user, or None.
-        on_unknown: See `numbers_of`.
+    """Read histories, a collection of raw ids per user, oldest first, with times in seconds or None; see `numbers_of`.
 
     Raises:
         UsageError: Unknown ids under the policy raise, a history that is a single text, or times that do not fit.

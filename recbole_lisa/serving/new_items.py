@@ -50,11 +50,7 @@ def neighbours_by_vectors(bundle: Bundle, ids: Sequence[str], vectors: Tensor) -
 
 
 def add_items(bundle: Bundle, near: dict[str, Numbers]) -> Bundle:
-    """A model with more items, each like the old items near it.
-
-    Args:
-        bundle: The model; it is not changed.
-        near: Numbers of old items by new id.
+    """A model with more items, each like the old items near it: `near` are numbers of old items by new id.
 
     Raises:
         UsageError: There is no new item, an item is not new, or it has no neighbour.

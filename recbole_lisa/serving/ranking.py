@@ -18,16 +18,9 @@ Numbers = npt.NDArray[np.int64]
 
 
 def rank(targets: Targets, hidden: Tensor, k: int, left_out: Sequence[Numbers] | None = None) -> Best:
-    """Find the k best of all items for every hidden state.
+    """Find the k best of V items for every hidden state (N, D), without those that are left_out for it.
 
-    Args:
-        targets: V items.
-        hidden: (N, D).
-        k: At most so many items.
-        left_out: For every hidden state the items that it must not get.
-
-    Returns:
-        Scores and ids, each (N, min(k, V)); a score of -inf stands for no item.
+    Scores and ids are (N, min(k, V)); a score of -inf stands for no item.
     """
     k = min(k, len(targets))
     parts = [Best(hidden.new_empty(0, k), torch.empty(0, k, dtype=torch.int64))]

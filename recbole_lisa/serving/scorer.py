@@ -79,13 +79,10 @@ class Scorer:
     def best(
         self, hidden: Tensor, k: int, left_out: Sequence[Numbers] | None, candidates: Sequence[Numbers] | None = None
     ) -> list[Recommendation]:
-        """Rank items for hidden states (N, D).
+        """Rank items for hidden states (N, D), k at least 1.
 
-        Args:
-            hidden: (N, D).
-            k: At least 1.
-            left_out: Item numbers that each must not get.
-            candidates: Sorted item numbers that each may get, the same object where they are the same; None for all.
+        left_out are item numbers that each must not get, candidates sorted numbers that each may get, the same object
+        where they are the same; None for all.
         """
         if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
             raise UsageError(f"k must be a whole number of at least 1, got {k!r}")

@@ -22,17 +22,11 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True)
 class Kept:
-    """The state of N users between two items.
+    """The state of N users between two items."""
 
-    Attributes:
-        state: State of the encoder.
-        recent: (N, R) int32, the newest R = max_length item numbers, item i of a history in column i mod R; -1 is none.
-        time: (N,) float64, seconds of the newest item; NaN before the first.
-    """
-
-    state: EncoderState
-    recent: Tensor
-    time: Tensor
+    state: EncoderState  # state of the encoder
+    recent: Tensor  # (N, R) int32, the newest R = max_length item numbers, item i in column i mod R; -1 is none
+    time: Tensor  # (N,) float64, seconds of the newest item; NaN before the first
 
     @classmethod
     def empty(cls, scorer: Scorer, n: int) -> "Kept":

@@ -19,11 +19,7 @@ UserItems = tuple[str, Sequence[str], Sequence[float]]
 
 
 def check_table(path: Path, *, overwrite: bool, source: Path | None = None) -> None:
-    """Refuse an output that is neither csv, tsv nor parquet, or that `check_output` refuses.
-
-    Raises:
-        UsageError: With what would be right.
-    """
+    """Refuse an output that is neither csv, tsv nor parquet, or that `check_output` refuses, by a UsageError."""
     if path.suffix not in (*SEPARATORS, ".parquet"):
         raise UsageError(f"'{path}' must end in .csv, .tsv or .parquet")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
@@ -32,11 +28,7 @@ def check_table(path: Path, *, overwrite: bool, source: Path | None = None) -> N
 
 
 def read_ids(path: Path) -> list[str]:
-    """Read ids, one a line, and skip empty lines.
-
-    Raises:
-        UsageError: The file cannot be read.
-    """
+    """Read ids, one a line, and skip empty lines; a UsageError if the file cannot be read."""
     try:
         return [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line]
     except OSError as error:
@@ -48,16 +40,9 @@ def read_ids(path: Path) -> list[str]:
 def write_recommendations(
     path: Path, rows: Iterable[UserItems], titles: Mapping[str, str] | None = None, *, overwrite: bool = True
 ) -> int:
-    """Write the items of each user, best first, one a row; the file is complete or not there.
+    """Write the items of each user, best first, one a row; the number of rows. The file is complete or not there.
 
-    Args:
-        path: .csv, .tsv or .parquet.
-        rows: (user, items, scores).
-        titles: Titles by item, for a column `title`; without any there is no such column.
-        overwrite: See `atomic_writer`.
-
-    Returns:
-        The number of rows written.
+    rows are (user, items, scores). Titles by item make a column `title`; without any there is no such column.
     """
     total, columns = 0, COLUMNS | ({"title": "string"} if titles else {})
     with atomic_writer(path, overwrite=overwrite) as stream, _writer(stream, path.suffix, columns) as write:

@@ -65,11 +65,7 @@ _SCHEMA = TypeAdapter(_Checkpoint)
 
 
 def check_entries(checkpoint: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Refuse a checkpoint with an entry of another type, or whose names of model, data set and protocol disagree.
-
-    Raises:
-        UsageError: With the first mistake.
-    """
+    """A UsageError for the first entry of another type, or where the names of model, data set and protocol disagree."""
     try:
         _SCHEMA.validate_python(checkpoint)
     except ValidationError as error:

@@ -24,12 +24,8 @@ def check_memory(config: Any, n_items: int = 0, windows: Windows | None = None) 
     """Refuse a model whose parameters and training step exceed the free memory of the device.
 
     The estimate is a lower bound. It counts parameters with gradients and moments of the optimizer, LISA's score tables
-    (B, W, W), and, once the data is known, the item table, negatives, and what a step stores of each layer.
-
-    Args:
-        config: Of the run.
-        n_items: V; 0 before the data set is known.
-        windows: All training windows; None before the data set is known.
+    (B, W, W), and, once the data is known, the item table, negatives, and what a step stores of each layer. Before
+    the data set is known, n_items (V) is 0 and windows, all those of training, is None.
     """
     if not issubclass(config.model_class, AttentiveRecommender):
         return

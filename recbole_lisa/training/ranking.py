@@ -19,21 +19,13 @@ Scorer = Callable[[Tensor], Tensor]
 
 
 class Ranks(NamedTuple):
-    """Ranks of N held-out items.
+    """Ranks of N held-out items."""
 
-    Attributes:
-        higher: (N,) items that score higher; -1 where a score is NaN or infinite.
-        before: (N,) items of the same score that come before it in the random order.
-        tied: (N,) other items of the same score.
-        top: (N, K) ids of the K best items, best first.
-        n_ranked: (N,) ranked items, the held-out one included.
-    """
-
-    higher: Tensor
-    before: Tensor
-    tied: Tensor
-    top: Tensor
-    n_ranked: Tensor
+    higher: Tensor  # (N,) items that score higher; -1 where a score is NaN or infinite
+    before: Tensor  # (N,) items of the same score that come before it in the random order
+    tied: Tensor  # (N,) other items of the same score
+    top: Tensor  # (N, K) ids of the K best items, best first
+    n_ranked: Tensor  # (N,) ranked items, the held-out one included
 
 
 def rank_all_items(
@@ -41,13 +33,9 @@ def rank_all_items(
 ) -> Ranks:
     """Rank every item but padding, and but the seen items, for each history of a batch.
 
-    Args:
-        score: Scores any items; see `Scorer`.
-        target: (N,) ids of the held-out items.
-        item_order: (V,) a permutation of all ids, padding included; equal scores rank in this order.
-        n_top: K, the number of best items to return; 0 for none.
-        seen: Items to leave out: (P,) numbers of histories and (P,) ids. Each pair comes once, and no pair is a
-            held-out item or padding.
+    target (N,) are the ids of the held-out items. item_order (V,) is a permutation of all ids, padding included, in
+    which equal scores rank. n_top is K, 0 for none. seen are the items to leave out, (P,) numbers of histories and (P,)
+    ids: each pair comes once, and no pair is a held-out item or padding.
     """
     n = len(target)
     places = item_order.argsort()  # (V,) of the items in the order

@@ -13,10 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 class LearningRate(LambdaLR):
     """learning_rate * min(1, (s + 1) / warmup) at step s; after the warm-up down to 0 at step n_steps, set later.
 
-    Args:
-        optimizer: Has the learning rate.
-        warmup: Steps of the rise.
-        decay: none, cosine or linear.
+    The decay is none, cosine or linear.
     """
 
     n_steps = 0
@@ -34,9 +31,7 @@ class LearningRate(LambdaLR):
 class WeightAverage:
     """a = d a + (1 - d) w for every parameter w after each step, with d = min(decay, (1 + t) / (10 + t)) at step t.
 
-    Args:
-        model: Its parameters are averaged; its buffers are not.
-        decay: In (0, 1).
+    Buffers are not averaged.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

@@ -53,11 +53,7 @@ def rows_of_process(batch: Interaction, fields: FieldNames, number: int, size: i
 
 
 def loss_parts(losses: Any) -> tuple[Tensor, ...]:
-    """The parts of a loss, scalars each.
-
-    Raises:
-        UsageError: A part is no tensor of one number.
-    """
+    """The parts of a loss, scalars each; a UsageError for a part that is no tensor of one number."""
     parts = losses if isinstance(losses, tuple) else (losses,)
     for part in parts:
         if not isinstance(part, Tensor) or part.numel() != 1:

@@ -13,10 +13,9 @@ MAX_CONNECTIONS = 1000
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a socket that listens (port 0: any free one). Callers wait, and are not refused, until the service answers.
+    """Open a socket that listens (port 0: any free one); a UsageError if the address cannot be used.
 
-    Raises:
-        UsageError: The address cannot be used.
+    Callers wait, and are not refused, until the service answers.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

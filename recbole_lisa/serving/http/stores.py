@@ -12,10 +12,8 @@ from recbole_lisa.serving.http.refusals import RefusalError
 class MemoryStore:
     """At most `most` sessions in this process. Without room, the session that was unused for longest is removed.
 
-    Args:
-        seconds: Time to live after a session was last read or written.
-        on_drop: Called with "expired" or "evicted" for every removed session.
-        clock: Seconds that never go back.
+    A session lives `seconds` after it was last read or written. on_drop is called with "expired" or "evicted" for every
+    removed one; the clock gives seconds that never go back.
     """
 
     name = "memory"
