@@ -1,9 +1,12 @@
 """Attention mechanisms: nn.Modules with one interface, usable without RecBole."""
 
+import contextlib
 import inspect
+import math
 from typing import Any, get_args
 
 import numpy as np
+import torch
 
 from recbole_lisa.attention.base import Attention, check_sizes
 from recbole_lisa.attention.clustered import ClusteredAttention
@@ -19,6 +22,7 @@ from recbole_lisa.attention.mamba2 import SelectiveSSM
 from recbole_lisa.attention.reformer import ReformerAttention
 from recbole_lisa.attention.routing import RoutingAttention
 from recbole_lisa.attention.sinkhorn import SinkhornAttention
+from recbole_lisa.environment import free_memory
 from recbole_lisa.errors import did_you_mean
 
 MECHANISMS: dict[str, type[Attention]] = {
@@ -71,7 +75,7 @@ def build_attention(name: str, *, hidden_size: int, max_length: int, **settings:
     max_length is the longest sequence, for mechanisms whose parameters depend on it.
 
     Raises:
-        ValueError: the name or a setting is unknown, or the constructor refuses a value.
+        ValueError: the name or a setting is unknown, the constructor refuses a value, or memory is short.
     """
     check_sizes(hidden_size=hidden_size, max_length=max_length)
     if name not in _ALL:
@@ -83,12 +87,28 @@ def build_attention(name: str, *, hidden_size: int, max_length: int, **settings:
     for setting, value in settings.items():
         kinds = get_args(parameters[setting].annotation) or (parameters[setting].annotation,)
         value = settings[setting] = value.item() if isinstance(value, np.generic) else value
-        if type(value) not in kinds and not (type(value) is int and float in kinds):
-            known = " or ".join(kind.__name__ for kind in kinds)
+        huge = type(value) is int and abs(value) >= 2**63
+        if huge or type(value) not in kinds and not (type(value) is int and float in kinds):
+            known = " or ".join(kind.__name__ for kind in kinds) + huge * " below 2^63"
             raise ValueError(f"attention {name!r}: {setting} must be {known}, got {value!r}")
     if "max_length" in parameters:
         settings["max_length"] = max_length
-    return _ALL[name](hidden_size=hidden_size, **settings)
+    settings["hidden_size"] = hidden_size
+    _check_memory(name, settings)
+    return _ALL[name](**settings)
+
+
+def _check_memory(name: str, settings: dict[str, Any]) -> None:
+    """Raise a ValueError where parameters and buffers exceed the free memory; the module is built without any."""
+    n_bytes = math.inf
+    with contextlib.suppress(RuntimeError, OverflowError, TypeError), torch.device("meta"):  # a size above 2^63
+        n_bytes = sum(x.nbytes for x in _ALL[name](**settings).state_dict().values())
+    if n_bytes > free_memory():
+        sizes = {key: value for key, value in settings.items() if type(value) is int}
+        largest = max(sizes, key=lambda key: sizes[key])
+        raise ValueError(
+            f"attention {name!r} needs {n_bytes / 2**30:,.0f} GiB: lower {largest}, which is {sizes[largest]}"
+        )
 
 
 def describe_attention(attention: Attention) -> tuple[str, dict[str, Any]]:

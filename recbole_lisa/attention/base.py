@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention.codebook import Codebook
+from recbole_lisa.ops.checks import check_sizes as check_sizes  # the mechanisms import it from here
 from recbole_lisa.ops.lisa.operands import check_right_padding
 from recbole_lisa.ops.quantize import Quantized
 
@@ -62,13 +63,6 @@ def project_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
     """layer(x) in the type of its parameters, also under autocast: an argmax of it must not depend on rounding."""
     with torch.autocast(x.device.type, enabled=False):
         return apply_layer(layer, x.to(layer.weight.dtype))
-
-
-def check_sizes(**sizes: int) -> None:
-    """Raise ValueError for a size below 1; the keywords are the names of the constructor's arguments."""
-    for name, size in sizes.items():
-        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
 
 
 class Attention(nn.Module):

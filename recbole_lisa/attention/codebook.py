@@ -1,13 +1,13 @@
 """B learnable codebooks that quantise any embedding (LISA, Section 3.1.2)."""
 
 import math
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_sizes
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest
 from recbole_lisa.ops.quantize import SIMILARITIES, Quantized, quantize
 
@@ -34,7 +34,7 @@ class Codebook(nn.Module):
         hard: one codeword per codebook with a straight-through gradient; False: the softmax itself (LISA-Soft).
 
     Raises:
-        ValueError: on a size below 1, a temperature not above 0, or an unknown similarity or encoding.
+        ValueError: on a size below 1, a temperature below MIN_TEMPERATURE, or an unknown similarity or encoding.
     """
 
     def __init__(
@@ -49,11 +49,8 @@ class Codebook(nn.Module):
         hard: bool = True,
     ) -> None:
         super().__init__()
-        sizes = (hidden_size, n_codebooks, n_codewords)
-        if not all(isinstance(size, Integral) and size >= 1 for size in sizes):
-            raise ValueError(f"hidden_size, n_codebooks, n_codewords must be whole numbers of at least 1, got {sizes}")
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0, got {temperature}")
+        check_sizes(hidden_size=hidden_size, n_codebooks=n_codebooks, n_codewords=n_codewords)
+        check_number("temperature", temperature, MIN_TEMPERATURE)
         if similarity not in SIMILARITIES:
             raise ValueError(f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
         if encoding not in ENCODINGS:

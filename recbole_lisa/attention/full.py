@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from recbole_lisa.attention.base import Attention, final_positions, take_positions
+from recbole_lisa.ops.checks import check_number
 
 
 class FullAttention(Attention):
@@ -29,8 +30,7 @@ class FullAttention(Attention):
         super().__init__(hidden_size)
         if n_heads < 1 or hidden_size % n_heads:
             raise ValueError(f"n_heads must divide hidden_size {hidden_size}, got {n_heads}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+        check_number("dropout", dropout, 0, 1)
         self.n_heads = n_heads
         self.dropout = dropout
         self.is_causal = not bidirectional

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from recbole_lisa.attention.base import Attention, check_sizes, final_positions, project_exactly, take_positions
 from recbole_lisa.ops.bucket_sorting import choose_buckets, sorted_bucket_attention
+from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number
 from recbole_lisa.ops.prefix_sum import sums_before
 from recbole_lisa.ops.sorted_window import take_rows
 
@@ -34,7 +35,7 @@ class SinkhornAttention(Attention):
         temperature: of the softmax over buckets.
 
     Raises:
-        ValueError: a size below 1, or a temperature that is not a finite number above 0.
+        ValueError: a size below 1, or a temperature below MIN_TEMPERATURE.
     """
 
     def __init__(
@@ -48,8 +49,7 @@ class SinkhornAttention(Attention):
     ) -> None:
         super().__init__(hidden_size)
         check_sizes(max_length=max_length, bucket_size=bucket_size, n_top_buckets=n_top_buckets)
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature must be a finite number above 0, got {temperature}")
+        check_number("temperature", temperature, MIN_TEMPERATURE)
         self.longest = max_length
         self.bucket_size = bucket_size
         self.n_top_buckets = n_top_buckets

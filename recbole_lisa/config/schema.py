@@ -21,7 +21,7 @@ from recbole_lisa.errors import UsageError, did_you_mean
 
 _DECLARATION = re.compile(r"^(?P<name>[A-Za-z_]\w*):.*?#\s*\((?P<types>[a-zA-Z ]+)\)\s*(?P<meaning>.*)$")
 _CHOICES = re.compile(r":\s*(\w+(?:\s*\|\s*\w+)+)\s*$")
-_BOUND = re.compile(r",\s*(?:(?P<relation>>=|>)\s*(?P<low>[\d.]+)|in (?P<interval>[\[(]\S+,\s*\S+[\])]))")
+_BOUND = re.compile(r",\s*(?:(?P<relation>>=|>)\s*(?P<low>[\d.]+(?:e-?\d+)?)|in (?P<interval>[\[(]\S+,\s*\S+[\])]))")
 _PYTHON_TYPES = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 _NULLS = ("~", "null", "Null", "NULL", "None")
 

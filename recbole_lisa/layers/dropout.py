@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from recbole_lisa.ops.checks import check_number
 from recbole_lisa.ops.dropout_bits import Mask, draw_mask
 from recbole_lisa.ops.numba_threads import arrays, numba_serves, writable
 
@@ -41,8 +42,7 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        if not 0 <= p < 1:
-            raise ValueError(f"dropout probability must be in [0, 1), got {p}")
+        check_number("dropout", p, 0, 1)
         self.p = p
 
     @property

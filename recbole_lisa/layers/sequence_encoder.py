@@ -17,6 +17,7 @@ from recbole_lisa.attention import Attention, describe_attention
 from recbole_lisa.attention.base import CodedSequences, Input, apply_layer, final_positions
 from recbole_lisa.layers.blocks import BLOCKS, EncoderBlock
 from recbole_lisa.layers.dropout import Dropout
+from recbole_lisa.ops.checks import check_number
 from recbole_lisa.ops.quantize import Quantized
 
 POSITIONS = ("absolute", "from_end", "none")
@@ -100,8 +101,7 @@ class SequenceEncoder(nn.Module):
         super().__init__()
         if positions not in POSITIONS:
             raise ValueError(f"positions must be one of {', '.join(POSITIONS)}, got {positions!r}")
-        if not 0 <= drop_path < 1:
-            raise ValueError(f"drop_path must be in [0, 1), got {drop_path}")
+        check_number("drop_path", drop_path, 0, 1)
         self.max_length, self.positions, self.drop_path = max_length, positions, drop_path
         self.any_length = any_length
         self.position_embedding = nn.Embedding(max_length, hidden_size) if positions != "none" else None

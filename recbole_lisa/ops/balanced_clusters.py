@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import check_operands
 from recbole_lisa.ops.sorted_window import chunk_logits, split, take_rows
 
 MEAN_EPSILON = 1e-5
@@ -16,6 +17,8 @@ def balanced_cluster_attention(query: Tensor, key: Tensor, value: Tensor, member
     several clusters gets the mean of its outputs, a position in none gets 0. With the positions nearest to a centroid
     as members it sees the future: which they are depends on the whole sequence.
     """
+    forms = "query: N L+ D; key: N L D; value: floating-point N L D; members: int64 N C w"
+    check_operands(forms, query, key, value, members)
     n, length = query.shape[:2]
     present = members < length
     position = members.clamp_max(length - 1)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from recbole_lisa.ops.checks import check_operands
+
 SMALLEST_BLOCK = 16
 """Queries of a block at least: smaller matrix products take as long."""
 
@@ -19,6 +21,8 @@ def banded_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) ->
     A block of S = max(w, SMALLEST_BLOCK) queries reads the keys of its own positions and of the w before them. query,
     key, value and the result are (N, L, H, E); bias (H, w) is added by the age of a key, 0 is the position itself.
     """
+    forms = "query: N L+ H E; key: N L H E; value: N L H E; bias: floating-point H w+"
+    check_operands(forms, query, key, value, bias)
     n, length, n_heads, width = query.shape
     window = bias.shape[1]
     size = max(window, SMALLEST_BLOCK)

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_operands, check_sizes
+
 
 def choose_buckets(scores: Tensor, own: Tensor, *, n_top: int, temperature: float) -> tuple[Tensor, Tensor]:
     """Choose the best n_top of the columns of a bucket: n_top null columns, and the buckets before it.
@@ -13,6 +15,9 @@ def choose_buckets(scores: Tensor, own: Tensor, *, n_top: int, temperature: floa
     Column n_top + v of scores (N, U, n_top + V) stands for bucket v; of the bucket numbers own, (U,) or (N, U), only
     earlier ones may be chosen. Returns columns (N, U, n_top) int64, and the probability of each when it was taken.
     """
+    check_operands("scores: floating-point N U C; own: int64 ... U", scores, own)
+    check_sizes(n_top=n_top)
+    check_number("temperature", temperature, MIN_TEMPERATURE)
     columns = torch.arange(scores.shape[-1], device=scores.device)
     left = (scores / temperature).masked_fill(columns >= own.unsqueeze(-1) + n_top, -torch.inf)
     chosen, probabilities = [], []
@@ -41,7 +46,11 @@ def sorted_bucket_attention(
     says which positions of it count and broadcasts to (N, U, Q, b). past_key and past_value (N, U, T * b, D) are of the
     chosen buckets; each of their positions stands for `copies` equal ones.
     """
+    forms = "query: N U Q D; key: N U b D; past_key: N U P D; past_value: N U P D; value: N U b D"
+    check_operands(f"{forms}; probability: floating-point N U T", query, key, past_key, past_value, value, probability)
     n_past = past_key.shape[2]
+    if n_past % probability.shape[-1]:
+        raise ValueError(f"past_key must be (N, U, T b, D) with T = {probability.shape[-1]}, got T b = {n_past}")
     scale = probability.repeat_interleave(n_past // probability.shape[-1], dim=-1).unsqueeze(2)  # (N, U, 1, T b)
     past = query @ past_key.transpose(2, 3) * scale + math.log(copies)  # (N, U, Q, T b)
     own = (query @ key.transpose(2, 3)).masked_fill(~visible, -torch.inf)  # (N, U, Q, b)

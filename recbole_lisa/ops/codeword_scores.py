@@ -10,11 +10,13 @@ N D multiplications, more than B N additions at any N as long as B <= D.
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import check_operands
 from recbole_lisa.ops.numba_threads import arrays, check_rows, numba_serves, writable
 
 
 def lookup_tables(hidden: Tensor, codewords: Tensor) -> Tensor:
     """Compute t_b = C_b h for every query: hidden (N, D), codewords (B, W, D) -> (B, W, N), contiguous."""
+    check_operands("codewords: B W D; hidden: N D", codewords, hidden)
     return codewords @ hidden.t()
 
 
@@ -23,7 +25,9 @@ def sum_of_rows(codes: Tensor, tables: Tensor) -> Tensor:
 
     From the tables (B, W, N) of N queries these are scores (m, N), from codewords (B, W, D) vectors (m, D).
     """
+    check_operands("tables: floating-point B W N; codes: integer m B", tables, codes)
     n_codebooks, n_codewords, _ = tables.shape
+    check_rows(codes, n_codewords, "codes")
     first_rows = torch.arange(n_codebooks, dtype=torch.int32, device=codes.device) * n_codewords
     return torch.nn.functional.embedding_bag(codes + first_rows, tables.flatten(0, 1), mode="sum")
 
@@ -37,10 +41,7 @@ def scores_of_one(codes: Tensor, tables: Tensor) -> Tensor:
         ValueError: the shapes do not fit, or the codes are not integers.
         IndexError: a code is not in 0..W-1.
     """
-    if tables.dim() != 2 or codes.dim() != 2 or codes.shape[1] != len(tables):
-        raise ValueError(
-            f"codes and tables must be (m, B) and (B, W), got {tuple(codes.shape)} and {tuple(tables.shape)}"
-        )
+    check_operands("tables: floating-point B W; codes: integer m B", tables, codes)
     check_rows(codes, tables.shape[1], "codes")
     if not (codes.numel() and numba_serves(tables)):
         return sum_of_rows(codes, tables.unsqueeze(2)).squeeze(1)

@@ -5,6 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.numba_threads import check_rows
+
 
 class CodewordUsage(NamedTuple):
     """Of each of B codebooks: used (B,) int64 codewords with an item, and perplexity (B,) float64 in 1..W.
@@ -19,6 +22,8 @@ class CodewordUsage(NamedTuple):
 
 def codeword_usage(codes: Tensor, n_codewords: int) -> CodewordUsage:
     """Count the codewords of codes (V, B) integers, V at least 1, in 0..n_codewords-1."""
+    check_operands("codes: integer V+ B+", codes)
+    check_rows(codes, n_codewords, "codes")
     n_codebooks = codes.shape[1]
     flat = codes.long() + torch.arange(n_codebooks, device=codes.device) * n_codewords
     counts = torch.bincount(flat.flatten(), minlength=n_codebooks * n_codewords).view(n_codebooks, n_codewords)

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.numba_threads import check_rows
+
 BLOCK_ELEMENTS = 2**22
 """Logits held at once: 16 MB in float32."""
 
@@ -70,6 +73,11 @@ def catalogue_cross_entropy(
     sums over v of a group leave out, all but the target itself, -1 for none; group (M,) int64 is the group of each m.
     Memory is O(M D + V D + BLOCK_ELEMENTS).
     """
+    forms = "hidden: floating-point M D; table: floating-point V+ D; target: int64 M; group?: int64 M"
+    check_operands(forms, hidden, table, target, group)
+    check_rows(target, len(table), "target")
+    if excluded is not None:
+        check_operands("excluded: int64 N K; group: int64 M", excluded, group)
     with torch.autocast(hidden.device.type, enabled=False):
         total: Tensor = _CatalogueCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch's Function is untyped
             hidden, table.to(hidden.dtype), target, excluded, group

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from recbole_lisa.ops.checks import check_number
+
 LEVELS = 2**16
 """Values of 16 bits."""
 
@@ -35,6 +37,7 @@ def draw_mask(p: float) -> Mask:
 
     For p = 0 that generator stays where it is: evaluating a model must not change how it trains on.
     """
+    check_number("dropout", p, 0, 1)
     threshold = min(round(p * LEVELS), LEVELS - 1)
     seed = torch.empty(2, dtype=torch.int64).random_(0, 2**32) if threshold else torch.zeros(2, dtype=torch.int64)
     return Mask(seed.numpy().astype(np.uint32), threshold, LEVELS / (LEVELS - threshold))

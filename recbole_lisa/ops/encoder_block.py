@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from recbole_lisa.ops.checks import check_number, check_operands
 from recbole_lisa.ops.dropout_bits import draw_mask
 from recbole_lisa.ops.numba_threads import arrays, cut_rows, numba_serves, writable
 
@@ -53,23 +54,16 @@ def encoder_block(stream: Tensor, attended: Tensor, weights: BlockWeights, *, dr
     Raises:
         ValueError: shapes, types or devices do not fit, or Numba is not installed.
     """
-    _check(stream, attended, weights)
+    shapes = "w1: F D; b1: F; w2: D F; b2: D; gain1: D; shift1: D; gain2: D; shift2: D"
+    check_operands(f"stream: ... D; {shapes}; attended: ... D", stream, *weights, attended)
+    if stream.shape != attended.shape:
+        raise ValueError(f"attended must be {tuple(stream.shape)} as stream is, got {tuple(attended.shape)}")
+    check_number("eps", eps, 0)
+    if not numba_serves(stream, attended, *weights):
+        raise ValueError(f"operands must be float32 or float64, on the CPU, with Numba; got {stream.dtype}")
     rows = [x.reshape(-1, x.shape[-1]).contiguous() for x in (stream, attended)]
     out: Tensor = _EncoderBlock.apply(*rows, dropout, eps, *weights)  # type: ignore[no-untyped-call]  # torch's Function carries no types
     return out.view(stream.shape)
-
-
-def _check(stream: Tensor, attended: Tensor, weights: BlockWeights) -> None:
-    if stream.shape != attended.shape:
-        raise ValueError(f"attended must be {tuple(stream.shape)} as stream is, got {tuple(attended.shape)}")
-    width, inner = stream.shape[-1], len(weights.b1)
-    shapes = [(inner, width), (inner,), (width, inner), *[(width,)] * 5]
-    for name, x, shape in zip(BlockWeights._fields, weights, shapes, strict=True):
-        if x.shape != shape:
-            raise ValueError(f"{name} must be {shape}, got {tuple(x.shape)}")
-    if not numba_serves(stream, attended, *weights):
-        types = sorted({f"{x.dtype} on {x.device}" for x in (stream, attended, *weights)})
-        raise ValueError(f"operands must all be float32 or all float64, on the CPU, with Numba; got {', '.join(types)}")
 
 
 class _EncoderBlock(torch.autograd.Function):

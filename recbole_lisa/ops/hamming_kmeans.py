@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import check_operands, check_sizes
 from recbole_lisa.ops.sorted_window import take_rows
 
 EXACT_IN_FLOAT32 = 2**24
@@ -11,6 +12,7 @@ EXACT_IN_FLOAT32 = 2**24
 
 def hash_signs(x: Tensor, planes: Tensor, offsets: Tensor) -> Tensor:
     """The side of each plane: x (..., D), normals (D, P), offsets (P,) -> (..., P), 1 if x planes > offsets or -1."""
+    check_operands("x: floating-point ... D; planes: D P; offsets: P", x, planes, offsets)
     with torch.autocast(x.device.type, enabled=False):
         above = x.to(planes.dtype) @ planes > offsets
     return above.to(torch.float32) * 2 - 1
@@ -27,6 +29,8 @@ def hamming_kmeans(signs: Tensor, valid: Tensor, *, n_clusters: int, n_iteration
     signs (N, L, P) are 1 or -1, valid (N, L) has padding on the right, which takes no part. Returns (N, L) int64 in
     0..C-1; at padding any number in that range.
     """
+    check_operands("signs: floating-point N L+ P; valid: bool N L", signs, valid)
+    check_sizes(n_clusters=n_clusters, n_iterations=n_iterations)
     n_clusters = min(n_clusters, signs.shape[1])
     counted = valid.unsqueeze(-1).to(signs.dtype)
     points = torch.cat([signs * counted, counted], dim=-1)  # (N, L, P + 1), the last to count members

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from recbole_lisa.ops.checks import check_operands
 from recbole_lisa.ops.row_blocks import choose_in_blocks
 
 
@@ -12,6 +13,7 @@ def similarity(x: Tensor, centroids: Tensor) -> Tensor:
 
     Never in half precision: a choice must not depend on rounding.
     """
+    check_operands("x: floating-point ... D; centroids: floating-point C+ D", x, centroids)
     with torch.autocast(x.device.type, enabled=False):
         return x.to(centroids.dtype) @ centroids.t()
 
@@ -33,6 +35,7 @@ def nearest_points(x: Tensor, valid: Tensor, centroids: Tensor, *, size: int) ->
     x (N, L, D) has unit length; valid (N, L), centroids (C, D). Returns (N, C, min(size, L)) int64 positions; L stands
     for none where too few are valid.
     """
+    check_operands("x: floating-point N L D; valid: bool N L", x, valid)
     n, length = valid.shape
 
     def top(block: Tensor) -> Tensor:
@@ -48,6 +51,7 @@ def cluster_sums(x: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:
 
     The last column is their number, so that processes can add both.
     """
+    check_operands("x: floating-point M D; cluster: int64 M", x, cluster)
     sums = x.new_zeros(n_clusters, x.shape[1]).index_add_(0, cluster, x)
     counts = torch.bincount(cluster, minlength=n_clusters).to(x.dtype)
     return torch.cat([sums, counts.unsqueeze(1)], dim=1)
@@ -55,4 +59,5 @@ def cluster_sums(x: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:
 
 def mean_directions(sums: Tensor, centroids: Tensor) -> Tensor:
     """Unit means (C, D) of clusters from their cluster_sums; an empty cluster keeps its centroid (C, D)."""
+    check_operands("centroids: C D; sums: C K", centroids, sums)
     return torch.where(sums[:, -1:] > 0, normalize(sums[:, :-1], dim=1), centroids)

@@ -8,6 +8,7 @@ Inside a chunk of C positions the product runs over a masked (C, C) matrix; befo
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import check_operands
 from recbole_lisa.ops.prefix_sum import sums_before
 
 CHUNK = 64
@@ -19,6 +20,7 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
     The key features (N, L, D) are not negative, and 0 where a key must not count.
     """
+    check_operands("query: N L D; key: N L D; value: N L D", query, key, value)
     n, length, _ = query.shape
     n_chunks = -(-length // CHUNK)
     extra = n_chunks * CHUNK - length

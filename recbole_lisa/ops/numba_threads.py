@@ -28,10 +28,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import INTEGERS
+
 REORDERED = {"reassoc", "contract", "arcp", "nsz"}
 """Floating-point rules that a kernel may break: sums in any order. NaN and infinity keep their meaning."""
-INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-"""Types of an index or a code."""
 
 
 @cache

@@ -8,14 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import check_operands, check_sizes
+
+MOST_CODEWORDS = 2**31
+"""Codes are int32 at most."""
 BLOCK_CODES = 2**18
 """Codes worked on at once, a multiple of 8: their single bits take `bits` bytes a code."""
 
 
 def bits_per_code(n_codewords: int) -> int:
-    """The bits of a code: log2(W), rounded up where W is no power of two; ValueError for W below 1."""
-    if n_codewords < 1:
-        raise ValueError(f"n_codewords must be at least 1, got {n_codewords}")
+    """The bits of a code: log2(W), rounded up where W is no power of two; ValueError for W outside 1..2^31."""
+    check_sizes(n_codewords=n_codewords)
+    if n_codewords > MOST_CODEWORDS:
+        raise ValueError(f"n_codewords must be at most {MOST_CODEWORDS}, got {n_codewords}")
     return (n_codewords - 1).bit_length()
 
 
@@ -38,8 +43,7 @@ def pack_codes(codes: Tensor, n_codewords: int) -> Tensor:
         ValueError: the codes are not integers in 0..W-1.
     """
     bits = bits_per_code(n_codewords)
-    if codes.dtype.is_floating_point or codes.dtype == torch.bool:
-        raise ValueError(f"codes must be integers, got {codes.dtype}")
+    check_operands("codes: integer ...", codes)
     flat = codes.reshape(-1)
     if len(flat) and not 0 <= int(flat.min()) <= int(flat.max()) < n_codewords:
         raise ValueError(f"codes must lie in 0..{n_codewords - 1} (W - 1), got {int(flat.min())}..{int(flat.max())}")

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.numba_threads import INTEGERS, arrays, numba_serves, writable
+from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.numba_threads import arrays, numba_serves, writable
 
 BLOCK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 """Entries of the gathered (rows, R, D) block: 2 MB in float32, near the cache, and 256 MB on a GPU."""
@@ -22,21 +23,12 @@ def pair_scores(hidden: Tensor, table: Tensor, index: Tensor) -> Tensor:
         ValueError: the shapes do not fit.
         IndexError: an index is not in 0..U-1.
     """
-    if hidden.dim() != 2 or table.dim() != 2 or hidden.shape[1] != table.shape[1]:
-        raise ValueError(f"hidden and table must be (M, D) and (U, D), got {_shape(hidden)} and {_shape(table)}")
-    if index.dim() != 2 or len(index) != len(hidden):
-        raise ValueError(f"index must be (M, R) with M = {len(hidden)}, got {_shape(index)}")
-    if index.dtype not in INTEGERS:
-        raise ValueError(f"index must be integers, got {index.dtype}")
+    check_operands("hidden: floating-point M D; table: floating-point U D; index: integer M R", hidden, table, index)
     index = index if index.dtype in (torch.int32, torch.int64) else index.long()
     dtype = torch.promote_types(hidden.dtype, table.dtype)
     with torch.autocast(hidden.device.type, enabled=False):
         scores: Tensor = _PairScores.apply(hidden.to(dtype), table.to(dtype), index)  # type: ignore[no-untyped-call]  # torch's Function carries no types
     return scores
-
-
-def _shape(x: Tensor) -> tuple[int, ...]:
-    return tuple(x.shape)
 
 
 def _blocks(table: Tensor, index: Tensor) -> Iterator[tuple[slice, Tensor]]:

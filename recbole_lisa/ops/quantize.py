@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_operands
+
 SIMILARITIES = ("bilinear", "dot", "euclidean")
 
 
@@ -44,7 +46,7 @@ def quantize(
         codebooks: (B, W, D).
         similarity: bilinear (x^T M c), dot (x^T c) or euclidean (-|x - c|^2).
         bilinear: (D, D) matrix M, for similarity="bilinear" only.
-        temperature: of the softmax, above 0.
+        temperature: of the softmax, at least MIN_TEMPERATURE.
         residual: each codebook encodes what is left after the earlier ones; False: every codebook sees x.
         hard: one codeword a codebook with a straight-through gradient; False: the softmax itself.
 
@@ -52,25 +54,15 @@ def quantize(
         Quantized. Differentiable in x, codebooks and bilinear.
 
     Raises:
-        ValueError: on an unknown similarity, a bilinear matrix that is missing or unused, or a temperature not above 0.
+        ValueError: on operands that do not fit, an unknown similarity, a bilinear matrix that is missing or unused, or
+            a temperature below MIN_TEMPERATURE.
     """
     if similarity not in SIMILARITIES:
         raise ValueError(f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
     if (bilinear is None) == (similarity == "bilinear"):
         raise ValueError(f"similarity={similarity!r} {'needs' if bilinear is None else 'takes no'} bilinear matrix")
-    operands = {"x (U, D)": x, "codebooks (B, W, D)": codebooks} | ({} if bilinear is None else {"bilinear": bilinear})
-    fits = all(isinstance(one, Tensor) and one.dtype.is_floating_point for one in operands.values())
-    if fits:
-        fits = x.dim() == 2 and codebooks.dim() == 3 and x.shape[1] == codebooks.shape[2] and codebooks.numel() > 0
-        fits = fits and (bilinear is None or bilinear.shape == (x.shape[1], x.shape[1])) and x.dtype == codebooks.dtype
-    if not fits:
-        shapes = (
-            f"{name} {getattr(one, 'dtype', type(one).__name__)} {getattr(one, 'shape', '')}"
-            for name, one in operands.items()
-        )
-        raise ValueError(f"the operands do not fit each other: {', '.join(shapes)}")
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
+    check_operands("codebooks: B+ W+ D+; x: U D; bilinear?: D D", codebooks, x, bilinear)
+    check_number("temperature", temperature, MIN_TEMPERATURE)
     left, total = x, torch.zeros_like(x)
     codes, assignments = [], []
     for book in codebooks:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from recbole_lisa.ops.checks import check_operands
+
 CHUNK = 24
 """Most positions of a chunk."""
 
@@ -24,6 +26,8 @@ def diagonal_recurrence(state: Tensor, decay: Tensor, angle: Tensor, u: Tensor) 
     state (H, N) is h before the first position; decay (H,) is at least 0, angle (H,) in radians; state and u (H, N, L)
     are complex.
     """
+    forms = "u: complex H N L+; state: complex H N; decay: floating-point H; angle: floating-point H"
+    check_operands(forms, u, state, decay, angle)
     h, n, length = u.shape
     chunk = -(-length // -(-length // CHUNK))  # the shortest that needs no more chunks
     x = pad(u, (0, -length % chunk)).view(h, -1, chunk)  # (H, N K, C)
@@ -44,6 +48,7 @@ def selective_recurrence(state: Tensor, a: Tensor, x: Tensor, b: Tensor, c: Tens
     state (N, H, P, S) is before the first position; a (N, L, H) is at most 0; x (N, L, H, P); the heads share b and c
     (N, L, S).
     """
+    check_operands("x: N L+ H P; a: N L H; b: N L S; c: N L S; state: N H P S", x, a, b, c, state)
     n, length = x.shape[:2]
     chunk = -(-length // -(-length // CHUNK))
     a, x, b, c = (

@@ -17,6 +17,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import check_operands, check_sizes
+
 SELF_LOGIT = -5e4
 """Logit of a position's own key: below every other, above what is masked."""
 
@@ -46,6 +48,12 @@ def chunk_logits(query: Tensor, key: Tensor, visible: Tensor, own: Tensor) -> Te
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     lowest = logits.new_tensor(torch.finfo(logits.dtype).min)
     return torch.where(visible, logits, torch.where(own, SELF_LOGIT, lowest))
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, window: int) -> None:
+    forms = "key: N L+ D; query: N L D; value: floating-point N L D; bucket: int64 N R L"
+    check_operands(forms, key, query, value, bucket)
+    check_sizes(window=window)
 
 
 def _attend(
@@ -99,6 +107,7 @@ def bucket_attention(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, 
     Strictly causal, O(L R w D). query, key, value and the result are (N, L, D), bucket is (N, R, L) int64, window is w.
     A bucket keeps the order of positions. Padding is kept out by a bucket number that no valid position has.
     """
+    _check(query, key, value, bucket, window)
     length = bucket.shape[2]
     window = min(window, length)
     order, place = _sorted(bucket, window)
@@ -121,6 +130,8 @@ def bucket_attention_last(
     query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, final: Tensor, *, window: int
 ) -> Tensor:
     """bucket_attention at one position of each row, O(L D): query (N, D), final (N,) its position -> (N, D)."""
+    _check(key, key, value, bucket, window)
+    check_operands("key: N L D; query: N D; final: int64 N", key, query, final)
     final = final.view(-1, 1, 1)
     position = torch.arange(bucket.shape[2], device=bucket.device)
     own_bucket = bucket.gather(2, final.expand(-1, bucket.shape[1], 1))  # (N, R, 1)
@@ -144,6 +155,8 @@ def chunked_round_attention(
     query, key, value and the result are (N, L, D); bucket (N, R, L) int64, padding in the last one; lengths (N,) counts
     the valid positions; window is w.
     """
+    _check(query, key, value, bucket, window)
+    check_operands("bucket: int64 N R L; lengths: int64 N", bucket, lengths)
     window = min(window, bucket.shape[2])
     order, place = _sorted(bucket, window)
     previous = _ring(lengths, bucket.shape[1], order.shape[2] // window, window)  # (N, R C)

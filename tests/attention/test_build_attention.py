@@ -1,5 +1,6 @@
 import inspect
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("routing", {"causality": "loose"}, "'strict' or 'published', got 'loose'"),
     ("clustered", {"causality": "strict"}, "causality is 'strict', but no cheap strict form of clustered attention"),
     ("routing", {"centroid_decay": 1.5}, r"centroid_decay must be in \[0, 1\], got 1.5"),
-    ("sinkhorn", {"temperature": 0.0}, "temperature must be a finite number above 0, got 0.0"),
-    ("sinkhorn", {"temperature": math.nan}, "temperature must be a finite number above 0, got nan"),
+    *(
+        (name, {"temperature": t}, f"temperature must be a finite number of at least 1e-30, got {t}")
+        for name in ("sinkhorn", "lisa")
+        for t in (0.0, math.nan, math.inf, 1e-300)
+    ),
     ("full", {"n_heads": 3}, "must divide hidden_size 8, got 3"),
     ("full", {"dropout": -1.0}, r"in \[0, 1\), got -1.0"),
     ("full", {"dropout": 1.0}, r"in \[0, 1\), got 1.0"),
@@ -51,11 +55,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("lisa", {"decay": None}, "got None"),
     ("lisa", {"projection": "per_head"}, "per_codebook, shared, got 'per_head'"),
     ("lisa", {"bidirectional": True}, "set decay to 0, got 0.1"),
-    ("lisa", {"temperature": 0.0}, "temperature must be above 0, got 0.0"),
     ("lisa", {"encoding": "product"}, "residual, parallel, got 'product'"),
     ("lisa", {"similarity": "cosine"}, "bilinear, dot, euclidean, got 'cosine'"),
     ("lisa", {"n_codewords": "8"}, "n_codewords must be int, got '8'"),
-    ("lisa", {"n_codewords": 0}, r"at least 1, got \(8, 8, 0\)"),
+    ("lisa", {"n_codewords": 0}, "n_codewords must be a whole number of at least 1, got 0"),
 ]
 
 
@@ -63,6 +66,20 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 def test_wrong_names_and_settings_are_named(name: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build_attention(name, **{"hidden_size": 8, "max_length": 20, **settings})
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_size_beyond_the_memory_is_named(name: str) -> None:
+    parameters = inspect.signature(MECHANISMS[name]).parameters.values()
+    for size in [parameter.name for parameter in parameters if parameter.annotation is int]:
+        for huge in (10**12, 10**30):
+            try:
+                build_attention(name, **{"hidden_size": 8, "max_length": 20, size: huge})
+            except ValueError as error:
+                message = f"lower {size}, which is {huge}$|{size} must be int below 2.63, got {huge}|must divide"
+                assert re.search(message, str(error))
+            else:
+                assert huge == 10**12 and size not in ("hidden_size", "n_hashes", "n_projected", "n_top_buckets")
 
 
 @pytest.mark.parametrize("name", ["linformer", "sinkhorn"])

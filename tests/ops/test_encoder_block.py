@@ -75,9 +75,12 @@ def test_a_nan_is_not_hidden(place: str) -> None:
     ("name", "bad", "message"),
     [
         ("attended", torch.zeros(22, 7), r"attended must be \(23, 7\) as stream is, got \(22, 7\)"),
-        ("w2", torch.zeros(6, 10), r"w2 must be \(7, 10\), got \(6, 10\)"),
-        ("shift2", torch.zeros(1), r"shift2 must be \(7,\), got \(1,\)"),
-        ("gain1", torch.zeros(7, dtype=torch.float64), "operands must all be float32 or all float64"),
+        (
+            "w2",
+            torch.zeros(6, 10),
+            r"w2 must be .*\(D, F\) with D = 7, F = 10, got .*\(6, 10\)",
+        ),
+        ("gain1", torch.zeros(7, dtype=torch.float64), "gain1 must be torch.float32"),
     ],
 )
 def test_operands_that_do_not_fit_are_named(name: str, bad: Tensor, message: str) -> None:

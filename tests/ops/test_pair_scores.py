@@ -38,9 +38,9 @@ def test_no_row_gives_no_score() -> None:
 
 def test_wrong_operands_are_named() -> None:
     hidden, table, index = torch.zeros(M, D), torch.zeros(U, D), torch.zeros(M, 2, dtype=torch.long)
-    with pytest.raises(ValueError, match=r"got \(17, 5\) and \(12, 4\)"):
+    with pytest.raises(ValueError, match=r"table must be .* with D = 5, got torch.float32 \(12, 4\)"):
         pair_scores(hidden, table[:, 1:], index)
-    with pytest.raises(ValueError, match=r"index must be \(M, R\) with M = 16, got \(17, 2\)"):
+    with pytest.raises(ValueError, match=r"index must be integer \(M, R\) with M = 16, got torch.int64 \(17, 2\)"):
         pair_scores(hidden[1:], table, index)
     with pytest.raises(IndexError):
         pair_scores(hidden, table, index + U)
@@ -51,5 +51,5 @@ def test_any_integer_type_indexes_and_no_pair_is_an_empty_answer(dtype: torch.dt
     hidden, table, index = torch.randn(3, 4), torch.randn(5, 4), torch.tensor([[0, 4], [1, 1], [2, 3]])
     assert torch.equal(pair_scores(hidden, table, index.to(dtype)), pair_scores(hidden, table, index))
     assert pair_scores(hidden, table, index[:, :0]).shape == (3, 0)
-    with pytest.raises(ValueError, match="index must be integers, got torch.float32"):
+    with pytest.raises(ValueError, match="index must be integer .* got torch.float32"):
         pair_scores(hidden, table, index.float())

@@ -18,10 +18,11 @@ from typing import ParamSpec
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import check_operands
 from recbole_lisa.ops.lisa.histogram import last_histogram
 from recbole_lisa.ops.lisa.numba_loops import NumbaLISA
 from recbole_lisa.ops.lisa.operands import (
-    check_operands,
+    check_lisa,
     check_right_padding,
     check_sequences,
     decay_of_steps,
@@ -76,13 +77,13 @@ def lisa_attention(
         (N, L, D) in the dtype of values; differentiable in assignment, table, values and decay.
 
     Raises:
-        ValueError: on types or shapes that do not fit, codes outside 0..W-1, a decay below 0 or NaN (both checked on
-            the CPU only), or a decay without causal.
+        ValueError: on types or shapes that do not fit, a decay without causal, and on the CPU codes outside 0..W-1, a
+            decay below 0 or NaN, or an assignment below 0.
 
     Scores that span more than 50 within a row are worked on in float64: with such scores a codeword that was last seen
     long ago can outweigh recent ones. What has faded below float64 (decay times age above 700) is forgotten.
     """
-    check_operands(codes, table, values, assignment, decay, n_dims=3)
+    check_lisa(codes, table, values, assignment, decay, "N L")
     n, length, n_codebooks = codes.shape
     items = torch.arange(n * length, device=codes.device).view(n, length)
     flat = None if assignment is None else assignment.flatten(0, 1)
@@ -112,7 +113,7 @@ def lisa_attention_items(
         ValueError: as lisa_attention.
         IndexError: on the CPU, an item outside 0..U-1.
     """
-    check_operands(codes, table, values, assignment, decay, n_dims=2)
+    check_lisa(codes, table, values, assignment, decay)
     steps = decay_of_steps(decay, table.device)
     check_sequences(items, len(codes), steps, valid)
     if not causal and (isinstance(decay, Tensor) or decay != 0):
@@ -158,9 +159,9 @@ def lisa_attention_non_padding(
     The Numba kernels skip padding on the right; otherwise the valid positions are selected at the end. Arguments and
     errors as of lisa_attention_items.
     """
-    check_operands(codes, table, values, assignment, decay, n_dims=2)
+    check_lisa(codes, table, values, assignment, decay)
     steps = decay_of_steps(decay, table.device)
-    check_sequences(items, len(codes), steps, valid)
+    check_sequences(items, len(codes), steps, valid, masked=True)
     dtype = _type_without_padding(table, values, valid, causal=causal)
     if dtype is None:
         out = lisa_attention_items(
@@ -196,9 +197,9 @@ def lisa_attention_last(
 
     One histogram a sequence. Arguments and errors as of lisa_attention_items; padding must be on the right.
     """
-    check_operands(codes, table, values, assignment, decay, n_dims=2)
+    check_lisa(codes, table, values, assignment, decay)
     steps = decay_of_steps(decay, table.device)
-    check_sequences(items, len(codes), steps, valid)
+    check_sequences(items, len(codes), steps, valid, masked=True)
     check_right_padding(valid)
     if not items.numel():
         return values.new_zeros(len(items), values.shape[-1])
@@ -217,6 +218,8 @@ def read_histogram(histogram: Tensor, query: Tensor, table: Tensor, values: Tens
 
     histogram (N, B, W), query (N, B) codes, table (B, W, W), values (B, W, D) -> (N, D) in the dtype of values.
     """
+    forms = "histogram: floating-point N B+ W+; query: int64 N B; table: floating-point B W W"
+    check_operands(f"{forms}; values: floating-point B W D", histogram, query, table, values)
     books = torch.arange(table.shape[0], device=table.device)
     scores = table[books, query].to(histogram.dtype)  # (N, B, W)
     present = histogram > 0

@@ -1,68 +1,49 @@
 """Checks of the operands of LISA's functions, all before any kernel runs, and the type that they work in."""
 
+import math
+
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import check_number, check_operands
 from recbole_lisa.ops.lisa.readout import SAFE_SPAN
-from recbole_lisa.ops.numba_threads import INTEGERS, check_rows
+from recbole_lisa.ops.numba_threads import check_rows
 
 
-def check_operands(
-    codes: Tensor, table: Tensor, values: Tensor, assignment: Tensor | None, decay: float | Tensor, *, n_dims: int
+def check_lisa(
+    codes: Tensor, table: Tensor, values: Tensor, assignment: Tensor | None, decay: float | Tensor, rows: str = "U"
 ) -> None:
-    """Refuse operands of lisa_attention (n_dims=3) or lisa_attention_items (n_dims=2).
+    """Refuse operands of lisa_attention_items, or with rows "N L" of lisa_attention.
+
+    NaN in table, values or assignment is not refused: the output has it, and in training the loss.
 
     Raises:
-        ValueError: types or shapes that do not fit; on the CPU also codes or decays out of range.
+        ValueError: types or shapes that do not fit; on the CPU also codes, decays or assignments out of range.
     """
-    if codes.dtype not in INTEGERS:
-        raise ValueError(f"codes must be integers, got {codes.dtype}")
-    if codes.dim() != n_dims:
-        raise ValueError(f"codes must have {n_dims} dimensions, the last over codebooks, got {tuple(codes.shape)}")
-    if table.dim() != 3 or table.shape[1] != table.shape[2]:
-        raise ValueError(f"table must be (B, W, W), got {tuple(table.shape)}")
-    if values.dim() != 3 or values.shape[:2] != table.shape[:2]:
-        raise ValueError(f"values must be (B, W, D) = {tuple(table.shape[:2])} + (D,), got {tuple(values.shape)}")
-    if not table.numel():
-        raise ValueError(f"table must have at least one codebook and one codeword, got {tuple(table.shape)}")
-    if codes.shape[-1] != table.shape[0]:
-        raise ValueError(f"codes have {codes.shape[-1]} codebooks, table has {table.shape[0]}")
-    if assignment is not None and tuple(assignment.shape) != (*codes.shape, table.shape[1]):
-        raise ValueError(
-            f"assignment must be {(*codes.shape, table.shape[1])} (codes' shape and W), got {tuple(assignment.shape)}"
-        )
-    for name, x in (("table", table), ("values", values), ("assignment", assignment)):
-        if x is not None and not x.dtype.is_floating_point:
-            raise ValueError(f"{name} must be floating-point numbers, got {x.dtype}")
-    _check_numbers(codes, decay, table.shape[1])
-
-
-def _check_numbers(codes: Tensor, decay: float | Tensor, n_codewords: int) -> None:
-    """Refuse numbers out of range, in tensors only on the CPU: on a GPU this would wait."""
-    smallest = decay
+    forms = f"table: floating-point B+ W+ W; values: floating-point B W D; codes: integer {rows} B"
+    check_operands(f"{forms}; assignment?: floating-point {rows} B W", table, values, codes, assignment)
+    lowest: object = decay
     if isinstance(decay, Tensor):
-        smallest = float(decay.detach().min()) if decay.device.type == "cpu" and decay.numel() else 0.0
-    if not smallest >= 0:  # NaN is refused, too
-        raise ValueError(f"decay must be at least 0, got {smallest}")
-    if codes.device.type == "cpu" and codes.numel():
+        lowest = float(decay.detach().min()) if decay.device.type == "cpu" and decay.numel() else 0.0
+    check_number("decay", 0 if lowest == math.inf else lowest, 0)
+    if codes.device.type == "cpu" and codes.numel():  # on a GPU this would wait
         low, high = (int(x) for x in codes.aminmax())
-        if low < 0 or high >= n_codewords:
-            raise ValueError(f"codes must lie in 0..{n_codewords - 1} (W - 1), got {low if low < 0 else high}")
+        if low < 0 or high >= table.shape[1]:
+            raise ValueError(f"codes must lie in 0..{table.shape[1] - 1} (W - 1), got {low if low < 0 else high}")
+        least, most = (0.0, 0.0) if assignment is None else map(float, assignment.detach().aminmax())
+        if least < 0 or most == math.inf:
+            raise ValueError(f"assignment must be at least 0 and finite, got {least:g}..{most:g}")
 
 
-def check_sequences(items: Tensor, n_items: int, decay: Tensor, valid: Tensor | None) -> None:
+def check_sequences(items: Tensor, n_items: int, decay: Tensor, valid: Tensor | None, *, masked: bool = False) -> None:
     """Refuse items that are not (N, L) rows of n_items codes, and decays or a mask of another shape.
 
     Raises:
-        ValueError: types or shapes that do not fit.
+        ValueError: types or shapes that do not fit, or masked needs a mask.
         IndexError: on the CPU, an item that is not in 0..n_items-1.
     """
-    if items.dim() != 2:
-        raise ValueError(f"items must be (N, L), got {tuple(items.shape)}")
-    if decay.dim() not in (0, 2) or (decay.dim() == 2 and decay.shape != items.shape):
-        raise ValueError(f"decay must be a number or (N, L) = {tuple(items.shape)}, got {tuple(decay.shape)}")
-    if valid is not None and (valid.shape != items.shape or valid.dtype != torch.bool):
-        raise ValueError(f"valid must be bool (N, L) = {tuple(items.shape)}, got {valid.dtype} {tuple(valid.shape)}")
+    forms = f"items: integer N L; valid{'' if masked else '?'}: bool N L; decay?: floating-point N L"
+    check_operands(forms, items, valid, decay if decay.dim() else None)
     check_rows(items, n_items, "items")
 
 

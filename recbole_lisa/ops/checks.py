@@ -1,0 +1,82 @@
+"""Checks of operands, before any computation: one ValueError that names the operand, and what it must be."""
+
+import math
+from functools import cache
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+"""Types of an index or a code."""
+MIN_TEMPERATURE = 1e-30
+"""Scores up to 1e8 over such a temperature are finite in float32; infinite ones would make a softmax NaN."""
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_KINDS = {
+    "floating-point": _FLOATS,
+    "complex": (torch.complex64, torch.complex128),
+    "integer": INTEGERS,
+    "int64": (torch.int64,),
+    "bool": (torch.bool,),
+}
+
+
+def check_operands(forms: str, *operands: Any) -> None:
+    """Refuse operands that are no tensors, or whose types and shapes do not fit each other.
+
+        check_operands("query: N L+ D; key: N M D; bucket: int64 N R M", query, key, bucket)
+
+    A form is a name, a kind of numbers (a key of _KINDS) and a letter for each dimension. A letter is the same size in
+    all operands, at least 1 with +. Three dots in front stand for any dimensions. With ? None is no mistake. Operands
+    without a kind have one floating-point type, or under autocast any. Within torch.compile nothing is checked.
+    """
+    if torch.compiler.is_compiling():
+        return
+    sizes: dict[str, int] = {}
+    common: torch.dtype | None = None
+    for (name, kind, letters, skips), x in zip(_parsed(forms), operands, strict=True):
+        if x is None and name.endswith("?"):
+            continue
+        known = sizes.copy()
+        fits = isinstance(x, Tensor) and x.dim() >= len(letters) and (skips or x.dim() == len(letters))
+        if fits:
+            for letter, size in zip(letters, x.shape[x.dim() - len(letters) :], strict=True):
+                fits = fits and sizes.setdefault(letter[0], size) == size and (size > 0 or len(letter) == 1)
+            fits = fits and x.dtype in _KINDS[kind or "floating-point"]
+            if fits and not kind:
+                fits = common in (None, x.dtype) or torch.is_autocast_enabled(x.device.type)
+                common = common or x.dtype
+        if not fits:
+            with_sizes = ", ".join(f"{one[0]} = {known[one[0]]}" for one in letters if one[0] in known)
+            shape = ", ".join((*["..."] * skips, *letters)).replace("+", " >= 1")
+            is_now = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            right = f"{kind or common or 'floating-point'} ({shape}){with_sizes and f' with {with_sizes}'}"
+            raise ValueError(f"{name.rstrip('?')} must be {right}, got {is_now}")
+
+
+@cache
+def _parsed(forms: str) -> list[tuple[str, str, list[str], bool]]:
+    """Name, kind or nothing, letters, and whether dots stand before them."""
+    parsed = []
+    for form in forms.split("; "):
+        name, *letters = form.split(" ")
+        kind = letters.pop(0) if letters[0] in _KINDS else ""
+        skips = letters[0] == "..."
+        parsed.append((name.removesuffix(":"), kind, letters[skips:], skips))
+    return parsed
+
+
+def check_sizes(**sizes: object) -> None:
+    """Raise a ValueError for a size below 1; the keywords are the names of the caller's arguments."""
+    for name, size in sizes.items():
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+
+
+def check_number(name: str, value: object, low: float, below: float = math.inf) -> None:
+    """Raise a ValueError for what is no finite number from low to, and without, below."""
+    number = float(value) if isinstance(value, Real) or (isinstance(value, Tensor) and value.dim() == 0) else math.nan
+    if not low <= number < below:
+        right = f"in [{low:g}, {below:g})" if below < math.inf else f"a finite number of at least {low:g}"
+        raise ValueError(f"{name} must be {right}, got {value!r}")

@@ -1,0 +1,157 @@
+"""Every function of ops names the operand that does not fit; torch's own words never reach the caller."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, quantize
+from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
+from recbole_lisa.ops.banded_attention import banded_attention
+from recbole_lisa.ops.bucket_sorting import choose_buckets, sorted_bucket_attention
+from recbole_lisa.ops.checks import check_number, check_operands
+from recbole_lisa.ops.clustered_attention import cluster_means, group_queries
+from recbole_lisa.ops.codeword_scores import lookup_tables, scores_of_one, sum_of_rows
+from recbole_lisa.ops.codeword_usage import codeword_usage
+from recbole_lisa.ops.cross_entropy import catalogue_cross_entropy
+from recbole_lisa.ops.dropout_bits import draw_mask
+from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
+from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
+from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest_points, similarity
+from recbole_lisa.ops.linear_attention import linear_attention
+from recbole_lisa.ops.lisa.attention import read_histogram
+from recbole_lisa.ops.packing import pack_codes
+from recbole_lisa.ops.pair_scores import pair_scores
+from recbole_lisa.ops.recurrences import diagonal_recurrence, selective_recurrence
+from recbole_lisa.ops.rotation_hashing import rotation_buckets
+from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last, chunked_round_attention
+
+N, L, D, W = 2, 9, 4, 5
+
+
+def whole(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.long)
+
+
+def block(stream: Tensor, attended: Tensor, dropout: float = 0.0, eps: float = 1e-5, **weights: Tensor) -> Tensor:
+    return encoder_block(stream, attended, BlockWeights(**weights), dropout=dropout, eps=eps)
+
+
+X, VALID = torch.ones(N, L, D), torch.ones(N, L, dtype=torch.bool)
+QKV = {"query": X, "key": X, "value": X}
+TABLES = {"table": torch.ones(3, W, W), "values": torch.ones(3, W, D)}
+WEIGHTS = {"w1": torch.ones(7, D), "b1": torch.ones(7), "w2": torch.ones(D, 7), "b2": torch.ones(D)}
+WEIGHTS |= {name: torch.ones(D) for name in ("gain1", "shift1", "gain2", "shift2")}
+COMPLEX = torch.ones(3, N, L, dtype=torch.complex64)
+GOOD: dict[Callable[..., Any], dict[str, Any]] = {
+    lisa_attention: {"codes": whole(N, L, 3), **TABLES, "assignment": torch.ones(N, L, 3, W), "valid": VALID},
+    lisa_attention_items: {"items": whole(N, L), "codes": whole(6, 3), **TABLES, "assignment": torch.ones(6, 3, W)},
+    lisa_attention_last: {"items": whole(N, L), "codes": whole(6, 3), **TABLES, "valid": VALID},
+    read_histogram: {"histogram": torch.ones(N, 3, W), "query": whole(N, 3), **TABLES},
+    quantize: {"x": X[0], "codebooks": torch.ones(3, W, D)},
+    partial(quantize, similarity="bilinear"): {
+        "x": X[0],
+        "codebooks": torch.ones(3, W, D),
+        "bilinear": torch.ones(D, D),
+    },
+    balanced_cluster_attention: {**QKV, "members": whole(N, 3, 2)},
+    banded_attention: {name: torch.ones(N, L, 2, D) for name in QKV} | {"bias": torch.ones(2, 3)},
+    partial(choose_buckets, n_top=1, temperature=1.0): {"scores": torch.ones(N, 3, 4), "own": whole(3)},
+    partial(sorted_bucket_attention, visible=torch.tensor(True)): {
+        **{name: torch.ones(N, 2, 3, D) for name in (*QKV, "past_key", "past_value")},
+        "probability": torch.ones(N, 2, 1),
+    },
+    partial(cluster_means, n_clusters=1): {"x": X, "cluster": whole(N, L), "valid": VALID},
+    partial(group_queries, n_clusters=1): {"cluster": whole(N, L)},
+    lookup_tables: {"hidden": X[0], "codewords": torch.ones(3, W, D)},
+    sum_of_rows: {"codes": whole(6, 3), "tables": torch.ones(3, W, N)},
+    scores_of_one: {"codes": whole(6, 3), "tables": torch.ones(3, W)},
+    partial(codeword_usage, n_codewords=W): {"codes": whole(6, 3)},
+    catalogue_cross_entropy: {"hidden": X[0], "table": torch.ones(W, D), "target": whole(L), "group": whole(L)},
+    block: {"stream": X, "attended": X, **WEIGHTS},
+    partial(hamming_kmeans, n_clusters=2, n_iterations=1): {"signs": X, "valid": VALID},
+    hash_signs: {"x": X, "planes": torch.ones(D, 3), "offsets": torch.ones(3)},
+    similarity: {"x": X, "centroids": torch.ones(3, D)},
+    partial(nearest_points, centroids=torch.ones(3, D), size=2): {"x": X, "valid": VALID},
+    partial(cluster_sums, n_clusters=1): {"x": X[0], "cluster": whole(L)},
+    mean_directions: {"sums": torch.ones(3, D + 1), "centroids": torch.ones(3, D)},
+    linear_attention: QKV,
+    partial(pack_codes, n_codewords=4): {"codes": whole(6, 3)},
+    pair_scores: {"hidden": X[0], "table": torch.ones(W, D), "index": whole(L, 2)},
+    diagonal_recurrence: {"state": COMPLEX[:, :, 0], "decay": X[0, :3, 0], "angle": X[0, :3, 0], "u": COMPLEX},
+    selective_recurrence: {
+        **{"state": torch.ones(N, 3, 2, D), "a": torch.ones(N, L, 3), "x": torch.ones(N, L, 3, 2)},
+        **{"b": X, "c": X},
+    },
+    rotation_buckets: {"x": X, "rotations": torch.ones(2, D, 3)},
+    partial(bucket_attention, window=3): {**QKV, "bucket": whole(N, 1, L)},
+    partial(bucket_attention_last, window=3): {**QKV, "query": X[:, 0], "bucket": whole(N, 1, L), "final": whole(N)},
+    partial(chunked_round_attention, window=3): {**QKV, "bucket": whole(N, 1, L), "lengths": whole(N) + L},
+}
+ANY_SHAPE = {(hash_signs, "x"), (similarity, "x"), "pack_codes", "choose_buckets"}
+CASES = [(op, name) for op, good in GOOD.items() for name in good]
+
+
+def name_of(value: object) -> str:
+    return value if isinstance(value, str) else getattr(value, "func", value).__name__  # type: ignore[attr-defined]  # a function or a partial
+
+
+@pytest.mark.parametrize(("op", "name"), CASES, ids=name_of)
+def test_an_operand_of_another_kind_or_shape_is_named(op: Callable[..., Any], name: str) -> None:
+    good = GOOD[op]
+    op(**good)
+    x = good[name]
+    wrong = [x.numpy(), [1.0], x.long() if x.is_floating_point() else x.real.float() + 0.5]
+    if (op, name) not in ANY_SHAPE and name_of(op) not in ANY_SHAPE:
+        wrong += [x[None], x[..., 0] if x.dim() > 1 else x[0]]
+    for other in wrong:
+        with pytest.raises(ValueError, match=r"^\w+ must be .*, got (torch|ndarray|list|\()") as caught:
+            op(**{**good, name: other})
+        if not (isinstance(other, Tensor) and other.dtype == x.dtype):
+            assert str(caught.value).startswith(f"{name} must be ")
+    for dim in range(x.dim() if op is not mean_directions else 0):  # its D + 1 is no letter
+        try:
+            op(**{**good, name: torch.cat([x, x.narrow(dim, 0, 1)], dim=dim)})
+        except ValueError as error:
+            assert " must be " in str(error)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: check_operands("a: N D; b: N D", X[0], X[0, :5]), r"b .* N = 9, D = 4, got torch.float32 \(5, 4\)"),
+        (lambda: check_operands("a: N D; b: N", X[0], X[0, :, 0].double()), "b must be torch.float32 .* got .*float64"),
+        (lambda: bucket_attention(**QKV, bucket=whole(N, 1, L), window=0), "window must be .* at least 1, got 0"),
+        (lambda: catalogue_cross_entropy(X[0], X[0, :0], whole(L)), r"table must be floating-point \(V >= 1, D\)"),
+        (lambda: catalogue_cross_entropy(X[0], X[1], whole(L), excluded=whole(1, 2)), "group must be .* got NoneType"),
+        (lambda: lisa_attention_last(whole(N, L), whole(6, 3), **TABLES, valid=None), "valid must be .* got NoneType"),
+        (lambda: pack_codes(whole(3), 5.5), "n_codewords must be a whole number of at least 1, got 5.5"),
+        (lambda: pack_codes(whole(3), 2**33), "n_codewords must be at most 2147483648, got 8589934592"),
+        (lambda: block(X, X, **{**WEIGHTS, "b1": torch.ones(6)}), r"b1 must be .* with F = 7, got .*\(6,\)"),
+        (lambda: block(X, X[:1], **WEIGHTS), r"attended must be \(2, 9, 4\) as stream is, got \(1, 9, 4\)"),
+        (lambda: block(X, X, eps=-1.0, **WEIGHTS), "eps must be a finite number of at least 0, got -1.0"),
+        *(
+            (partial(call, p), rf"dropout must be in \[0, 1\), got {p!r}")
+            for call in (draw_mask, lambda p: block(X, X, dropout=p, **WEIGHTS))
+            for p in (1.0, -1.0, float("nan"), "0.5", None)
+        ),
+        (lambda: check_number("x", torch.ones(2), 0), "x must be a finite number of at least 0, got tensor"),
+    ],
+)
+def test_the_message_has_size_and_value(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_numbers_out_of_range_are_named() -> None:
+    for call in (partial(sum_of_rows, tables=torch.ones(3, W, N)), partial(codeword_usage, n_codewords=W)):
+        with pytest.raises(IndexError, match=r"codes must lie in 0\.\.4, got 0\.\.5"):
+            call(torch.tensor([[0, 0, W]]))
+    with pytest.raises(IndexError, match=r"target must lie in 0\.\.8, got 9\.\.9"):
+        catalogue_cross_entropy(X[0], X[1], whole(L) + L)
+    for number in (-0.5, float("inf")):
+        with pytest.raises(ValueError, match=f"assignment must be at least 0 and finite, got .*{number:g}"):
+            lisa_attention_last(**{**GOOD[lisa_attention_last], "assignment": torch.full((6, 3, W), number)})
