@@ -224,10 +224,12 @@ def test_mistakes_stop_the_run_before_the_training(settings: dict[str, Any], mes
 def test_a_whole_run_needs_moderate_memory_and_neither_ray_nor_arguments() -> None:
     program = (
         "import sys\n"
+        "from recbole_lisa.environment import peak_memory_mb\n"
         "from recbole_lisa.quick_start import run\n"
+        "imports = peak_memory_mb()\n"  # 450 MB with torch for the CPU, 750 MB with torch for CUDA
         f"result = run('LISASoft', 'ml-100k', config_dict={SMALL_LISA!r})\n"
         "assert 'ray' not in sys.modules\n"
-        "assert result['peak_memory_mb'] < 1000, result['peak_memory_mb']\n"
+        "assert result['peak_memory_mb'] - imports < 550, (result['peak_memory_mb'], imports)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(recbole_lisa.__file__).parents[1])}
     command = [sys.executable, "-c", program, "--epochs=9"]
