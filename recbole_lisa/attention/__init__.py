@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from recbole_lisa.attention.base import Attention, check_sizes
+from recbole_lisa.attention.base import Attention
 from recbole_lisa.attention.clustered import ClusteredAttention
 from recbole_lisa.attention.full import FullAttention
 from recbole_lisa.attention.gla import GatedLinearAttention
@@ -24,6 +24,7 @@ from recbole_lisa.attention.routing import RoutingAttention
 from recbole_lisa.attention.sinkhorn import SinkhornAttention
 from recbole_lisa.environment import free_memory
 from recbole_lisa.errors import did_you_mean
+from recbole_lisa.ops.checks import check_sizes
 
 MECHANISMS: dict[str, type[Attention]] = {
     "clustered": ClusteredAttention,

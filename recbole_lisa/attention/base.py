@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention.codebook import Codebook
-from recbole_lisa.ops.checks import check_sizes as check_sizes  # the mechanisms import it from here
+from recbole_lisa.ops.checks import check_sizes
 from recbole_lisa.ops.lisa.operands import check_right_padding
 from recbole_lisa.ops.quantize import Quantized
 

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, check_sizes, final_positions, project_exactly
+from recbole_lisa.attention.base import Attention, final_positions, project_exactly
+from recbole_lisa.ops.checks import check_sizes
 from recbole_lisa.ops.clustered_attention import (
     Groups,
     bidirectional_clustered_attention,

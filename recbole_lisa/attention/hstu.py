@@ -5,7 +5,8 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 from torch.utils.checkpoint import checkpoint
 
-from recbole_lisa.attention.base import Attention, apply_layer, check_sizes, final_positions, take_positions
+from recbole_lisa.attention.base import Attention, apply_layer, final_positions, take_positions
+from recbole_lisa.ops.checks import check_sizes
 
 BLOCK = 256
 """Queries of a block. Where there are several, the backward pass computes their weights again: O(L) memory."""

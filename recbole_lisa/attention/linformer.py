@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, check_sizes, final_positions, take_positions, zero_padding
+from recbole_lisa.attention.base import Attention, final_positions, take_positions, zero_padding
+from recbole_lisa.ops.checks import check_sizes
 
 
 class Linformer(Attention):

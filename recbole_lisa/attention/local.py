@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from recbole_lisa.attention.base import apply_layer, check_sizes, final_positions
+from recbole_lisa.attention.base import apply_layer, final_positions
 from recbole_lisa.ops.banded_attention import banded_attention
+from recbole_lisa.ops.checks import check_sizes
 
 
 class LocalAttention(nn.Module):

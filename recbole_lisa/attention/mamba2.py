@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
-from recbole_lisa.attention.base import check_sizes
 from recbole_lisa.attention.recurrent import WIDTH, ChannelConvolution, RecurrentAttention
+from recbole_lisa.ops.checks import check_sizes
 from recbole_lisa.ops.recurrences import selective_recurrence
 
 

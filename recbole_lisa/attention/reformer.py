@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from recbole_lisa.attention.base import Attention, check_sizes, final_positions, project_exactly, take_positions
+from recbole_lisa.attention.base import Attention, final_positions, project_exactly, take_positions
+from recbole_lisa.ops.checks import check_sizes
 from recbole_lisa.ops.rotation_hashing import rotation_buckets
 from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last, chunked_round_attention
 

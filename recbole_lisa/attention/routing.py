@@ -8,13 +8,13 @@ from torch.nn.functional import normalize
 
 from recbole_lisa.attention.base import (
     Attention,
-    check_sizes,
     final_positions,
     project_exactly,
     take_positions,
     zero_padding,
 )
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
+from recbole_lisa.ops.checks import check_sizes
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest, nearest_points
 from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last
 

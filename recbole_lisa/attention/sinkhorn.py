@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, check_sizes, final_positions, project_exactly, take_positions
+from recbole_lisa.attention.base import Attention, final_positions, project_exactly, take_positions
 from recbole_lisa.ops.bucket_sorting import choose_buckets, sorted_bucket_attention
-from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number
+from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_sizes
 from recbole_lisa.ops.prefix_sum import sums_before
 from recbole_lisa.ops.sorted_window import take_rows
 

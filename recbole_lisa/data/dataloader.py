@@ -172,18 +172,18 @@ class TrainLoader(_Loader):
         """Window indices batch by batch: shuffled, then grouped by length, then the batches shuffled."""
         total = len(self.windows)
         order = rng.permutation(total) if self.shuffle else np.arange(total)
+        starts: Index = np.arange(0, total, self.batch_size)
         if self._starts is not None:
             order = order[np.argsort(width_groups(self.windows.length)[order], kind="stable")]
-            batches = np.split(order, self._starts[1:])
-            return [batches[number] for number in rng.permutation(len(batches))] if self.shuffle else batches
-        if not self.shuffle:
-            return np.split(order, range(self.batch_size, total, self.batch_size))
-        order = order[np.argsort(self.windows.length[order] // self._group_width, kind="stable")]
-        sizes = np.full(len(self), self.batch_size)
-        # The one smaller batch is not always that of the longest windows.
-        sizes[rng.integers(len(sizes))] -= len(sizes) * self.batch_size - total
-        batches = np.split(order, np.cumsum(sizes)[:-1])
-        return [batches[number] for number in rng.permutation(len(batches))]
+            starts = self._starts
+        elif self.shuffle:
+            order = order[np.argsort(self.windows.length[order] // self._group_width, kind="stable")]
+            sizes = np.full(len(self), self.batch_size)
+            # The one smaller batch is not always that of the longest windows.
+            sizes[rng.integers(len(sizes))] -= len(sizes) * self.batch_size - total
+            starts = np.cumsum(sizes) - sizes
+        batches = np.split(order, starts[1:])
+        return [batches[number] for number in rng.permutation(len(batches))] if self.shuffle else batches
 
     def sample(self, most: int) -> Interaction:
         """The input columns of at most so many windows, spread evenly, the same ones at every call."""

@@ -114,8 +114,8 @@ class SequenceEncoder(nn.Module):
         sizes: dict[str, Any] = {"hidden_size": hidden_size, "inner_size": inner_size}
         own: dict[str, Any] = {**sizes, "hidden_act": hidden_act, "layer_norm_eps": layer_norm_eps}
         own |= {"conv_width": conv_width, "attention_gate": attention_gate}
-        self._settings = {**own, "max_length": max_length, "block": block, "positions": positions}
-        self._settings["any_length"] = any_length
+        own_of_encoder = {"max_length": max_length, "block": block, "positions": positions, "any_length": any_length}
+        self._settings = own | own_of_encoder
         codes_only = self.layers()[0].quantizer is not None and not self.layers()[0].needs_vectors
         self.blocks = nn.ModuleList(
             BLOCKS[block](dropout=dropout, reads_codes=i == 0 and codes_only, **own) for i in range(n_layers)

@@ -38,7 +38,7 @@ class Scorer:
         self.ids = bundle.ids
         self.network = Network(bundle)
         self.max_length: int = bundle.encoder["max_length"]
-        self.window = None if bundle.encoder.get("any_length") else self.max_length  # newest items that encode() reads
+        self.window = None if self.network.any_length else self.max_length  # newest items that encode() reads
         self.needs_times = any(layer.needs_time_gaps for layer in self.network.layers())
         self._fingerprint = fingerprint
 
