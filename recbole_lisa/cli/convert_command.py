@@ -49,7 +49,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = vars(parser.parse_args(arguments))
     source, output, overwrite = (options.pop(name) for name in ("input", "output", "overwrite"))
-    layout = layout_of(options.pop("format"), {name: value for name, value in options.items() if value})
+    given = {name: value for name, value in options.items() if value not in (None, False)}
+    layout = layout_of(given.pop("format"), given)
     report = convert(source, output, layout, overwrite=overwrite, show_progress=True)
     print("\n".join(report.lines()))
     return 0

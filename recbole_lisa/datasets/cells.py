@@ -20,6 +20,7 @@ MISSING = frozenset(
 
 # Least sizes of milli-, micro- and nanoseconds: years beyond 5000 in the coarser unit, 1973 in the finer one.
 _LEAST = (1e11, 1e14, 1e17)
+_NANOSECONDS_OF_YEAR_10000 = 253402300800e9
 # What a line of text in UTF-8 cannot hold: control characters and halves of surrogate pairs.
 _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -67,10 +68,13 @@ def read_times(column: pd.Series[Any], unit: str, counts: Counter[str]) -> npt.N
     """Read times as seconds since 1970: (rows,) texts -> (rows,) seconds, NaN where a cell is empty or unreadable.
 
     A number is in `unit`; with `auto` its size decides: from 1e11 on it is milliseconds, from 1e14 on microseconds,
-    from 1e17 on nanoseconds, and seconds below. Any other text must be an ISO 8601 date, with or without a time of
-    day; without a zone it is UTC. The number of cells in each finer unit, and of `iso` dates, is added to `counts`.
+    from 1e17 to the year 9999 nanoseconds, and seconds below. Any other text must be an ISO 8601 date, with or without
+    a time of day; without a zone it is UTC. The number of cells in each finer unit, and of `iso` dates, is added to
+    `counts`.
     """
     seconds = read_numbers(column)
+    if unit == AUTO_UNIT:
+        seconds[np.abs(seconds) >= _NANOSECONDS_OF_YEAR_10000] = np.nan
     is_number = np.isfinite(seconds)
     kinds = np.digitize(np.abs(seconds), _LEAST)
     if unit != AUTO_UNIT:

@@ -25,7 +25,7 @@ _LEFT_OUT = {
     "no user": "without a user",
     "no item": "without an item",
     "no time": "without a time",
-    "odd time": "with a time that is neither a number nor an ISO date",
+    "odd time": "with a time that is neither a number up to the year 9999 nor an ISO date",
     "repeated": "equal to an earlier row in every column",
 }
 _NOTES = {

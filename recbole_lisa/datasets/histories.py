@@ -52,7 +52,10 @@ def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[
         times = read_numbers(frame["time"])
         if np.isnan(times).any():
             row = int(np.isnan(times).argmax())
-            raise UsageError(f"'{path}', row {row + 1}: the time {frame['time'][row]!r} is not a number of seconds")
+            raise UsageError(
+                f"'{path}', row {row + 1}, column {time}: {frame['time'][row]!r} is not a number of seconds; "
+                "`recbole-lisa convert csv` reads dates and writes them as numbers"
+            )
         order = np.lexsort((times, codes))
     bounds = np.cumsum(np.bincount(codes))[:-1]
     items = [part.tolist() for part in np.split(frame["item"].to_numpy(dtype=object)[order], bounds)]

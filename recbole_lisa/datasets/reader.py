@@ -19,7 +19,7 @@ import pandas as pd
 
 from recbole_lisa.datasets.cells import MISSING
 from recbole_lisa.datasets.layouts import Layout
-from recbole_lisa.datasets.source import NO_TEXT, RawFile
+from recbole_lisa.datasets.source import NO_TEXT, OTHER_ENCODING, RawFile
 from recbole_lisa.errors import UsageError, did_you_mean, install_extra
 
 PIECE_ROWS = 2**18
@@ -27,6 +27,7 @@ _LINE_SUFFIXES = (".jsonl", ".json", ".ndjson")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 _SEPARATORS = (",", "\t", ";", "|", "::")
 _UNIT_SEPARATOR = "\x1f"
+_NO_TEXT = re.compile("[\0\udc80-\udcff]")  # a NUL, or a byte that cannot be decoded
 
 
 def read_pieces(raw: RawFile, layout: Layout) -> Iterator[pd.DataFrame]:
@@ -53,11 +54,12 @@ def read_pieces(raw: RawFile, layout: Layout) -> Iterator[pd.DataFrame]:
         with _CheckedText(raw, encoding, separator) as text:
             yield from _read_delimited(text, head, layout)
     except UnicodeError as error:
-        raise UsageError(f"{raw.name} is not text in the encoding {encoding} ({error}): name its encoding") from error
+        raise UsageError(f"{raw.name} is not text in the encoding {encoding} ({error}): {OTHER_ENCODING}") from error
     except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
         if isinstance(error, pd.errors.ParserWarning):
             reason = "its first line has fewer cells than the lines below it"
+        reason += f"; put a cell with {separator!r} in double quotes" if layout.quoted else ""
         raise UsageError(f"{raw.name} is not a table separated by {separator!r}: {reason}") from error
 
 
@@ -75,6 +77,10 @@ def _read_delimited(text: "_CheckedText", head: str, layout: Layout) -> Iterator
     cells = next(csv.reader([line], delimiter=text.delimiter, quoting=quoting))  # type: ignore[arg-type]  # an int, not a literal
     places = range(len(cells))
     text.n_cells, text.is_quoted = len(cells), layout.quoted
+    likely = _find_separator(head, set(layout.table.values()))
+    if layout.header and likely != text.separator and len(cells) == 1 < len(head.split(likely)):
+        right = f"separate the columns by {text.separator!r}"
+        raise UsageError(f"{text.title}, line 1: {head[:80]!r} looks separated by {likely!r}: {right}")
     chosen = _positions(text.title, cells if layout.header else places, layout)
     floats = {chosen[role] for role in layout.numbers}
     options: dict[str, Any] = {
@@ -100,7 +106,7 @@ class _CheckedText(io.TextIOWrapper):
     n_cells, is_quoted = 0, False
 
     def __init__(self, raw: RawFile, encoding: str, separator: str) -> None:
-        super().__init__(raw.stream, encoding, newline="")
+        super().__init__(raw.stream, encoding, errors="surrogateescape", newline="")
         self.title, self.separator = raw.name, separator
         self.delimiter = separator if len(separator.encode()) == 1 else _UNIT_SEPARATOR
         self._line = 1
@@ -119,9 +125,13 @@ class _CheckedText(io.TextIOWrapper):
             if _UNIT_SEPARATOR in chunk:
                 raise UsageError(f"{self.title} has a cell with {_UNIT_SEPARATOR!r}: use a separator of one character")
             chunk = chunk.replace(self.separator, _UNIT_SEPARATOR)
-        if "\0" in chunk:
-            line = self._line + _n_line_ends(chunk.partition("\0")[0])
-            raise UsageError(f"{self.title} has a NUL character in line {line}: {NO_TEXT}")
+        if "\0" in chunk or not chunk.isascii():
+            for odd in _NO_TEXT.finditer(chunk):
+                line = self._line + _n_line_ends(chunk[: odd.start()])
+                if odd[0] == "\0":
+                    raise UsageError(f"{self.title} has a NUL character in line {line}: {NO_TEXT}")
+                byte, encoding = ord(odd[0]) & 0xFF, self.encoding
+                raise UsageError(f"{self.title}, line {line}: byte 0x{byte:02x} is not {encoding}: {OTHER_ENCODING}")
         self._check_lengths((self._with_plain_cells(chunk) if self.is_quoted else chunk) or "\n")
         self._line += _n_line_ends(chunk)
         return chunk
@@ -182,9 +192,12 @@ _DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=lambd
 def _read_json_lines(raw: RawFile, layout: Layout, encoding: str) -> Iterator[pd.DataFrame]:
     layout = replace(layout, table=layout.lines or layout.table)
     lines = enumerate(io.TextIOWrapper(raw.stream, encoding, newline="\n"), start=1)
-    while rows := [_parsed(line, number, raw.name) for number, line in islice(lines, PIECE_ROWS) if line.strip()]:
-        _positions(raw.name, list({key: None for row in rows for key in row}), layout)
-        texts = {role: [_json_text(raw.name, key, row.get(key)) for row in rows] for role, key in layout.table.items()}
+    while rows := {n: _parsed(line, n, raw.name) for n, line in islice(lines, PIECE_ROWS) if line.strip()}:
+        _positions(raw.name, list({key: None for row in rows.values() for key in row}), layout)
+        texts = {
+            role: [_json_text(f"line {n} of {raw.name}", key, row.get(key)) for n, row in rows.items()]
+            for role, key in layout.table.items()
+        }
         yield pd.DataFrame(texts, dtype=object)
 
 
@@ -200,9 +213,9 @@ def _parsed(line: str, number: int, name: str) -> dict[str | int, Any]:
     )
 
 
-def _json_text(name: str, key: str | int, value: Any) -> str | None:
+def _json_text(place: str, key: str | int, value: Any) -> str | None:
     if isinstance(value, dict | list):
-        raise UsageError(f"{name} has {str(value)[:40]} as its '{key}', which must be a text or a number")
+        raise UsageError(f"{place} has {str(value)[:40]} as its '{key}', which must be a text or a number")
     return str(value).lower() if isinstance(value, bool) else value or None
 
 

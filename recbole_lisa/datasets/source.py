@@ -20,8 +20,9 @@ _MARKS = {
     "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }
 _PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"PAR1", b"BZh9", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf")
-NO_TEXT = (
-    "a packed file must be named .gz, .zip or .parquet, or be unpacked first; an encoding such as utf-16 must be named"
+OTHER_ENCODING = "write it in utf-8, or name its encoding (the option of convert, the setting of run)"
+NO_TEXT = "a packed file must be named .gz, .zip or .parquet, or be unpacked first; of utf-16 without a mark " + (
+    OTHER_ENCODING
 )
 _DAMAGED = (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error)
 
@@ -70,7 +71,7 @@ def open_raw(path: Path, members: tuple[str, ...] = ()) -> Iterator[RawFile]:
         try:
             yield raw
         except _DAMAGED as error:
-            raise UsageError(f"{raw.name} is damaged, it cannot be unpacked: {error}") from error
+            raise UsageError(f"'{path}' is damaged, it cannot be unpacked: {error}") from error
 
 
 def _open(path: Path, members: tuple[str, ...], stack: contextlib.ExitStack) -> RawFile:

@@ -34,7 +34,8 @@ def read_ids(path: Path) -> list[str]:
     except OSError as error:
         raise UsageError(f"cannot read '{path}': {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"'{path}' is not utf-8: {error}") from error
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"'{path}', line {line}: not utf-8 ({error.reason}): write the file in utf-8") from error
 
 
 def write_recommendations(

@@ -162,14 +162,14 @@ def test_times_are_read_as_seconds(tmp_path: Path, cell: str, seconds: str, kind
 
 def test_rows_that_lack_a_cell_or_have_an_unreadable_time_are_left_out_and_counted(tmp_path: Path) -> None:
     text = "user_id,item_id,timestamp,stars\n,,,\nu,,1,\nu,i,,\nu\nu,i,2,\nu,j,3,good\n"
-    times = ("yesterday", "01/02/2020", "2020-02-30", "nan", "inf", "0x10")
+    times = ("1e23", "-3e20", "yesterday", "01/02/2020", "2020-02-30", "nan", "inf", "0x10")
     text += "".join(f"u,k,{time},1\n" for time in times)
     atomic, report = converted(raw(tmp_path, text), "csv --rating=stars")
     assert atomic == HEAD_WITH_RATING + "u\ti\t\t2\nu\tj\t\t3\n"
-    assert report.left_out == {"no user": 1, "no item": 2, "no time": 1, "odd time": 6, "repeated": 0}
-    assert "left out 6 rows with a time that is neither a number nor an ISO date" in report.lines()
+    assert report.left_out == {"no user": 1, "no item": 2, "no time": 1, "odd time": 8, "repeated": 0}
+    assert "left out 8 rows with a time that is neither a number up to the year 9999 nor an ISO date" in report.lines()
     assert report.notes["odd rating"] == 1
-    assert (report.rows, report.users, report.items) == ((12, 2), (1, 1), (3, 2))
+    assert (report.rows, report.users, report.items) == ((14, 2), (1, 1), (3, 2))
 
 
 @pytest.mark.parametrize("piece_rows", [1, 2, 100])
@@ -213,7 +213,13 @@ REFUSED = [
     ("csv", TABLE + "u,i,1\nu,i,2,3\n", "Expected 3 fields in line 3, saw 4"),
     ("csv", TABLE + "u,i,1,2\n", "not a table separated by ','"),
     ("csv", TABLE + 'u,"i,1\n', "EOF inside string"),
-    ("csv", TABLE.encode() + b"u,\xff,1\n", "not text in the encoding utf-8.*: name its encoding"),
+    (
+        "csv",
+        TABLE.encode() + b"u,i,1\nu,\xff,1\n",
+        "raw.csv, line 3: byte 0xff is not utf-8: write it in",
+    ),
+    ("csv --separator=,", TABLE.replace(",", ";"), "line 1: .* looks separated by ';': separate the columns by ','"),
+    ("csv --separator=", TABLE, "--separator is ''"),
     ("csv", TABLE + "u,\0,1\n", "raw.csv has a NUL character in line 2: a packed file must be named .gz"),
     ("csv", "user,item_id,timestamp\nu,i,1\n", "no column 'user_id' for the user; it has user, item_id, timestamp"),
     ("csv --no_header --user=0 --item=1 --time=5", "u,i,1\n", "no column '5' for the time; it has 0, 1, 2. Use --time"),
@@ -248,7 +254,7 @@ def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
     [
         ("[1]", r"line 2 of raw.jsonl is not a JSON object, it is '\[1\]': write one object a line"),
         ('{"user_id": ' + "[" * 10**5, "line 2 of raw.jsonl is not JSON"),
-        ('{"user_id": [1], "item_id": 2, "timestamp": 3}', r"raw.jsonl has \['1'\] as its 'user_id'"),
+        ('{"user_id": [1], "item_id": 2, "timestamp": 3}', r"line 2 of raw.jsonl has \['1'\] as its 'user_id'"),
     ],
 )
 def test_a_broken_json_line_is_named(tmp_path: Path, line: str, message: str) -> None:
@@ -276,8 +282,8 @@ def test_damaged_and_wrong_archives_are_errors(tmp_path: Path) -> None:
     whole = raw(tmp_path, {"ratings.csv": ML_25M * 100}, "whole.zip").read_bytes()
     for name, conversion_text, content, message in (
         ("half.zip", "ml-25m", whole[:200], "cannot unpack '.*half.zip': File is not a zip file"),
-        ("half.csv.gz", "csv", gzip.compress(np.random.bytes(3000), mtime=0)[:2000], "half.csv is damaged"),
-        ("not.gz", "csv", b"user", "not is damaged"),
+        ("half.csv.gz", "csv", gzip.compress(np.random.bytes(3000), mtime=0)[:2000], "half.csv.gz' is damaged"),
+        ("not.gz", "csv", b"user", "not.gz' is damaged"),
         ("whole.zip", "ml-1m", whole, "must hold one file ratings.dat, it holds ratings.csv"),
         ("two.zip", "csv", {"a.csv": "", "b.csv": ""}, "must hold one file .*, it holds a.csv, b.csv: name one"),
     ):

@@ -52,6 +52,7 @@ def test_the_line_with_too_many_cells_is_named_in_any_piece(
         reason = f"Expected 3 fields in line {row}, saw {n_cells}"
         if row == 2 and "its first line has fewer cells" in str(caught.value):
             reason = "its first line has fewer cells than the lines below it"
+        reason += f"; put a cell with {separator!r} in double quotes" * quoted
         assert str(caught.value) == f"x.csv is not a table separated by {separator!r}: {reason}"
 
 

@@ -52,9 +52,19 @@ def test_parquet_is_read_with_its_own_types_and_damage_or_nulls_are_errors(tmp_p
     [
         ("h.csv", "user_id,item\n", "no column 'item_id' for the item; it has user_id, item. Did you mean 'item'?"),
         ("h.csv", "", "h.csv is empty: it needs a header"),
+        (
+            "h.csv",
+            "user_id;item_id\na;b\n",
+            "line 1: 'user_id;item_id' looks separated by ';': separate the columns by ','",
+        ),
+        ("h.tsv", "user_id,item_id\na,b\n", "looks separated by ',': separate the columns by '\\t'"),
         ("h.csv", "user_id,item_id\n", "holds no interactions, only a header"),
         ("h.csv", "user_id,item_id\na,b,c\n", "h.csv is not a table separated by ',': its first line has fewer cells"),
-        ("h.csv", "user_id,item_id,timestamp\na,b,1\na,b,noon\n", "row 2: the time 'noon' is not a number of seconds"),
+        (
+            "h.csv",
+            "user_id,item_id,timestamp\na,b,1\na,b,noon\n",
+            "row 2, column timestamp: 'noon' is not a number of seconds",
+        ),
         ("h.csv", "user_id,item_id\na,b\n,c\n", "row 2: there is no user_id"),
         ("h.csv", "user_id,item_id\na,b\na\n", "row 2: there is no item_id"),
         ("h.xlsx", "", "must end in .csv, .tsv, .inter or .parquet"),

@@ -46,8 +46,11 @@ def test_ids_are_read_a_line_each(tmp_path: Path) -> None:
     file = tmp_path / "ids.txt"
     file.write_text("a\r\n\n b\x85c \u2028\n", encoding="utf-8-sig")
     assert read_ids(file) == ["a", " b\x85c \u2028"]
-    file.write_bytes(b"\xff")
-    for path, message in ((file, "is not utf-8"), (tmp_path / "gone", "cannot read '.*gone': No such file")):
+    file.write_bytes(b"a\n\xff")
+    for path, message in (
+        (file, "line 2: not utf-8 .*: write"),
+        (tmp_path / "gone", "cannot read '.*gone': No such file"),
+    ):
         with pytest.raises(UsageError, match=message):
             read_ids(path)
 
