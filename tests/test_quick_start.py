@@ -68,17 +68,6 @@ def test_same_seed_gives_the_same_bits_twice_in_one_process(capsys: pytest.Captu
     assert logging.FileHandler not in handlers
 
 
-def test_resume_auto_continues_and_equals_the_uninterrupted_run() -> None:
-    whole = run("LISABase", "ml-100k", config_dict={**SMALL_LISA, "epochs": 4, "checkpoint_dir": "whole"})
-    part = run("LISABase", "ml-100k", config_dict={**SMALL_LISA, "resume": "auto"})
-    rest = run("LISABase", "ml-100k", config_dict={**SMALL_LISA, "epochs": 4, "resume": "auto"})
-    assert rest["checkpoint"] == part["checkpoint"]
-    assert "no run in 'saved' fits these settings and data" in Path(part["log"]).read_text()
-    for key in ("loss", "valid", "test", "best_epoch", "epochs_run"):
-        assert rest[key] == whole[key]
-    assert same_bits(str(last_file(rest["checkpoint"])), str(last_file(whole["checkpoint"])))
-
-
 def test_a_run_without_targets_reports_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = tiny_settings(tmp_path, eval_args={"split": {"LS": "valid_only"}}, epochs=1, test_step=1)
     result = run(TinyModel, "tiny", config_dict=settings)

@@ -78,13 +78,6 @@ def test_a_recipe_is_stronger_than_our_files_and_weaker_than_the_users(tmp_path:
     assert [config[key] for key in ("recipe", "hidden_size", "loss_type")] == ["modern", 32, "CE"]
 
 
-def test_an_unknown_recipe_is_named_with_the_others() -> None:
-    message = "unknown recipe 'esasrek': known are esasrec, modern, paper, sasrec_plus. Did you mean 'esasrec'?"
-    with pytest.raises(UsageError) as caught:
-        build(recipe="esasrek")
-    assert str(caught.value) == message
-
-
 def test_settings_that_a_model_of_recbole_lacks_are_left_out_and_noted() -> None:
     from recbole.model.sequential_recommender import SASRec
 

@@ -174,8 +174,6 @@ def test_ml_100k_has_the_papers_counts_and_the_order_of_time() -> None:
         ({"normalize_field": ["timestmp"]}, "normalize_field names 'timestmp', which is not a loaded .*'timestamp'"),
         ({"save_dataloaders": True}, "save_dataloaders is not supported"),
         ({"benchmark_filename": ["train", "test"]}, "it must be three names, such as .train, valid, test."),
-        ({"benchmark_filename": "train"}, "it must be three names, such as|must be list"),
-        ({"rm_dup_inter": "any"}, "unknown rm_dup_inter 'any' .* known are first, last"),
         ({"item_inter_num_interval": "[99,inf)"}, r"no interaction of tiny passes the filters: .*\[99,inf\)"),
         ({"val_interval": {"timestamps": "[0,5]"}}, "'timestamps'.* Did you mean 'timestamp'"),
         ({"val_interval": {"timestamp": "100"}}, r"val_interval of timestamp must be intervals .* got '100'"),

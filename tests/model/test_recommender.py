@@ -167,18 +167,6 @@ def test_scores_do_not_depend_on_padding_or_neighbours(case: str) -> None:
 
 
 @every_model
-def test_training_view_of_distinct_items_equals_quantising_every_position(name: str) -> None:
-    model, batch = build_model(name, hidden_dropout_prob=0.0), random_batch(4, 11, 30)
-    items = batch["item_id_list"]
-    valid = torch.arange(11) < batch["item_length"].unsqueeze(1)
-    distinct, index = items.unique(return_inverse=True)
-    once = model.encoder.encode(Sequences(index, valid), model.view(model.embed(distinct))).hidden
-    rows = torch.arange(items.numel()).view_as(items)
-    each = model.encoder.encode(Sequences(rows, valid), model.view(model.embed(items.flatten()))).hidden
-    assert_close(once[valid], each[valid])
-
-
-@every_model
 def test_a_long_sequence_an_unknown_loss_and_missing_negatives_are_named(name: str) -> None:
     model = build_model(name)
     with pytest.raises(ValueError, match="sequence of 25 items, but the model has 24 positions"):

@@ -29,26 +29,6 @@ def test_equals_the_loop_over_vectors(length: int, n_bits: int, n_clusters: int,
     assert assigned.max() < min(n_clusters, length)
 
 
-def test_padding_and_neighbours_do_not_matter() -> None:
-    signs, valid = random_signs(5, 33, 20), ragged(5, 33)
-    settings = {"n_clusters": 6, "n_iterations": 5}
-    assigned = hamming_kmeans(signs, valid, **settings)
-    other = torch.where(valid.unsqueeze(-1), signs, random_signs(5, 33, 20))
-    assert torch.equal(hamming_kmeans(other, valid, **settings)[valid], assigned[valid])
-    for n, length in enumerate(valid.sum(dim=1).tolist()):
-        alone = hamming_kmeans(signs[n : n + 1, :length], valid[n : n + 1, :length], **settings)
-        assert torch.equal(alone[0], assigned[n, :length])
-
-
-def test_clear_clusters_are_recovered() -> None:
-    centres = random_signs(3, 63)
-    cluster = torch.arange(30) % 3
-    signs = centres[cluster].clone()
-    signs[torch.arange(30), torch.randint(63, (30,))] *= -1
-    assigned = hamming_kmeans(signs.unsqueeze(0), torch.ones(1, 30, dtype=torch.bool), n_clusters=3, n_iterations=10)[0]
-    assert torch.equal(assigned.unsqueeze(0) == assigned.unsqueeze(1), cluster.unsqueeze(0) == cluster.unsqueeze(1))
-
-
 def test_many_clusters_of_many_bits_are_separated_beyond_float32() -> None:
     n_bits, n_clusters = 2**20, 17  # agreement times clusters passes 2**24, where float32 skips whole numbers
     signs = torch.ones(1, n_clusters, n_bits)

@@ -53,11 +53,7 @@ def test_histories_have_the_ids_of_the_items_and_their_last_part_counts(names: t
         (HEAD, {"load_col": {"inter": ["user_id", "item_id"]}}, "need a column item_id_list:token_seq.*load_col"),
         (HEAD, {"alias_of_item_id": ["other"]}, "alias_of_item_id names 'other'; loaded are user_id:token, it"),
         (HEAD, {"benchmark_filename": ["train"]}, r"\['train'\], it must name the files of training, v"),
-        (
-            HEAD,
-            {"USER_ID_FIELD": "visitor"},
-            r"need a column visitor:token \(USER_ID_FIELD\); loaded are item_id_list:token_seq, item_id",
-        ),
+        (HEAD, {"USER_ID_FIELD": "visitor"}, r"visitor:token \(USER_ID_FIELD\); loaded are item_id_list:token_seq, i"),
     ],
 )
 def test_histories_that_cannot_be_read_are_one_line(head: str, settings: dict[str, Any], message: str) -> None:

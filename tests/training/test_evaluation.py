@@ -15,9 +15,7 @@ from recbole.evaluator import Collector, Evaluator, register
 from recbole.evaluator.base_metric import AbstractMetric
 from recbole.utils import EvaluatorType
 
-from recbole_lisa.config.config import LISAConfig
-from recbole_lisa.data.dataloader import EvalBatch, create_loaders
-from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.data.dataloader import EvalBatch
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.training.evaluation import check_loader, evaluate, evaluate_targets
 from recbole_lisa.tuning.trial import check_validation
@@ -97,23 +95,6 @@ def test_sampled_metrics_equal_those_over_the_whole_catalogue_with_the_others_at
     collector.eval_batch_collect(spread, None, rows, candidates[rows, column])
     expected = Evaluator(paper).evaluate(collector.get_data_struct())
     assert evaluate(Scores(scores), Batches([batch]), paper) == dict(expected)
-
-
-@pytest.mark.parametrize(
-    ("model", "protocol", "n_ranked"),
-    [
-        (ConstantModel, "paper", 101),
-        (ConstantModel, "full_ranking", 1349),
-        (ConstantBlockModel, "full_ranking", 1349),
-    ],
-)
-def test_constant_scores_hit_as_often_as_chance(model: type[Any], protocol: str, n_ranked: int) -> None:
-    config = LISAConfig(model, "ml-100k", protocol=protocol, config_dict={"use_gpu": False})
-    train, _, test = create_loaders(config, create_dataset(config))
-    metrics = evaluate(model(config, train.dataset), test, config)
-    for k in (5, 10):
-        chance = k / n_ranked
-        assert abs(metrics[f"hit@{k}"] - chance) < 3.5 * math.sqrt(chance / 943)
 
 
 @pytest.mark.parametrize(("protocol", "mode"), [("paper", "uni9"), ("full_ranking", "full")])

@@ -95,11 +95,7 @@ def test_a_missing_data_set_is_not_fetched_for_a_run_that_needs_too_much(
         ("0::/pod/own", {"pod/memory.max": "500", "pod/memory.current": "100", "pod/own/memory.max": "max"}, 400),
         ("0::/unseen", {"memory.max": "500", "memory.current": "100"}, 400),
         ("0::/", {"memory.max": "max", "memory.current": "900"}, None),
-        (
-            "4:memory:/pod\n0::/",
-            {"memory/pod/memory.limit_in_bytes": "700", "memory/pod/memory.usage_in_bytes": "600"},
-            100,
-        ),
+        ("4:memory:/a\n0::/", {"memory/a/memory.limit_in_bytes": "7", "memory/a/memory.usage_in_bytes": "6"}, 1),
         ("4:memory:/\n0::/", {"memory/memory.limit_in_bytes": str(2**63), "memory/memory.usage_in_bytes": "6"}, None),
         ("3:cpu:/", {}, None),
         ("0::/", {"memory.max": "100", "memory.current": "900"}, 0),
