@@ -20,6 +20,7 @@ BENCHMARKS = {
     "memory": "Peak memory of every mechanism at the largest batch that fits for all of them.",
     "serving": "Packed codes against a dense item table; a session step against cached keys and values.",
     "service": "The HTTP service under mixed load: wrong answers, requests per second, times, memory.",
+    "packages": "Forward and backward beside the public package of each mechanism; the packages are the extra oracles.",
     "data": "Time and memory of preparing a data set at growing MAX_ITEM_LIST_LENGTH.",
     "gpu": "The GPU tests, benchmarks and a short training, within a budget of seconds.",
     "paper": "The paper's tables and figures, see python -m benchmarks paper --help.",

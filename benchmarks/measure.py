@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class CheckError(RuntimeError):
-    """The code to be timed computes a wrong result."""
+    """What is timed computes a wrong result, or is slower than its limit."""
 
 
 class TimeLimitError(RuntimeError):
