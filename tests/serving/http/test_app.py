@@ -277,35 +277,29 @@ def test_requests_beyond_those_that_may_wait_are_sent_back() -> None:
         assert service.post("/recommend", body).status == 200
 
 
-def test_requests_that_wait_together_share_a_batch_and_a_wrong_one_spoils_no_other() -> None:
-    held = HeldUp()
-    bodies = [{"histories": [raw([n]), raw([n, n + 1])], "k": 3} for n in range(1, 7)]
-    bodies += [{"histories": [["new"]], "k": 3}, {"histories": [raw([8])], "k": 3, "on_unknown": "skip"}]
-    expected = [seeded_recommender().recommend(body["histories"], 3, on_unknown="skip") for body in bodies]
-    with running(held.recommender) as service, ThreadPoolExecutor(9) as clients:
-        first = clients.submit(service.post, "/recommend", bodies[0])
-        assert held.called.wait(PATIENCE)
-        others = [clients.submit(service.post, "/recommend", body) for body in bodies[1:]]
-        wait_until(lambda: b"recbole_lisa_waiting 8.0" in service.get("/metrics").body)
-        held.let_go.set()
-        answers = [one.result() for one in [first, *others]]
-    assert answers[6].error == (422, "invalid") and "unknown item: 'new'" in answers[6].json["message"]
-    for n, (answer, lists) in enumerate(zip(answers, expected, strict=True)):
-        for best, one in zip(answer.json.get("recommendations", []), lists, strict=n != 6):
-            assert best == {"items": one.items, "scores": pytest.approx(one.scores, rel=1e-9)}
-    assert held.calls[0] == 2
-    assert sorted(held.calls[1:]) == [1, 1, 2, 2, 2, 2, 2, 11]  # the six requests under "raise", then each alone
-
-
 def send_while_held(held: HeldUp, bodies: list[Any], limits: Limits) -> list[Any]:
-    """The lists of `bodies`; the first request holds up the model until all the others wait."""
+    """The answers to `bodies`; the first request holds up the model until all the others wait."""
     with running(held.recommender, limits=limits) as service, ThreadPoolExecutor(len(bodies)) as clients:
         first = clients.submit(service.post, "/recommend", bodies[0])
         assert held.called.wait(PATIENCE)
         others = [clients.submit(service.post, "/recommend", body) for body in bodies[1:]]
         wait_until(lambda: f"recbole_lisa_waiting {len(bodies)}.0".encode() in service.get("/metrics").body)
         held.let_go.set()
-        return [one.result().json["recommendations"] for one in [first, *others]]
+        return [one.result() for one in [first, *others]]
+
+
+def test_requests_that_wait_together_share_a_batch_and_a_wrong_one_spoils_no_other() -> None:
+    held = HeldUp()
+    bodies = [{"histories": [raw([n]), raw([n, n + 1])], "k": 3} for n in range(1, 7)]
+    bodies += [{"histories": [["new"]], "k": 3}, {"histories": [raw([8])], "k": 3, "on_unknown": "skip"}]
+    expected = [seeded_recommender().recommend(body["histories"], 3, on_unknown="skip") for body in bodies]
+    answers = send_while_held(held, bodies, Limits())
+    assert answers[6].error == (422, "invalid") and "unknown item: 'new'" in answers[6].json["message"]
+    for n, (answer, lists) in enumerate(zip(answers, expected, strict=True)):
+        for best, one in zip(answer.json.get("recommendations", []), lists, strict=n != 6):
+            assert best == {"items": one.items, "scores": pytest.approx(one.scores, rel=1e-9)}
+    assert held.calls[0] == 2
+    assert sorted(held.calls[1:]) == [1, 1, 2, 2, 2, 2, 2, 11]  # the six requests under "raise", then each alone
 
 
 @pytest.mark.parametrize(("batch", "calls"), [(1, [1] * 8), (3, [1, 3, 3, 1]), (32, [1, 7])])
@@ -315,7 +309,7 @@ def test_batches_have_a_maximal_size_and_equal_answers(batch: int, calls: list[i
     assert held.calls == calls
     for answer, body in zip(answers, bodies, strict=True):
         (one,) = seeded_recommender().recommend(body["histories"], 3)
-        assert answer == [{"items": one.items, "scores": pytest.approx(one.scores, rel=1e-6)}]
+        assert answer.json["recommendations"] == [{"items": one.items, "scores": pytest.approx(one.scores, rel=1e-6)}]
 
 
 def test_a_lone_request_does_not_wait() -> None:
