@@ -22,6 +22,7 @@ BENCHMARKS = {
     "service": "The HTTP service under mixed load: wrong answers, requests per second, times, memory.",
     "packages": "Forward and backward beside the public package of each mechanism; the packages are the extra oracles.",
     "data": "Time and memory of preparing a data set at growing MAX_ITEM_LIST_LENGTH.",
+    "interactions": "Write a file of generated interactions: users, items and rows of any number, power laws.",
     "gpu": "The GPU tests, benchmarks and a short training, within a budget of seconds.",
     "paper": "The paper's tables and figures, see python -m benchmarks paper --help.",
 }

@@ -11,7 +11,7 @@ from benchmarks import BENCHMARKS, main
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("stop", "known are attention, step, memory, serving, service, packages, data, gpu, paper. Did you mean 'st"),
+        ("stop", "known are attention, step, memory, serving, service, packages, data, interactions, gpu, paper."),
         ("step --models Transformer", "invalid choice: 'Transformer'"),
         ("step --batch few", "argument --batch: must be a whole number from 1 to 2147483647, got few"),
         ("attention --rows LISA128", "argument --rows: invalid choice: 'LISA128'"),
