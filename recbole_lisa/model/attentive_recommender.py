@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,9 @@ from recbole_lisa.ops.quantize import Quantized
 
 BLOCK_ITEMS = 2**13
 """Items quantised at a time when the whole catalogue is needed, so that hard codes never need a (V, B, W) tensor."""
+
+SETTINGS = {"max_length": "MAX_ITEM_LIST_LENGTH", "dropout": "attn_dropout_prob", "temperature": "sort_temperature"}
+"""Keywords of mechanisms whose settings have other names."""
 
 MAX_WATCHED = 2**16
 """Number of items that codebook_usage quantises at most; of a larger catalogue it takes every n-th item."""
@@ -53,9 +57,10 @@ class TrainingBatch(NamedTuple):
 class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecBole carries no types
     """RecBole model around any attention mechanism.
 
-    Subclasses return the attention of layer i (build_layer). Where items are quantised (codebook), the residual stream
-    carries their reconstructions y instead of their embeddings x, and each distinct item of a batch is quantised once.
-    The model trains on every position if the batch has a target for each, else on the last one.
+    Subclasses name their mechanism, or return the attention of layer i (build_layer). Where items are quantised
+    (codebook), the residual stream carries their reconstructions y instead of their embeddings x, and each distinct
+    item of a batch is quantised once. The model trains on every position if the batch has a target for each, else on
+    the last one.
 
     Args:
         config: RecBole configuration.
@@ -66,6 +71,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     """
 
     input_type = InputType.PAIRWISE
+    mechanism: type[Attention] | None = None
+    """The attention of every layer, where build_layer is not overridden."""
     loss_parts = ("prediction", "regulariser")
     reads_any_length = True
     """Whether the mechanism reads histories of more than MAX_ITEM_LIST_LENGTH items."""
@@ -134,8 +141,12 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         """Raise UsageError, before data is read, if the model does not allow the settings (all of the run, by key)."""
 
     def build_layer(self, config: Any, index: int) -> Attention:
-        """The attention of layer index."""
-        raise TypeError(f"{type(self).__name__} must define build_layer(config, index), which returns an attention")
+        """The attention of layer index: the mechanism with the settings named as its keywords, see SETTINGS."""
+        if self.mechanism is None:
+            raise TypeError(f"{type(self).__name__} must define build_layer(config, index), which returns an attention")
+        settings = {name: config[SETTINGS.get(name, name)] for name in signature(self.mechanism).parameters}
+        seeds = {name: value + index for name, value in settings.items() if name.endswith("_seed")}
+        return self.mechanism(**(settings | seeds))
 
     def build_codebook(self, config: Any, n_codewords: int, *, hard: bool) -> Codebook:
         """A quantiser with the model's settings and W = n_codewords."""

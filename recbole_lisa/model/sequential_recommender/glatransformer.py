@@ -11,6 +11,8 @@ from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 class GLATransformer(AttentiveRecommender):
     """Gated linear attention in the same encoder (Yang et al., 2024)."""
 
+    mechanism = GatedLinearAttention
+
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
         """Check the requirements of the kernels, and that twice n_heads divides hidden_size.
@@ -24,7 +26,3 @@ class GLATransformer(AttentiveRecommender):
         heads, width = settings["n_heads"], settings["hidden_size"]
         if width % (2 * heads):
             raise UsageError(f"n_heads is {heads}, twice of it must divide hidden_size, which is {width}")
-
-    def build_layer(self, config: Any, index: int) -> GatedLinearAttention:
-        """Gated linear attention."""
-        return GatedLinearAttention(hidden_size=config["hidden_size"], n_heads=config["n_heads"])

@@ -1,7 +1,5 @@
 """Transformer with causal linear attention."""
 
-from typing import Any
-
 from recbole_lisa.attention import LinearAttention
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 
@@ -9,6 +7,4 @@ from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 class LinearTransformer(AttentiveRecommender):
     """Causal linear attention with elu + 1 features in the same encoder (Katharopoulos et al., 2020)."""
 
-    def build_layer(self, config: Any, index: int) -> LinearAttention:
-        """Linear attention."""
-        return LinearAttention(hidden_size=config["hidden_size"])
+    mechanism = LinearAttention

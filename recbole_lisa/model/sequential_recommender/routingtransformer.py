@@ -13,20 +13,11 @@ from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 class RoutingTransformer(AttentiveRecommender):
     """Attention inside k-means clusters in the same encoder; the distance to the centroids joins the loss."""
 
+    mechanism = RoutingAttention
+
     def __init__(self, config: Any, dataset: Any) -> None:
         super().__init__(config, dataset)
         self.commitment_weight: float = config["commitment_weight"]
-
-    def build_layer(self, config: Any, index: int) -> RoutingAttention:
-        """Routed attention, with the number of clusters for the longest window."""
-        return RoutingAttention(
-            hidden_size=config["hidden_size"],
-            max_length=config["MAX_ITEM_LIST_LENGTH"],
-            window_size=config["window_size"],
-            causality=config["causality"],
-            centroid_decay=config["centroid_decay"],
-            centroid_seed=config["centroid_seed"] + index,
-        )
 
     def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
         """commitment_weight times the sum of the layers' commitment losses; None at weight 0."""

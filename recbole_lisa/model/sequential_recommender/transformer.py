@@ -14,19 +14,12 @@ class Transformer(AttentiveRecommender):
     (in the paper: Migrating Codebooks from Vanilla Self-Attention).
     """
 
+    mechanism = FullAttention
+
     def __init__(self, config: Any, dataset: Any) -> None:
         super().__init__(config, dataset)
         self.item_codebook = (
             self.build_codebook(config, config["n_codewords"], hard=True) if config["quantize_items"] else None
-        )
-
-    def build_layer(self, config: Any, index: int) -> FullAttention:
-        """Full attention."""
-        return FullAttention(
-            hidden_size=config["hidden_size"],
-            n_heads=config["n_heads"],
-            dropout=config["attn_dropout_prob"],
-            bidirectional=config["bidirectional"],
         )
 
     @property
