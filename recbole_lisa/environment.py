@@ -82,9 +82,8 @@ def free_memory(system: Path = Path("/")) -> int:
 
 def _left_by_groups(root: Path, group: str, controllers: str) -> Iterator[int]:
     """Limit less use of a group and of all above it; files that the system can drop are no use."""
-    limit, used = (
-        ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
-    )
+    names = ("limit_in_bytes", "usage_in_bytes") if controllers else ("max", "current")
+    limit, used = (f"memory.{name}" for name in names)
     own = root / group
     for folder in (own, *own.parents):  # in a container only the root may exist
         cached = 0

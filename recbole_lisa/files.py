@@ -23,7 +23,11 @@ from collections.abc import Callable, Iterator
 from logging import getLogger
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from recbole_lisa.errors import UsageError
+
+AnyPath = str | os.PathLike[str]
 
 
 class AtomicFile(io.BufferedWriter):
@@ -33,7 +37,7 @@ class AtomicFile(io.BufferedWriter):
 
 
 @contextlib.contextmanager
-def atomic_writer(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[AtomicFile]:
+def atomic_writer(path: AnyPath, *, overwrite: bool = True) -> Iterator[AtomicFile]:
     """Open a hidden temporary file beside `path` for writing bytes, and move it there once it is complete.
 
     A crash, a full disk or an interruption leaves the old file (or no file), never half a new one. Missing folders are
@@ -67,7 +71,7 @@ def atomic_writer(path: str | os.PathLike[str], *, overwrite: bool = True) -> It
 
 
 @contextlib.contextmanager
-def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def new_folder(path: AnyPath) -> Iterator[Path]:
     """Make a folder; when the work in it fails, the folders made for it are removed again if they are empty."""
     folder = Path(path)
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
@@ -79,6 +83,21 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 parent.rmdir()
         raise
+
+
+@contextlib.contextmanager
+def locked(path: Path, refusal: str) -> Iterator[None]:
+    """Hold a lock file, or raise a UsageError with `refusal` where another process does; a killed process frees it."""
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise UsageError(refusal) from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
 
 
 class Termination(SystemExit):
@@ -121,7 +140,7 @@ def advise_after_interruption(advice: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def probe_writing(path: str | os.PathLike[str]) -> None:
+def probe_writing(path: AnyPath) -> None:
     """Check whether `atomic_writer` can write a file; nothing is left behind.
 
     If its folder is missing, the nearest existing folder above it is checked.
@@ -140,16 +159,14 @@ def probe_writing(path: str | os.PathLike[str]) -> None:
             temporary.unlink()
 
 
-def path_of(path: str | os.PathLike[str], what: str) -> Path:
+def path_of(path: AnyPath, what: str) -> Path:
     """A path; a UsageError for a value of another type."""
     if not isinstance(path, str | os.PathLike):
         raise UsageError(f"{what} must be a path, got {path!r}")
     return Path(path)
 
 
-def check_output(
-    path: str | os.PathLike[str], *, overwrite: bool, folder: bool = False, source: str | os.PathLike[str] | None = None
-) -> None:
+def check_output(path: AnyPath, *, overwrite: bool, folder: bool = False, source: AnyPath | None = None) -> None:
     """Refuse an output that cannot be written or that would replace something, before the work for it starts.
 
     An absent path, an empty file and an empty folder are free. Nothing is left behind. `overwrite` allows to replace a

@@ -78,14 +78,10 @@ def check_source(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None
     """
     if state["model"] != SOURCE or not state["config"].get("quantize_items"):
         how = " trained without --quantize_items=True" if state["model"] == SOURCE else ""
-        raise UsageError(
-            f"'{path}' is a {state['model']}{how}: give a checkpoint of a run with --model={SOURCE} "
-            "--quantize_items=True"
-        )
-    if state["config"]["n_layers"] != 1:
-        raise UsageError(
-            f"'{path}' has n_layers {state['config']['n_layers']}: only the codebooks of a single layer's items migrate"
-        )
+        needed = f"--model={SOURCE} --quantize_items=True"
+        raise UsageError(f"'{path}' is a {state['model']}{how}: give a checkpoint of a run with {needed}")
+    if (n_layers := state["config"]["n_layers"]) != 1:
+        raise UsageError(f"'{path}' has n_layers {n_layers}: only the codebooks of a single layer's items migrate")
 
 
 @torch.no_grad()
@@ -95,26 +91,17 @@ def take_over(network: Any, weights: Mapping[str, torch.Tensor]) -> None:
     Raises:
         UsageError: The sizes differ.
     """
-    weights, own = current_names(weights), network.state_dict()
-    shared = {
-        name: value for name, value in weights.items() if not name.startswith(("encoder.attentions.", "item_codebook."))
-    }
-    codebook = {
-        name.replace("item_codebook.", "encoder.attentions.0.codebook."): value
-        for name, value in weights.items()
-        if name.startswith("item_codebook.")
-    }
-    query, key, value, output = (
-        weights[f"encoder.attentions.0.{name}.weight"].t() for name in ("query", "key", "value", "output")
-    )
-    projections = {"query": query, "key": key, "value": value @ output}
-    constant = weights["encoder.attentions.0.value.bias"] @ output + weights["encoder.attentions.0.output.bias"]
+    weights, own, layer = current_names(weights), network.state_dict(), "encoder.attentions.0."
+    query, key, value, output = (weights[f"{layer}{n}.weight"].t() for n in ("query", "key", "value", "output"))
+    constant = weights[f"{layer}value.bias"] @ output + weights[f"{layer}output.bias"]
     taken = {
-        **shared,
-        **codebook,
-        **{f"encoder.attentions.0.{n}": w.expand_as(own[f"encoder.attentions.0.{n}"]) for n, w in projections.items()},
-        "encoder.position_embedding.weight": weights["encoder.position_embedding.weight"] + constant,
+        name.replace("item_codebook.", f"{layer}codebook."): weight
+        for name, weight in weights.items()
+        if not name.startswith("encoder.attentions.")
     }
+    taken["encoder.position_embedding.weight"] = weights["encoder.position_embedding.weight"] + constant
+    for name, weight in (("query", query), ("key", key), ("value", value @ output)):
+        taken[layer + name] = weight.expand_as(own[layer + name])
     try:
         network.load_state_dict({**own, **taken})
     except RuntimeError as error:

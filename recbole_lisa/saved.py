@@ -4,7 +4,6 @@
 needs, after it has checked that the export scores items as the model does.
 """
 
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +24,7 @@ from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.reader import read_pieces
 from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import path_of
+from recbole_lisa.files import AnyPath, path_of
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender, current_names
 from recbole_lisa.serving.bundle import Bundle, check_shapes, encoder_weights
 from recbole_lisa.serving.export import check_export_folder, write_export
@@ -45,7 +44,7 @@ _MODULE_OF_MODELS = b"recbole_lisa.model"
 
 
 def load_data_and_model(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     model: type[Any] | None = None,
     config_dict: Mapping[str, Any] | None = None,
@@ -82,11 +81,11 @@ def load_data_and_model(
     dataset = create_dataset(config)
     train, valid, test = create_loaders(config, dataset)
     check_data(state, path, train.dataset.data_fingerprint)
-    network = config.model_class(config, train.dataset).to(config["device"])
-    return config, _with_weights(network, state, path), dataset, train, valid, test
+    network = _with_weights(config.model_class(config, train.dataset).to(config["device"]), state, path)
+    return config, network, dataset, train, valid, test
 
 
-def is_recbole_file(path: str | os.PathLike[str]) -> bool:
+def is_recbole_file(path: AnyPath) -> bool:
     """Whether RecBole's trainer wrote this file for a model of this package; no code in the file is run."""
     if not path_of(path, "a checkpoint").is_file() or not zipfile.is_zipfile(path):
         return False
@@ -95,7 +94,7 @@ def is_recbole_file(path: str | os.PathLike[str]) -> bool:
         return any(_MODULE_OF_MODELS in archive.read(name) for name in pickles)
 
 
-def read_recbole_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_recbole_file(path: AnyPath) -> dict[str, Any]:
     """Read a trusted file of RecBole's trainer, which holds its configuration as an object; tensors go to the CPU."""
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
     if not torch.cuda.is_available() and "config" in state:
@@ -103,7 +102,7 @@ def read_recbole_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     return state
 
 
-def _load_recbole_file(path: str | os.PathLike[str]) -> Loaded:
+def _load_recbole_file(path: AnyPath) -> Loaded:
     state = read_recbole_file(path)
     config = state["config"]
     init_seed(config["seed"], config["reproducibility"])
@@ -120,9 +119,8 @@ def _config_of(state: Mapping[str, Any], path: Any, model: type[Any] | None, set
     try:
         return LISAConfig.from_plain(state["config"], model=model, config_dict=settings)
     except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"'{path}' is damaged: its settings cannot be read ({type(error).__name__}: {error})"
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"'{path}' is damaged: its settings cannot be read ({reason})") from error
 
 
 def check_sizes(config: LISAConfig, state: Mapping[str, Any], path: Any) -> None:
@@ -159,19 +157,17 @@ def _with_weights(network: Any, state: Mapping[str, Any], path: Any) -> Any:
             raise ValueError(f"other_parameter has {', '.join(map(repr, sorted(unknown)))}")
         network.load_other_parameter(state["other_parameter"])
     except (RuntimeError, ValueError) as error:
-        raise UsageError(
-            f"'{path}' is damaged, or its settings are not those of its weights: {_line(error)}"
-        ) from error
+        raise UsageError(f"'{path}' is damaged, or has settings of other weights: {_line(error)}") from error
     return network.eval()
 
 
 def export(
-    checkpoint_path: str | os.PathLike[str],
-    folder: str | os.PathLike[str],
+    checkpoint_path: AnyPath,
+    folder: AnyPath,
     *,
     model: type[Any] | None = None,
     data_path: str | None = None,
-    titles: str | os.PathLike[str] | Mapping[str, str] | None = None,
+    titles: AnyPath | Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Write the model of a checkpoint as an export.
@@ -202,7 +198,7 @@ def with_titles(bundle: Bundle, titles: Mapping[str, str]) -> Bundle:
     return replace(bundle, titles={str(item): str(text) for item, text in titles.items() if str(item) not in unknown})
 
 
-def read_titles(path: str | os.PathLike[str]) -> dict[str, str]:
+def read_titles(path: AnyPath) -> dict[str, str]:
     """Read titles by item from a table with the columns item_id and title.
 
     A UsageError if it is no .csv or .tsv file with these columns, holds no titles, or two titles of one item.
@@ -232,14 +228,10 @@ class _Items:
         return self.item_num
 
 
-def load_bundle(
-    path: str | os.PathLike[str], *, model: type[Any] | None = None, data_path: str | None = None
-) -> Bundle:
+def load_bundle(path: AnyPath, *, model: type[Any] | None = None, data_path: str | None = None) -> Bundle:
     """As `bundle_of_checkpoint`, by the item ids in the checkpoint; one without them (of 0.1.0) needs its data."""
     if is_recbole_file(path):
-        raise UsageError(
-            f"'{path}' was written by RecBole's own trainer: only checkpoints of recbole-lisa run can be exported"
-        )
+        raise UsageError(f"'{path}' is of RecBole's trainer: only checkpoints of recbole-lisa run can be exported")
     state = load_checkpoint(path, needed=RUN_KEYS)
     ids = item_ids_of(state)
     if ids is None:
@@ -253,7 +245,7 @@ def load_bundle(
 
 
 def bundle_of_checkpoint(
-    path: str | os.PathLike[str], *, model: type[Any] | None = None, data_path: str | None = None
+    path: AnyPath, *, model: type[Any] | None = None, data_path: str | None = None
 ) -> tuple[Bundle, Any]:
     """Load a checkpoint of this package with its data: the bundle of its model, checked, and the data set.
 
@@ -306,11 +298,8 @@ def check_scores(model: Any, recommender: Recommender) -> float:
     gaps = torch.rand(n, length, generator=generator) * 3 * recommender.bundle.time_unit
     candidates = torch.randint(1, n_items + 1, (n, CHECKED_ITEMS), generator=generator)
     valid = torch.arange(length) < lengths.unsqueeze(1)
-    batch = {
-        model.fields.item_list: items * valid,
-        model.fields.item_length: lengths,
-        model.fields.time_gap_list: gaps * valid,
-    }
+    f = model.fields
+    batch = {f.item_list: items * valid, f.item_length: lengths, f.time_gap_list: gaps * valid}
     expected = model.eval().score_candidates(batch, candidates)
     difference = float((_bundle_scores(recommender, items, lengths, gaps, candidates) - expected).abs().max())
     if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):

@@ -1,12 +1,14 @@
 """Files are complete or not there, and names never meet."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, check_output, new_folder, probe_writing, unique_run_name
+from recbole_lisa.files import atomic_writer, check_output, locked, new_folder, probe_writing, unique_run_name
 
 
 def test_atomic_writer_writes_the_file_and_its_folders_with_the_usual_permissions(tmp_path: Path) -> None:
@@ -139,3 +141,16 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(UsageError, match=r"plan' cannot be written \(Permission denied\): name another file"):
         check_output(tmp_path / "plan", overwrite=True)
+
+
+def test_a_lock_is_refused_to_a_second_process_and_ends_with_the_first(tmp_path: Path) -> None:
+    lock = tmp_path / "run.lock"
+    code = f"from recbole_lisa.files import *\nwith locked(Path({str(lock)!r}), ''): print('held', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(UsageError, match="busy"), locked(lock, "busy"):
+            pass
+        other.kill()
+    with locked(lock, "busy"):
+        pass
+    assert not lock.exists()

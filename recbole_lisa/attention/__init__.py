@@ -108,9 +108,8 @@ def _check_memory(name: str, settings: dict[str, Any]) -> None:
     if n_bytes > free_memory():
         sizes = {key: value for key, value in settings.items() if type(value) is int}
         largest = max(sizes, key=lambda key: sizes[key])
-        raise ValueError(
-            f"attention {name!r} needs {n_bytes / 2**30:,.0f} GiB: lower {largest}, which is {sizes[largest]}"
-        )
+        size = f"{n_bytes / 2**30:,.0f} GiB"
+        raise ValueError(f"attention {name!r} needs {size}: lower {largest}, which is {sizes[largest]}")
 
 
 def describe_attention(attention: Attention) -> tuple[str, dict[str, Any]]:

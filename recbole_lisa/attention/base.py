@@ -215,9 +215,8 @@ class Attention(nn.Module):
             raise ValueError(f"valid must be bool {tuple(shape[:2])}, got {valid.dtype} {tuple(valid.shape)}")
         check_right_padding(valid)
         if self.longest is not None and shape[1] > self.longest:
-            raise ValueError(
-                f"{type(self).__name__} was built for {self.longest} positions, got a sequence of {shape[1]}"
-            )
+            built = f"{type(self).__name__} was built for {self.longest} positions"
+            raise ValueError(f"{built}, got a sequence of {shape[1]}")
         dtype = next((parameter.dtype for parameter in self.parameters()), None)
         if isinstance(x, Tensor) and x.dtype != (dtype or x.dtype) and not torch.is_autocast_enabled(x.device.type):
             raise ValueError(f"x is {x.dtype}, but the parameters are {dtype}: convert one of them, or use autocast")

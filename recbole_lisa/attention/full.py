@@ -14,11 +14,8 @@ class FullAttention(Attention):
     O(L^2 D) time, O(L) memory where the device has a flash kernel. Padding is on the right, so that the causal mask
     alone hides it from every item.
 
-    Args:
-        hidden_size: D.
-        n_heads: H, divides D.
-        dropout: probability on the attention weights (above 0 torch does not use the flash kernel on the CPU).
-        bidirectional: attend to all items.
+    hidden_size is D, n_heads is H. dropout is the probability on the attention weights; above 0 torch does not use the
+    flash kernel on the CPU. bidirectional: attend to all items.
 
     Raises:
         ValueError: hidden_size below 1, when n_heads does not divide hidden_size, or dropout is outside [0, 1).
@@ -44,15 +41,9 @@ class FullAttention(Attention):
         return x.view(n, length, self.n_heads, width // self.n_heads).transpose(1, 2)  # (N, H, L, D / H)
 
     def _attend(self, query: Tensor, x: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
-        key, value = self._heads(self.key(x)), self._heads(self.value(x))
-        attended = scaled_dot_product_attention(
-            self._heads(self.query(query)),
-            key,
-            value,
-            attn_mask=mask,
-            is_causal=is_causal,
-            dropout_p=self.dropout if self.training else 0.0,
-        )  # (N, H, L, D / H)
+        q, k, v = (self._heads(y) for y in (self.query(query), self.key(x), self.value(x)))  # (N, H, L, D / H)
+        rate = self.dropout if self.training else 0.0
+        attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, dropout_p=rate)
         return self.project(attended.transpose(1, 2).flatten(2))
 
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:

@@ -41,11 +41,7 @@ class GatedLinearAttention(Attention):
         out = [swish(x W_r) * RMSNorm(S_i^T q_i / sqrt(K))] W_o,   K = D / (2 H) a head, values of width D / H
 
     Layer, widths and gates are those of the paper. The kernel is that of flash-linear-attention, which is imported when
-    the module is built.
-
-    Args:
-        hidden_size: D.
-        n_heads: H, 2 H divides D.
+    the module is built. hidden_size is D, n_heads is H.
 
     Raises:
         ValueError: hidden_size below 1, 2 n_heads does not divide it, or the package or a CUDA device is missing.
@@ -59,9 +55,8 @@ class GatedLinearAttention(Attention):
         self.n_heads = n_heads
         self.query, self.key = (nn.Linear(hidden_size, hidden_size // 2, bias=False) for _ in range(2))
         self.value, self.output_gate, self.output = (nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(3))
-        self.forget_gate = nn.Sequential(
-            nn.Linear(hidden_size, GATE_RANK, bias=False), nn.Linear(GATE_RANK, hidden_size // 2)
-        )
+        inner = nn.Linear(hidden_size, GATE_RANK, bias=False)
+        self.forget_gate = nn.Sequential(inner, nn.Linear(GATE_RANK, hidden_size // 2))
         self.norm = nn.RMSNorm(hidden_size // n_heads, eps=1e-5)
 
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:

@@ -28,11 +28,7 @@ class GatedRotaryAttention(RecurrentAttention):
 
     R_i turns pairs of features by i times the pair's angle (RoPE), so that a product depends on the distance. H heads
     of width P = D / H, O(L D^2). In the published layer S and z run over the whole window, later items and padding
-    included; here they end at i.
-
-    Args:
-        hidden_size: D.
-        n_heads: H, twice of it divides D.
+    included; here they end at i. hidden_size is D, n_heads is H.
 
     Raises:
         ValueError: hidden_size below 1, or twice n_heads does not divide it.
@@ -74,8 +70,7 @@ class GatedRotaryAttention(RecurrentAttention):
         """Pair p of q and of k (N, L, 2 D) turned by (start + t) 10000^(-2 p / D), start (N,)."""
         width, positions = self.hidden_size, torch.arange(features.shape[1], device=start.device)
         rate = 10000.0 ** (-torch.arange(0, width, 2, device=start.device).double() / width)  # (D / 2,)
-        first, later = (
-            torch.polar(torch.ones_like(y), y) for y in (start.double().outer(rate), positions.double().outer(rate))
-        )
+        angles = start.double().outer(rate), positions.double().outer(rate)
+        first, later = (torch.polar(torch.ones_like(y), y) for y in angles)
         pairs = torch.view_as_complex(features.view(*features.shape[:2], 2, -1, 2))  # (N, L, 2, D / 2)
         return torch.view_as_real(pairs * (first.unsqueeze(1) * later).unsqueeze(2).to(pairs.dtype)).flatten(2)

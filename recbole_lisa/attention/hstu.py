@@ -16,12 +16,8 @@ class HSTUAttention(Attention):
     r"""W_o (LayerNorm(sum_{j<=i} silu(q_i k_j^T + r_{i-j}) v_j / n) * u_i),   [u, v, q, k] = silu(W x).
 
     Exact, O(L^2 D). No softmax: the sum grows with the number of similar items. n = max_length, so that padding changes
-    nothing. r is one number a distance, shared by the heads and by distances from n - 1 on. Not here: a bias by time.
-
-    Args:
-        hidden_size: D.
-        max_length: n; longer sequences work, too.
-        n_heads: heads, divides D.
+    nothing; longer sequences work, too. r is one number a distance, shared by the heads and by distances from n - 1 on.
+    hidden_size is D. Not here: a bias by time.
 
     Raises:
         ValueError: hidden_size or max_length below 1, or n_heads does not divide hidden_size.

@@ -206,20 +206,11 @@ class LISAAttention(Attention):
             out = select(self._append(coded, valid, time_gaps, self.init_state(len(valid)))[0], valid)
         else:
             table, values = self.table_and_values()  # (B, W, W), (B, W, D)
-            codes, keys, decay = coded.quantized.codes, self._soft(coded.quantized), self.step_decay(time_gaps)
-            outputs = (  # the sum over codebooks, each with its rate
-                read(
-                    coded.rows,
-                    codes[:, p],
-                    table[p],
-                    values[p],
-                    assignment=keys if keys is None else keys[:, p],
-                    decay=rate,
-                    valid=valid,
-                )
-                for p, rate in _rates(decay)
-            )
-            out = reduce(torch.add, outputs)
+            codes, soft, parts = coded.quantized.codes, self._soft(coded.quantized), []
+            for p, rate in _rates(self.step_decay(time_gaps)):
+                options = {"assignment": soft if soft is None else soft[:, p], "decay": rate, "valid": valid}
+                parts.append(read(coded.rows, codes[:, p], table[p], values[p], **options))
+            out = reduce(torch.add, parts)  # the sum over codebooks, each with its rate
         if self.local is None or not valid.numel():
             return out
         return torch.lerp(out, *(select(x.to(out.dtype), valid) for x in self.local(_vectors(coded, valid))))
@@ -310,18 +301,12 @@ class LISAAttention(Attention):
         if self.exact and valid.numel():
             state = self._append(coded, valid, time_gaps, state._replace(value_sums=state.value_sums.double()))[1]
         else:
-            keys = self._soft(distinct)
-            parts = [
-                last_histogram(
-                    rows,
-                    distinct.codes[:, p].long(),
-                    self.codebook.n_codewords,
-                    assignment=None if keys is None else keys[:, p].double(),
-                    decay=torch.as_tensor(rate, dtype=torch.float64, device=rows.device),
-                    valid=valid,
-                )
-                for p, rate in _rates(self.step_decay(time_gaps))
-            ]
+            soft, parts = self._soft(distinct), []
+            for p, rate in _rates(self.step_decay(time_gaps)):
+                decay = torch.as_tensor(rate, dtype=torch.float64, device=rows.device)
+                keys = None if soft is None else soft[:, p].double()
+                operands = rows, distinct.codes[:, p].long(), self.codebook.n_codewords
+                parts.append(last_histogram(*operands, assignment=keys, decay=decay, valid=valid))
             state = state._replace(histogram=torch.cat(parts, dim=1))
         if self.local is None or not valid.numel():
             return state

@@ -18,12 +18,8 @@ class LocalAttention(nn.Module):
         attended_i = sum_j a[i, j] v_j,    gate_i = sigmoid(W_g x_i + b_g)
         q, k, v = W x + b, each with its own matrix (D, D), x the residual stream
 
-    O(L w D + L D^2) time, and a state of w keys and values. There is no output projection, as in LISA.
-
-    Args:
-        hidden_size: D.
-        window: w.
-        n_heads: H, divides D.
+    O(L w D + L D^2) time, and a state of w keys and values. There is no output projection, as in LISA. hidden_size is
+    D, window is w, n_heads is H.
 
     Raises:
         ValueError: a size is below 1, or n_heads does not divide hidden_size.
@@ -60,10 +56,8 @@ class LocalAttention(nn.Module):
     def step(self, state: Sequence[Tensor], x: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
         """Append one item, O(w D + D^2): a state of state_of, x (N, D) -> as forward (N, D), and the new state."""
         query, key, value, gate = apply_layer(self.projections, x).chunk(4, dim=-1)
-        keys, values = (
-            torch.cat([kept[:, 1:], new.unsqueeze(1).to(kept.dtype)], dim=1)
-            for kept, new in zip(state, (key, value), strict=False)
-        )
+        pairs = zip(state, (key, value), strict=False)
+        keys, values = (torch.cat([old[:, 1:], new.unsqueeze(1).to(old.dtype)], dim=1) for old, new in pairs)
         count = (state[2] + 1).clamp_max(self.window)
         missing = torch.arange(self.window, 0, -1, device=x.device) > count.unsqueeze(1)  # (N, w)
         band = self.bias.flip(1).unsqueeze(1).masked_fill(missing[:, None, None], -torch.inf)  # (N, H, 1, w)

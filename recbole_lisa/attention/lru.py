@@ -23,10 +23,8 @@ class LinearRecurrentUnit(RecurrentAttention):
 
         h_t = lambda h_{t-1} + gamma (B x_t + b),   |lambda| = exp(-exp(nu)),   gamma = sqrt(1 - |lambda|^2)
 
-    H = 2 D; |lambda| starts in [.8, .99] as published. Deviations: d is learnt, gamma is not but follows lambda.
-
-    Args:
-        hidden_size: D.
+    H = 2 D with hidden_size D; |lambda| starts in [.8, .99] as published. Deviations: d is learnt, gamma is not but
+    follows lambda.
 
     Raises:
         ValueError: hidden_size below 1.

@@ -27,11 +27,7 @@ class SelectiveSSM(RecurrentAttention):
 
     x has E = 2 D numbers in H heads; b and c have S numbers, shared by the heads. A starts in [1, 16] and dt in
     [.001, .1], as published. Deviations from the CUDA package: chunks of at most 24 positions, one group of b and c.
-
-    Args:
-        hidden_size: D.
-        n_heads: H, divides 2 D.
-        state_size: S.
+    hidden_size is D, n_heads is H, state_size is S.
 
     Raises:
         ValueError: hidden_size or state_size below 1, or n_heads does not divide 2 hidden_size.

@@ -63,27 +63,18 @@ class ReformerAttention(Attention):
         """Attend at every position: x (N, L, D), valid (N, L) -> (N, L, D)."""
         query, value = project_exactly(self.query_key, x), self.value(x)
         key, bucket = normalize(query, dim=-1), self._buckets(query, valid)  # (N, L, D), (N, R, L)
+        operands = query, key, value, bucket
         if self.sees_future:
-            lengths = valid.sum(dim=1)
-            attended = chunked_round_attention(query, key, value, bucket, lengths, window=self.bucket_size)
-        else:
-            attended = bucket_attention(query, key, value, bucket, window=self.bucket_size)
-        return self.project(attended)
+            return self.project(chunked_round_attention(*operands, valid.sum(dim=1), window=self.bucket_size))
+        return self.project(bucket_attention(*operands, window=self.bucket_size))
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at the final item only: x (N, L, D), valid (N, L) -> (N, D); O(L D) and hashing if strict."""
         if self.sees_future:
             return super().at_last(x, valid)
         query, final = project_exactly(self.query_key, x), final_positions(valid)
-        attended = bucket_attention_last(
-            take_positions(query, final),
-            normalize(query, dim=-1),
-            self.value(x),
-            self._buckets(query, valid),
-            final,
-            window=self.bucket_size,
-        )
-        return self.project(attended)
+        operands = normalize(query, dim=-1), self.value(x), self._buckets(query, valid), final
+        return self.project(bucket_attention_last(take_positions(query, final), *operands, window=self.bucket_size))
 
     def _buckets(self, query: Tensor, valid: Tensor) -> Tensor:
         """(N, R, L) bucket numbers; padding has the number after the last bucket's."""

@@ -6,13 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from recbole_lisa.attention.base import (
-    Attention,
-    final_positions,
-    project_exactly,
-    take_positions,
-    zero_padding,
-)
+from recbole_lisa.attention.base import Attention, final_positions, project_exactly, take_positions, zero_padding
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.checks import check_sizes
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest, nearest_points
@@ -95,9 +89,9 @@ class RoutingAttention(Attention):
         if self.sees_future:
             return super().at_last(x, valid)
         (query, key), final = self._query_and_key(x), final_positions(valid)
-        cluster = self._clusters(key, valid)
+        query, cluster = take_positions(query, final), self._clusters(key, valid)
         attended = bucket_attention_last(
-            take_positions(query, final), key, self.value(x), cluster.unsqueeze(1), final, window=self.window_size
+            query, key, self.value(x), cluster.unsqueeze(1), final, window=self.window_size
         )
         self._learn_centroids(key, cluster)
         return self.project(attended)
@@ -127,8 +121,7 @@ class RoutingAttention(Attention):
             return
         key, cluster = key.flatten(0, -2).to(self.centroids.dtype), cluster.flatten()  # (N L, D), (N L,)
         if self.centroids_are_set:
-            means = self._batch_means(key, cluster, self.centroids)
-            self.centroids.lerp_(means, 1 - self.centroid_decay)
+            self.centroids.lerp_(self._batch_means(key, cluster, self.centroids), 1 - self.centroid_decay)
             return
         points = key[cluster < self.centroids.shape[0]]
         centroids = self._starting_points(points)

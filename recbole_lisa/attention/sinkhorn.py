@@ -25,14 +25,8 @@ class SinkhornAttention(Attention):
     half of the history from the last position.
 
     Strictly causal: the choice for a bucket depends on its first position and those before it. W has a column for
-    each bucket, so the number of buckets is fixed. The last bucket may be partly filled.
-
-    Args:
-        hidden_size: D.
-        max_length: longest sequence; longer ones are refused.
-        bucket_size: b.
-        n_top_buckets: T.
-        temperature: of the softmax over buckets.
+    each bucket, so the number of buckets is fixed by max_length: longer sequences are refused. The last bucket may be
+    partly filled. hidden_size is D, bucket_size is b, n_top_buckets is T.
 
     Raises:
         ValueError: a size below 1, or a temperature below MIN_TEMPERATURE.
@@ -68,20 +62,12 @@ class SinkhornAttention(Attention):
         own_bucket = torch.arange(buckets.shape[1], device=x.device)
         column, probability = self._choose(buckets[:, :, 0], self._means_at_first(buckets), own_bucket)
         key, value = self.key(buckets), self.value(buckets)
-        past_key, past_value = (
-            self._past(every, null, column) for every, null in ((key, self.null_key), (value, self.null_value))
-        )
-        attended = sorted_bucket_attention(
-            self.query(buckets) / math.sqrt(x.shape[-1]),
-            key,
-            value,
-            past_key,
-            past_value,
-            probability,
-            visible=torch.ones(size, size, dtype=torch.bool, device=x.device).tril(),
-            copies=1 if len(own_bucket) > 1 else self.bucket_size,
-        )  # (N, U, b, D)
-        return self.project(attended.flatten(1, 2)[:, :length])
+        past = self._past(key, self.null_key, column), self._past(value, self.null_value, column)
+        query = self.query(buckets) / math.sqrt(x.shape[-1])
+        visible = torch.ones(size, size, dtype=torch.bool, device=x.device).tril()
+        copies = 1 if len(own_bucket) > 1 else self.bucket_size
+        attended = sorted_bucket_attention(query, key, value, *past, probability, visible, copies=copies)
+        return self.project(attended.flatten(1, 2)[:, :length])  # of (N, U, b, D)
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """Attend at the final item only: x (N, L, D), valid (N, L) -> (N, D); O(L D + T b D^2)."""
@@ -105,10 +91,9 @@ class SinkhornAttention(Attention):
         )
         query = self.query(take_positions(x, final)) / math.sqrt(x.shape[-1])  # (N, D)
         visible = (first + inside <= final.unsqueeze(1))[:, None, None]  # (N, 1, 1, b)
-        attended = sorted_bucket_attention(
-            query[:, None, None], key, value, past_key, past_value, probability, visible
-        )  # (N, 1, 1, D)
-        return self.project(attended.flatten(1))
+        past = past_key, past_value
+        attended = sorted_bucket_attention(query[:, None, None], key, value, *past, probability, visible)
+        return self.project(attended.flatten(1))  # of (N, 1, 1, D)
 
     def _means_at_first(self, buckets: Tensor) -> Tensor:
         """Mean of x up to and with the first position of each bucket: (N, U, b, D) -> (N, U, D)."""

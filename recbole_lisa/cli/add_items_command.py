@@ -49,9 +49,8 @@ def main(arguments: Sequence[str]) -> int:
     else:
         near = neighbours_by_vectors(bundle, *_read_vectors(options.vectors))
     usable = {item: numbers for item, numbers in near.items() if len(numbers)}
-    print(
-        f"added: {len(usable):,} items to {len(bundle.ids):,}; {len(near) - len(usable):,} without neighbours left out"
-    )
+    left_out = len(near) - len(usable)
+    print(f"added: {len(usable):,} items to {len(bundle.ids):,}; {left_out:,} without neighbours left out")
     manifest = write_export(add_items(bundle, usable), options.output, overwrite=options.overwrite)
     print("\n".join(report(manifest, options.output)))
     return 0

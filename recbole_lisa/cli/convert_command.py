@@ -44,9 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         table.add_argument(f"--{role}", metavar="COLUMN", help=f"column of the {role} (default: {default})")
     table.add_argument("--no_header", action="store_true", help="columns are numbers from 0")
     table.add_argument("--separator", help="default: the one of , tab ; | :: that finds the columns")
-    table.add_argument(
-        "--time_unit", choices=[AUTO_UNIT, *TIME_UNITS], help="of times that are numbers (default: auto)"
-    )
+    table.add_argument("--time_unit", choices=[AUTO_UNIT, *TIME_UNITS], help="of times in numbers (default: auto)")
     options = vars(parser.parse_args(arguments))
     source, output, overwrite = (options.pop(name) for name in ("input", "output", "overwrite"))
     given = {name: value for name, value in options.items() if value not in (None, False)}

@@ -44,18 +44,16 @@ def main(arguments: Sequence[str]) -> int:
 def report(manifest: dict[str, Any], folder: Path) -> list[str]:
     """Lines about an export: the item table by the paper's formula, and the bytes on disk."""
     table, items = manifest["item_table"], manifest["items"]
+    on_disk = f"{table['bytes_on_disk']:,} bytes on disk"
     lines = [f"{folder}: {manifest['model']} of {manifest['dataset']}, {items['n_items']:,} items"]
     if items["kind"] == "codes":
         sets = [items[name] for name in ("history", "target") if name in items]
         shapes = " and ".join(f"{s['n_codebooks']} codebooks of {s['n_codewords']}" for s in sets)
         lines.append(
             f"item table: {table['float32_bytes']:,.0f} bytes in float32, {table['formula_bytes']:,.0f} as codes of "
-            f"{shapes}: compression ratio {table['compression_ratio']:.2f}, {table['bytes_on_disk']:,} bytes on disk"
+            f"{shapes}: compression ratio {table['compression_ratio']:.2f}, {on_disk}"
         )
     else:
-        lines.append(
-            f"item table: {manifest['model']} keeps its vectors, compression ratio 1.00, "
-            f"{table['bytes_on_disk']:,} bytes on disk"
-        )
+        lines.append(f"item table: {manifest['model']} keeps its vectors, compression ratio 1.00, {on_disk}")
     others = ", ".join(f"{name} {file['bytes']:,} bytes" for name, file in manifest["files"].items())
     return [*lines, f"files: {others}"]

@@ -121,12 +121,8 @@ def _parser() -> UsageParser:
     parser.add_argument("--k", type=positive, default=10, help="items for each user (default: 10)")
     parser.add_argument("--keep_seen", action="store_true", help="items of the history may be recommended again")
     parser.add_argument("--candidates", type=Path, metavar="FILE", help="choose from these items, one id a line")
-    parser.add_argument(
-        "--on_unknown",
-        choices=POLICIES,
-        default="raise",
-        help="unknown items: raise stops, warn and skip leave them out (default: raise)",
-    )
+    meaning = "unknown items: raise stops, warn and skip leave them out (default: raise)"
+    parser.add_argument("--on_unknown", choices=POLICIES, default="raise", help=meaning)
     parser.add_argument("--data_path", metavar="DIR", help="folder of the checkpoint's data set, if it moved")
     columns = parser.add_argument_group("columns of the input")
     for role, default in (("user", "user_id"), ("item", "item_id"), ("time", "timestamp")):

@@ -71,10 +71,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _advice(folder: Path) -> str:
-    begun = (folder / SEARCH_FILE).is_file()
-    return (
-        f"{'continue' if begun else 'no trial has begun, start again'} by the same arguments{' and --resume' * begun}"
-    )
+    if (folder / SEARCH_FILE).is_file():
+        return "continue by the same arguments and --resume"
+    return "no trial has begun, start again by the same arguments"
 
 
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:

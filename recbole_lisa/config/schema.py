@@ -114,9 +114,8 @@ def check_value(key: Key, value: Any, origin: str) -> Any:
         raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {types}")
     if isinstance(value, str) and key.choices and value not in key.choices:
         known = ", ".join(key.choices) + (f" or a number {key.bound}" if "float" in key.types else "")
-        raise UsageError(
-            f"unknown {key.name} '{value}' ({origin}): known are {known}.{did_you_mean(value, key.choices)}"
-        )
+        hint = did_you_mean(value, key.choices)
+        raise UsageError(f"unknown {key.name} '{value}' ({origin}): known are {known}.{hint}")
     for number in value if isinstance(value, list) else [value]:
         if is_number(number) and (limit := _limit(number, key.bound)):
             raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {limit}")

@@ -110,11 +110,7 @@ class TrainLoader(_Loader):
     Names follow the configuration (`fields.py`); ids are int64, gaps float32; padding is 0, on the right.
 
     With `windows: whole` a window is a history of any length, and N L is at most train_batch_size times
-    MAX_ITEM_LIST_LENGTH where N > 1.
-
-    Args:
-        config: The run's configuration.
-        dataset: The training view of a data set.
+    MAX_ITEM_LIST_LENGTH where N > 1. `dataset` is the training view of a data set.
 
     Raises:
         UsageError: The supervision is unknown, or no history has two training items.
@@ -241,12 +237,8 @@ class EvalLoader(_Loader):
     """Every held-out target of a phase once, each with the last MAX_ITEM_LIST_LENGTH items before it, or with all.
 
     Targets come ordered by the length of their input. The target's column among the candidates is drawn, so that
-    equal scores favour neither side. Candidates depend on the seed, the phase and the data only.
-
-    Args:
-        config: The run's configuration.
-        dataset: The validation or test view of a data set.
-        phase: `valid` or `test`, a key of `eval_args.mode`.
+    equal scores favour neither side. Candidates depend on the seed, the phase and the data only. `dataset` is the
+    validation or test view of a data set, `phase` is `valid` or `test`, a key of `eval_args.mode`.
 
     Raises:
         UsageError: A user has too few items that can be negatives.

@@ -34,11 +34,8 @@ def item_weights(counts: Index, distribution: str, alpha: float = 1.0) -> Index:
 class TrainingNegatives:
     """Draws R negatives for each training position from all items but that position's own target.
 
-    Other items of the user's history may be drawn, as in RecBole's sequential sampler and in the paper's code.
-
-    Args:
-        weights: (V,) from `item_weights`.
-        sample_num: R, negatives per position, at least 1.
+    Other items of the user's history may be drawn, as in RecBole's sequential sampler and in the paper's code. weights
+    (V,) are those of `item_weights`, sample_num is R.
 
     Raises:
         UsageError: Fewer than two items can be drawn.

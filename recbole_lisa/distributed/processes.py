@@ -78,10 +78,8 @@ def process_group(config: Any) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(
-            error, TrainingDivergedError
-        ):  # another process may have ended: the launcher reports that one
-            time.sleep(_GRACE_S)
+        if not isinstance(error, TrainingDivergedError):
+            time.sleep(_GRACE_S)  # another process may have ended: the launcher reports that one
         raise
     finally:
         distributed.destroy_process_group()

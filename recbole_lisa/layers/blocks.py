@@ -52,15 +52,10 @@ def feed_forward_network(*, hidden_size: int, inner_size: int, dropout: float, h
     if hidden_act not in known:
         raise ValueError(f"hidden_act must be one of {', '.join(known)}, got {hidden_act!r}")
     if hidden_act == SWIGLU:
-        return nn.Sequential(
-            SwiGLU(hidden_size, inner_size), Dropout(dropout), nn.Linear(inner_size, hidden_size, bias=False)
-        )
-    return nn.Sequential(
-        nn.Linear(hidden_size, inner_size),
-        ACTIVATIONS[hidden_act](),
-        Dropout(dropout),
-        nn.Linear(inner_size, hidden_size),
-    )
+        gated = SwiGLU(hidden_size, inner_size)
+        return nn.Sequential(gated, Dropout(dropout), nn.Linear(inner_size, hidden_size, bias=False))
+    inner, act = nn.Linear(hidden_size, inner_size), ACTIVATIONS[hidden_act]()
+    return nn.Sequential(inner, act, Dropout(dropout), nn.Linear(inner_size, hidden_size))
 
 
 class EncoderBlock(nn.Module):

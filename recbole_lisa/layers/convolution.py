@@ -11,12 +11,8 @@ class ShortConvolution(nn.Module):
 
         x = norm(h),    out_i = h_i + sum_{k < w} weight[k] * x_{i-k},    x = 0 before the first item
 
-    The weights start as 0. O(L w D) time, and a state of w - 1 vectors x.
-
-    Args:
-        hidden_size: D.
-        width: w, at least 2.
-        norm: of h, such as a LayerNorm; nn.Identity() where h is normalised already.
+    The weights start as 0. O(L w D) time, and a state of w - 1 vectors x. hidden_size is D, width is w. norm is a
+    module such as a LayerNorm, or nn.Identity() where h is normalised already.
 
     Raises:
         ValueError: width is below 2.

@@ -51,21 +51,11 @@ class _CatalogueCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        d_hidden, d_table = ctx.saved_tensors
-        return (
-            None if d_hidden is None else d_hidden * grad.to(d_hidden.dtype),
-            None if d_table is None else d_table * grad.to(d_table.dtype),
-            *(None, None, None),
-        )
+        return *(None if d is None else d * grad.to(d.dtype) for d in ctx.saved_tensors), None, None, None
 
 
 def catalogue_cross_entropy(
-    hidden: Tensor,
-    table: Tensor,
-    target: Tensor,
-    *,
-    excluded: Tensor | None = None,
-    group: Tensor | None = None,
+    hidden: Tensor, table: Tensor, target: Tensor, *, excluded: Tensor | None = None, group: Tensor | None = None
 ) -> Tensor:
     """Sum over m of logsumexp_v(h_m^T t_v) - h_m^T t_{target_m}: a scalar in float32 or wider.
 

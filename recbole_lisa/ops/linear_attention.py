@@ -7,6 +7,7 @@ Inside a chunk of C positions the product runs over a masked (C, C) matrix; befo
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from recbole_lisa.ops.checks import check_operands
 from recbole_lisa.ops.prefix_sum import sums_before
@@ -24,9 +25,7 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     n, length, _ = query.shape
     n_chunks = -(-length // CHUNK)
     extra = n_chunks * CHUNK - length
-    q, k, v = (
-        torch.nn.functional.pad(x, (0, 0, 0, extra)).view(n, n_chunks, CHUNK, x.shape[-1]) for x in (query, key, value)
-    )  # (N, K, C, D)
+    q, k, v = (pad(x, (0, 0, 0, extra)).view(n, n_chunks, CHUNK, -1) for x in (query, key, value))  # (N, K, C, D)
     state = sums_before(k.transpose(2, 3) @ v)  # (N, K, D, D)
     mass = sums_before(k.sum(dim=2)).unsqueeze(2) + k.cumsum(dim=2)  # (N, K, C, D)
     inside = (q @ k.transpose(2, 3)).tril()  # (N, K, C, C)

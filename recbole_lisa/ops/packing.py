@@ -65,11 +65,10 @@ def unpack_codes(packed: Tensor, shape: tuple[int, ...], n_codewords: int) -> Te
     """
     bits = bits_per_code(n_codewords)
     n_codes = int(torch.Size(shape).numel())
-    if packed.dtype != torch.uint8 or packed.dim() != 1 or len(packed) != packed_size(n_codes, n_codewords):
-        raise ValueError(
-            f"{n_codes} codes of {bits} bits take {packed_size(n_codes, n_codewords)} bytes of uint8, "
-            f"got {tuple(packed.shape)} {packed.dtype}"
-        )
+    n_bytes = packed_size(n_codes, n_codewords)
+    if packed.dtype != torch.uint8 or packed.dim() != 1 or len(packed) != n_bytes:
+        needed = f"{n_codes} codes of {bits} bits take {n_bytes} bytes of uint8"
+        raise ValueError(f"{needed}, got {tuple(packed.shape)} {packed.dtype}")
     codes = torch.zeros(n_codes, dtype=code_dtype(n_codewords))
     if not bits:
         return codes.view(shape)
@@ -78,8 +77,6 @@ def unpack_codes(packed: Tensor, shape: tuple[int, ...], n_codewords: int) -> Te
         part = codes[number * BLOCK_CODES : (number + 1) * BLOCK_CODES]
         stream = np.unpackbits(block.numpy(), count=len(part) * bits, bitorder="little").reshape(-1, bits)
         part.copy_(torch.from_numpy((stream.astype(np.int32) << places).sum(axis=1)))
-    if n_codes and int(codes.max()) >= n_codewords:
-        raise ValueError(
-            f"codes must lie in 0..{n_codewords - 1} (W - 1), got {int(codes.max())}: the bytes hold other codes"
-        )
+    if n_codes and (most := int(codes.max())) >= n_codewords:
+        raise ValueError(f"codes must lie in 0..{n_codewords - 1} (W - 1), got {most}: the bytes hold other codes")
     return codes.view(shape)

@@ -51,9 +51,8 @@ def selective_recurrence(state: Tensor, a: Tensor, x: Tensor, b: Tensor, c: Tens
     check_operands("x: N L+ H P; a: N L H; b: N L S; c: N L S; state: N H P S", x, a, b, c, state)
     n, length = x.shape[:2]
     chunk = -(-length // -(-length // CHUNK))
-    a, x, b, c = (
-        pad(y, (*[0, 0] * (y.ndim - 2), 0, -length % chunk)).view(n, -1, chunk, *y.shape[2:]) for y in (a, x, b, c)
-    )
+    extra = -length % chunk
+    a, x, b, c = (pad(y, (*[0, 0] * (y.ndim - 2), 0, extra)).view(n, -1, chunk, *y.shape[2:]) for y in (a, x, b, c))
     x, total = x.transpose(2, 3), a.transpose(2, 3).cumsum(dim=-1)  # (N, K, H, C, P), (N, K, H, C)
     future = torch.ones(chunk, chunk, dtype=torch.bool, device=x.device).triu(diagonal=1)
     between = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(future, -torch.inf).exp()  # (N, K, H, C, C)

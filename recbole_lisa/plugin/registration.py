@@ -32,11 +32,8 @@ R = TypeVar("R")
 
 _undo = ExitStack()
 _read_defaults, _evaluate, _resume = Config._load_internal_config_dict, Trainer.evaluate, Trainer.resume_checkpoint
-_final_settings, _build_trainer, _load_files = (
-    Config._get_final_config_dict,
-    Trainer.__init__,
-    recbole.data.dataset.Dataset._load_data,
-)
+_final_settings, _build_trainer = Config._get_final_config_dict, Trainer.__init__
+_load_files = recbole.data.dataset.Dataset._load_data
 _set_alias, _read_presplit = SequentialDataset._init_alias, SequentialDataset._benchmark_presets
 
 
@@ -49,18 +46,15 @@ def register(dataset: type[Any] | None = None) -> None:
     `Trainer.evaluate`, `Trainer.resume_checkpoint` and `load_data_and_model` read the files of RecBole's trainer for
     these models, which torch 2.6 and later refuse to read. Code in such a file is run, so open only files that you
     trust. Import `load_data_and_model` after `register()`, or from `recbole_lisa`: a name that was imported earlier
-    keeps RecBole's function. `objective_function` reports to Ray Tune 2.7 and later as well.
-
-    Args:
-        dataset: The class that `create_dataset` uses; by default RecBole's, which trains on prefixes.
+    keeps RecBole's function. `objective_function` reports to Ray Tune 2.7 and later as well. `dataset` is the class
+    that `create_dataset` uses; by default RecBole's, which trains on prefixes.
 
     Raises:
         UsageError: `dataset` is not a class of sequential data sets.
     """
     if dataset is not None and not (isinstance(dataset, type) and issubclass(dataset, SequentialDataset)):
-        raise UsageError(
-            f"register takes a class of sequential data sets, such as AllPositionsDataset, got {dataset!r}"
-        )
+        example = "such as AllPositionsDataset"
+        raise UsageError(f"register takes a class of sequential data sets, {example}, got {dataset!r}")
     unregister()
     for name in MODELS:
         # Where `get_model` looks; the class keeps its own module, so that it can be pickled.
@@ -115,9 +109,8 @@ def _read_our_defaults(self: Config, model: str, model_class: type[Any], dataset
         return
     settings, external = self.internal_config_dict, self.external_config_dict
     settings.update(model_defaults(model_class))
-    user, item, time, suffix = (
-        external.get(key, settings[key]) for key in ("USER_ID_FIELD", "ITEM_ID_FIELD", "TIME_FIELD", "LIST_SUFFIX")
-    )
+    keys = ("USER_ID_FIELD", "ITEM_ID_FIELD", "TIME_FIELD", "LIST_SUFFIX")
+    user, item, time, suffix = (external.get(key, settings[key]) for key in keys)
     lists = [] if external.get("benchmark_filename") is None else [f"{item}{suffix}"]
     columns = (settings.get("load_col") or {}).get("inter")
     if columns == [settings["USER_ID_FIELD"], settings["ITEM_ID_FIELD"]]:

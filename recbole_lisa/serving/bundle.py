@@ -1,8 +1,9 @@
 """A trained model without RecBole and without its data: the content of an export, in memory."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +11,17 @@ from torch import Tensor, nn
 from recbole_lisa.attention import Attention, build_attention
 from recbole_lisa.layers.item_store import DenseItems, ItemStore
 from recbole_lisa.layers.session_encoder import SessionEncoder
-from recbole_lisa.serving.compression import CodeTable, coded_bytes, dense_bytes
 from recbole_lisa.serving.ids import IdMap
 
 ITEM_CODEWORDS = "attentions.0.codebook.codewords"
 """The codewords that the items' codes refer to are also the encoder's; an export keeps them beside the codes."""
+
+
+class CodeTable(NamedTuple):
+    """One set of codebooks with the codes of all items: B and W."""
+
+    n_codebooks: int
+    n_codewords: int
 
 
 @dataclass(frozen=True)
@@ -42,17 +49,17 @@ class Bundle:
         return [CodeTable(*codewords.shape[:2]) for _, codewords in self.items.tables()]
 
     def table_bytes(self) -> tuple[float, float]:
-        """Bytes of the float32 item table, and of its codes or vectors here, by the paper's formula."""
-        dense = dense_bytes(len(self.ids), self.hidden_size)
-        tables = self.code_tables()
-        return dense, coded_bytes(len(self.ids), self.hidden_size, tables) if tables else dense
+        """Bytes of the float32 item table, 4 V D, and of its codes or vectors here, as the paper counts them.
+
+        Codes take the sum of V B log2(W) / 8 + 4 B W D over the sets of codebooks (LISA, Related Work, after LightRec).
+        """
+        n_items, width = len(self.ids), self.hidden_size
+        dense = 4.0 * n_items * width
+        return dense, sum(n_items * b * math.log2(w) / 8 + 4.0 * b * w * width for b, w in self.code_tables()) or dense
 
 
 class Network(SessionEncoder):
     """The encoder of a bundle, for inference only: no dropout, no gradients, LISA's tables computed once.
-
-    Args:
-        bundle: The trained model.
 
     Raises:
         ValueError: The weights do not fit the settings, or a mechanism cannot run on this machine.

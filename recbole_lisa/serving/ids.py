@@ -1,6 +1,7 @@
 """Raw item ids and their numbers: any text, a few bytes per id beyond the text itself."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -52,17 +53,12 @@ class IdMap:
         """Number ids in the order given; a ValueError where one appears twice."""
         encoded = [one.encode(_ENCODING, _ERRORS) for one in ids]
         if len(set(encoded)) != len(encoded):
-            seen: set[bytes] = set()
-            twice = next(one for one in encoded if one in seen or seen.add(one))  # type: ignore[func-returns-value]  # add gives None
+            twice = Counter(encoded).most_common(1)[0][0]
             raise ValueError(f"the id {twice.decode(_ENCODING, _ERRORS)!r} appears twice")
         hashes = np.array([_hash(one) for one in encoded], dtype=np.uint64)
         order = np.argsort(hashes, kind="stable")
-        return cls(
-            np.frombuffer(b"".join(encoded), dtype=np.uint8),
-            np.cumsum([len(one) for one in encoded], dtype=np.int64),
-            hashes[order],
-            order.astype(np.int32),
-        )
+        text, ends = np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([*map(len, encoded)], dtype=np.int64)
+        return cls(text, ends, hashes[order], order.astype(np.int32))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "IdMap":

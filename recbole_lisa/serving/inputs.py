@@ -35,9 +35,8 @@ def warn_caller(message: str) -> None:
 def check_policy(on_unknown: str) -> None:
     """Refuse a policy that does not exist."""
     if on_unknown not in POLICIES:
-        raise UsageError(
-            f"on_unknown must be {', '.join(POLICIES)}, got {on_unknown!r}.{did_you_mean(str(on_unknown), POLICIES)}"
-        )
+        hint = did_you_mean(str(on_unknown), POLICIES)
+        raise UsageError(f"on_unknown must be {', '.join(POLICIES)}, got {on_unknown!r}.{hint}")
 
 
 def as_list(raw: Any, where: str) -> list[Any]:

@@ -106,7 +106,6 @@ class Recommender(Scorer):
         if not any(isinstance(one, list | tuple | set | np.ndarray) for one in given):
             return [np.unique(numbers_of(self.ids, given, on_unknown, "candidates")[0])] * n
         if len(given) != n:
-            raise UsageError(
-                f"candidates must be one list of ids, or one for each of the {n} histories: got {len(given)}"
-            )
+            each = f"one for each of the {n} histories"
+            raise UsageError(f"candidates must be one list of ids, or {each}: got {len(given)}")
         return [np.unique(numbers_of(self.ids, one, on_unknown, f"candidates {i}")[0]) for i, one in enumerate(given)]

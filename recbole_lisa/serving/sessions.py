@@ -34,9 +34,7 @@ class Kept:
         try:
             state = scorer.network.init_state(n)
         except ValueError as error:
-            raise UsageError(
-                f"{scorer.bundle.model} has no sessions: {error}; recommend() takes any history"
-            ) from error
+            raise UsageError(f"{scorer.bundle.model} has no sessions: {error}; recommend takes any history") from error
         recent = torch.full((n, scorer.max_length), -1, dtype=torch.int32)
         return cls(state, recent, torch.full((n,), float("nan"), dtype=torch.float64))
 

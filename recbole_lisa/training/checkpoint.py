@@ -6,12 +6,11 @@ running code. RecBole's keys (`config`, `epoch`, `cur_step`, `best_valid_score`,
 hold all that is needed to continue. The file is a zip archive: the CRC-32 of each record is its checksum.
 """
 
-import contextlib
 import io
 import os
 import random
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,9 @@ from recbole_lisa.config.schema import read_yaml
 from recbole_lisa.distributed.processes import from_first
 from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer
+from recbole_lisa.files import AnyPath, atomic_writer
 from recbole_lisa.training.checkpoint_schema import check_entries
 from recbole_lisa.training.schedule import WeightAverage
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such module
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT = "recbole-lisa checkpoint 1"
 LAST_SUFFIX = "-last.pth"
@@ -66,10 +60,8 @@ class Checkpoint:
         run = self.run
         return {
             "format": FORMAT,
-            "model": run.config["model"],
-            "dataset": run.config["dataset"],
+            **{key: run.config[key] for key in ("model", "dataset", "protocol")},
             "data_fingerprint": run.data_fingerprint,
-            "protocol": run.config["protocol"],
             "config": run.config.plain(),
             "versions": versions(),
             "epoch": epoch,
@@ -99,7 +91,7 @@ class Checkpoint:
             part.load_state_dict(state[name])
         restore_rng(state["rng"])
 
-    def resume(self, path: str | os.PathLike[str]) -> None:
+    def resume(self, path: AnyPath) -> None:
         """Continue the run of `<name>-last.pth`, or of `<name>.pth` from its best epoch, under its old file names.
 
         Raises:
@@ -135,7 +127,7 @@ class Checkpoint:
         if source:
             self.run.resume_checkpoint(source)
 
-    def load_weights(self, path: str | os.PathLike[str], data_fingerprint: str | None = None) -> None:
+    def load_weights(self, path: AnyPath, data_fingerprint: str | None = None) -> None:
         """Put the parameters of a file into the model; a file of another model or data set is a UsageError."""
         state = load_checkpoint(path, needed=_WEIGHT_KEYS)
         for key in ("model", "dataset"):
@@ -172,7 +164,7 @@ def _optional_parts(run: Any) -> dict[str, Any]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+def save_checkpoint(state: Mapping[str, Any], path: AnyPath) -> None:
     """Write `state` to `path`; an interruption or a full disk (OSError) leaves the old file intact."""
     with atomic_writer(path) as stream:
         torch.save(dict(state), stream)
@@ -188,7 +180,7 @@ class Saver:
         self.unsaved: dict[str, OSError] = {}
         self.best: bytes | None = None
 
-    def save(self, state: Mapping[str, Any], path: str | os.PathLike[str], *, is_best: bool) -> None:
+    def save(self, state: Mapping[str, Any], path: AnyPath, *, is_best: bool) -> None:
         """Write `state`, but no newer state while the best one is unsaved: a resumed run needs two files that fit."""
         if self.best is not None and not is_best:
             best_path = str(path).removesuffix(LAST_SUFFIX) + ".pth"
@@ -213,13 +205,11 @@ class Saver:
             raise error
 
 
-def load_checkpoint(path: str | os.PathLike[str], *, needed: Iterable[str] = (), lazy: bool = False) -> dict[str, Any]:
+def load_checkpoint(path: AnyPath, *, needed: Iterable[str] = (), lazy: bool = False) -> dict[str, Any]:
     """The dictionary of a checkpoint that this package wrote, with its tensors on the CPU.
 
-    Args:
-        path: The file.
-        needed: Keys that the file must hold.
-        lazy: Map the tensors from the file instead of reading and checking them, for a look at the plain values.
+    `needed` are keys that the file must hold. `lazy` maps the tensors from the file instead of reading and checking
+    them, for a look at the plain values.
 
     Raises:
         UsageError: The file is missing, damaged, no checkpoint of this package, or lacks a needed key, or an entry
@@ -258,26 +248,9 @@ def item_ids_of(state: Mapping[str, Any]) -> list[str] | None:
         raise UsageError("the checkpoint is damaged or forged: item_ids must be the bytes of a text") from error
 
 
-def last_file(best_file: str | os.PathLike[str]) -> Path:
+def last_file(best_file: AnyPath) -> Path:
     """The file with the newest state beside the best one: `<name>.pth` -> `<name>-last.pth`."""
     return Path(best_file).with_name(Path(best_file).stem + LAST_SUFFIX)
-
-
-@contextlib.contextmanager
-def locked(best_file: str | os.PathLike[str]) -> Iterator[None]:
-    """Refuse, as a UsageError, a run that another process is training; a killed process frees its lock."""
-    path = Path(best_file).with_suffix(".lock")
-    with path.open("w") as stream:
-        try:
-            if fcntl is not None:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            advice = "wait for its end, or leave resume out"
-            raise UsageError(f"another process is training the run of '{best_file}': {advice}") from None
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 def check_resume(source: str | None) -> None:
@@ -289,7 +262,7 @@ def check_resume(source: str | None) -> None:
     load_checkpoint(source, needed=RUN_KEYS)
 
 
-def check_data(state: Mapping[str, Any], path: str | os.PathLike[str], data_fingerprint: str | None) -> None:
+def check_data(state: Mapping[str, Any], path: AnyPath, data_fingerprint: str | None) -> None:
     """Refuse, as a UsageError, to test a checkpoint on other data than it was trained on; None does not compare."""
     if _differ(state["data_fingerprint"], data_fingerprint):
         raise UsageError(f"cannot test '{path}' on '{state['dataset']}': {_OTHER_DATA}")
@@ -309,16 +282,13 @@ def differences(checkpoint: Mapping[str, Any], settings: Mapping[str, Any]) -> l
     saved.update(checkpoint["config"])
     decays = settings.get("learning_rate_decay", "none") != "none"
     keys = (saved.keys() | settings.keys()) - _FREE_SETTINGS | ({"epochs"} if decays else set())
-    changed = sorted(key for key in keys if _comparable(saved.get(key)) != _comparable(settings.get(key)))
+    changed = sorted(key for key in keys if saved.get(key) != settings.get(key))
     changed = [key for key in ("model", "dataset") if key in changed] or changed
     return [f"{key} is {saved.get(key)!r} there and {settings.get(key)!r} here" for key in changed]
 
 
 def find_resumable(
-    settings: Mapping[str, Any],
-    directory: str | os.PathLike[str],
-    data_fingerprint: str | None = None,
-    since: float = 0.0,
+    settings: Mapping[str, Any], directory: AnyPath, data_fingerprint: str | None = None, since: float = 0.0
 ) -> Path | None:
     """The newest `-last.pth` in a folder that a run with these plain `settings` and this data can continue, or None.
 
@@ -342,7 +312,7 @@ def find_resumable(
     return None
 
 
-def advice_after_interruption(settings: Mapping[str, Any], directory: str | os.PathLike[str], started: float) -> str:
+def advice_after_interruption(settings: Mapping[str, Any], directory: AnyPath, started: float) -> str:
     """How to continue a run with these plain `settings`, of a resumed run or one that began at `started` (seconds)."""
     path = find_resumable(settings, directory, since=0.0 if settings["resume"] else started)
     if path is None:
@@ -383,12 +353,3 @@ def _defaults(model: str) -> dict[str, Any]:
     names = ("overall", "model/AttentiveRecommender", f"model/{model}")
     files = [properties_path() / f"{name}.yaml" for name in names]
     return {key: value for file in files if file.is_file() for key, value in read_yaml(file).items()}
-
-
-def _comparable(value: Any) -> Any:
-    """`value` with tuples as lists, so that a setting equals its copy from a file."""
-    if isinstance(value, Mapping):
-        return {key: _comparable(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_comparable(entry) for entry in value]
-    return value

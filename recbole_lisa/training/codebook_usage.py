@@ -41,11 +41,9 @@ def codebook_usage(model: Any, train_data: Any = None) -> Usage:
 
 def log_line(epoch: int, name: str, usage: Mapping[str, Any]) -> str:
     """One line about a set of codebooks after `epoch` (from 0)."""
-    used = " ".join(map(str, usage["used"]))
+    used = f"{' '.join(map(str, usage['used']))} of {usage['n_codewords']}"
     perplexity = " ".join(f"{p:.1f}" for p in usage["perplexity"])
-    return (
-        f"epoch {epoch + 1} {name} codebooks: used codewords {used} of {usage['n_codewords']}, perplexity {perplexity}"
-    )
+    return f"epoch {epoch + 1} {name} codebooks: used codewords {used}, perplexity {perplexity}"
 
 
 def collapsed(usage: Mapping[str, Any], n_items: int) -> list[int]:

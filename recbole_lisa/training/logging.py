@@ -92,7 +92,7 @@ def run_log(config: Config) -> Iterator[RunLog]:
     log, level = RunLog(name, file), root.level
     # In front, because RecBole names the TensorBoard folder after the first log file in this list.
     root.handlers[:0] = handlers
-    root.setLevel(_level(config["state"]) if is_first() else level)
+    root.setLevel((config["state"] or "INFO").upper() if is_first() else level)
     try:
         yield log
     except BaseException as error:
@@ -116,8 +116,3 @@ def log_settings(config: Any, notes: Iterable[str], log: RunLog) -> None:
         logging.getLogger().info(line)
     warn_if_crowded(device.type)
     log.note(str(config))
-
-
-def _level(state: str | None) -> int:
-    level = logging.getLevelName((state or "INFO").upper())
-    return level if isinstance(level, int) else logging.INFO

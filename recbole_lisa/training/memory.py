@@ -40,12 +40,10 @@ def check_memory(config: Any, n_items: int = 0, windows: Windows | None = None) 
     free = torch.cuda.mem_get_info(config["device"])[0] if on_gpu else free_memory()
     total, largest = sum(needed.values()), max(needed, key=lambda key: needed[key])
     if total > free:
-        setting = (
-            "n_layers" if config["n_layers"] > _MANY_LAYERS and largest.startswith(("hidden", "inner")) else largest
-        )
+        is_deep = config["n_layers"] > _MANY_LAYERS and largest.startswith(("hidden", "inner"))
         raise UsageError(
             f"{config['model']} needs at least {total / _GIB:.1f} GiB of memory and {free / _GIB:.1f} GiB are free: "
-            f"lower {setting}, which takes {needed[largest] / _GIB:.1f} GiB"
+            f"lower {'n_layers' if is_deep else largest}, which takes {needed[largest] / _GIB:.1f} GiB"
         )
 
 

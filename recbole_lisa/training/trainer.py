@@ -25,9 +25,9 @@ from recbole_lisa.config.fields import field_names
 from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.distributed.processes import from_first, is_first, rank, sum_in_place
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import check_output, unique_run_name
+from recbole_lisa.files import check_output, locked, unique_run_name
 from recbole_lisa.training import evaluation
-from recbole_lisa.training.checkpoint import Checkpoint, Saver, fingerprint_of, last_file, locked
+from recbole_lisa.training.checkpoint import Checkpoint, Saver, fingerprint_of, last_file
 from recbole_lisa.training.codebook_usage import watch_codebooks
 from recbole_lisa.training.reporting import curves_of_first_process, metric_rows, progress_bar, training_line
 from recbole_lisa.training.row_adam import RowAdam
@@ -127,7 +127,9 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         anomaly = torch.autograd.set_detect_anomaly(bool(self.config["detect_anomaly"]))
         if self.start_epoch >= self.epochs:
             log(f"no epoch is left to train (epochs: {self.epochs})")
-        with anomaly, locked(self.saved_model_file) if saved and is_first() else nullcontext():
+        path = Path(self.saved_model_file)
+        refusal = f"another process is training the run of '{path}': wait for its end, or leave resume out"
+        with anomaly, locked(path.with_suffix(".lock"), refusal) if saved and is_first() else nullcontext():
             for epoch in range(self.start_epoch, self.epochs):
                 if valid_data and self.cur_step > self.stopping_step:
                     break

@@ -88,9 +88,7 @@ def space_file(name: str | None, model: str) -> Path:
     known = sorted(path.stem for path in folder.glob("*.yaml"))
     if stem not in known:
         names = f"{', '.join(known)}.{did_you_mean(stem, known)}"
-        raise UsageError(
-            f"--space is '{stem}': no file and no space has this name; write a yaml file or one of {names}"
-        )
+        raise UsageError(f"--space is '{stem}': no file and no space has this name; write a file or one of {names}")
     return folder / f"{stem}.yaml"
 
 

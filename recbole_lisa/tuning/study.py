@@ -1,10 +1,9 @@
 """Run a search, from checked settings to results, with Ray's Tuner, searchers, ASHA scheduler and restore."""
 
-import contextlib
 import importlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
@@ -16,7 +15,7 @@ from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.data.split import check_held_out
 from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.errors import UsageError, install_extra
-from recbole_lisa.files import atomic_writer
+from recbole_lisa.files import atomic_writer, locked
 from recbole_lisa.training.evaluation import check_loader
 from recbole_lisa.training.memory import check_memory
 from recbole_lisa.tuning.results import Row, conclude, trial_row
@@ -87,7 +86,9 @@ def run_study(study: Study, *, address: str | None, resume: bool) -> int:
     for line in ensure_data(build_config(study.fixed)):
         print(line)
     points = study.points()
-    with _locked(study.folder), ray_session(address):
+    study.folder.mkdir(parents=True, exist_ok=True)
+    refusal = f"another `recbole-lisa tune` runs in '{study.folder}': wait for it, or {_OTHER_FOLDER}"
+    with locked(study.folder / ".lock", refusal), ray_session(address):
         _check_folder(study, resume=resume)
         gpus = check_resources(*study.resources)
         fixed = save_data({**study.fixed, **({} if gpus else {"use_gpu": False})}, study.folder)
@@ -238,16 +239,3 @@ def _check_folder(study: Study, *, resume: bool) -> None:
     if changed:
         text = "; ".join(f"{key} is {saved.get(key)!r} there and {new.get(key)!r} here" for key in changed)
         raise UsageError(f"cannot resume the search in '{folder}': {text}")
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock the folder of the search; the lock is released when the process ends, even if it is killed."""
-    from filelock import FileLock, Timeout
-
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            yield
-    except Timeout as error:
-        raise UsageError(f"another `recbole-lisa tune` runs in '{folder}': wait for it, or {_OTHER_FOLDER}") from error

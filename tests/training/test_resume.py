@@ -10,7 +10,7 @@ import torch
 from recbole_lisa import quick_start
 from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import Termination
+from recbole_lisa.files import Termination, locked
 from recbole_lisa.training.checkpoint import (
     FORMAT,
     Checkpoint,
@@ -18,7 +18,6 @@ from recbole_lisa.training.checkpoint import (
     find_resumable,
     last_file,
     load_checkpoint,
-    locked,
     save_checkpoint,
 )
 from recbole_lisa.training.trainer import LISATrainer
@@ -101,9 +100,7 @@ def test_resume_equals_the_uninterrupted_run_without_validation(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("best", "epochs"), [(False, 40), (False, 60), (True, 40)])
-def test_a_run_that_stopped_early_stays_stopped_and_its_best_file_goes_back_to_the_best_epoch(
-    tmp_path: Path, best: bool, epochs: int
-) -> None:
+def test_a_run_that_stopped_early_stays_so_and_its_best_file_goes_back(tmp_path: Path, best: bool, epochs: int) -> None:
     run = finished(tmp_path, **STOPPING)
     path, before = Path(run.saved_model_file), Path(run.saved_model_file).read_bytes()
     again = finished(tmp_path, **{**STOPPING, "epochs": epochs, "resume": str(path if best else last_file(path))})
@@ -228,7 +225,8 @@ def test_every_key_that_is_read_is_needed(tmp_path: Path) -> None:
 def test_a_run_that_another_process_trains_is_refused(tmp_path: Path) -> None:
     run = finished(tmp_path, epochs=1)
     message = "another process is training the run of '.*pth'"
-    with locked(run.saved_model_file), pytest.raises(UsageError, match=message):
+    lock = Path(run.saved_model_file).with_suffix(".lock")
+    with locked(lock, "busy"), pytest.raises(UsageError, match=message):
         finished(tmp_path, epochs=2, resume="auto")
     assert len(finished(tmp_path, epochs=2, resume="auto").history) == 2
     assert not list((tmp_path / "saved").glob("*.lock"))

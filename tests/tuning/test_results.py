@@ -9,12 +9,20 @@ from typing import Any
 
 import pytest
 import yaml
+from pytest import CaptureFixture, MonkeyPatch
 
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.errors import UsageError
 from recbole_lisa.tuning import results
-from recbole_lisa.tuning.plots import draw_search
-from recbole_lisa.tuning.results import best_settings, check_best, conclude, results_table, summary, trial_row
+from recbole_lisa.tuning.results import (
+    best_settings,
+    check_best,
+    conclude,
+    draw_search,
+    results_table,
+    summary,
+    trial_row,
+)
 
 FIXED = {
     "model": "LISASoft", "dataset": "ml-100k", "protocol": None, "config_files": [], "epochs": "5",
@@ -54,9 +62,7 @@ def test_table_has_a_row_per_trial_and_test_metrics_for_the_best_only() -> None:
     assert [row["test ndcg@10"] for row in rows] == ["", "", "0.35", ""]
 
 
-def test_conclude_writes_all_files_and_the_way_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_conclude_writes_all_files(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "search.json").write_text('{"seed": 7}', encoding="utf-8")
     monkeypatch.setattr(results, "check_best", lambda path: (TEST, None))

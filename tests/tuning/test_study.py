@@ -2,15 +2,15 @@
 
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest import MonkeyPatch
 
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import Termination
+from recbole_lisa.files import Termination, locked
 from recbole_lisa.tuning import study as module
 from recbole_lisa.tuning.session import check_resources, ray_session
 from recbole_lisa.tuning.space import Domain
@@ -60,20 +60,11 @@ def test_same_search_may_have_more_trials_and_other_resources() -> None:
 
 
 def test_second_driver_in_one_folder_is_refused(tmp_path: Path) -> None:
-    lock = str(tmp_path / ".lock")
-    code = f"from filelock import FileLock\nwith FileLock({lock!r}): print('held', flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as other:
-        assert other.stdout is not None and other.stdout.readline() == "held\n"
-        with pytest.raises(UsageError, match="another `recbole-lisa tune` runs in"), module._locked(tmp_path):
-            pass
-        other.kill()  # the lock ends with its process
-    with module._locked(tmp_path):
-        pass
+    with locked(tmp_path / ".lock", ""), pytest.raises(UsageError, match="another `recbole-lisa tune` runs in"):
+        run_study(study(folder=tmp_path), address=None, resume=False)
 
 
-def test_space_that_the_model_refuses_and_missing_optuna_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_space_that_the_model_refuses_and_no_optuna_leave_nothing(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     space, new = {"n_heads": Domain("choice", (3, 5))}, {"folder": tmp_path / "new"}
     fixed = {**study().fixed, "model": "Transformer"}
     with pytest.raises(UsageError, match="refuses every combination of the space, the last one because n_heads"):
@@ -84,7 +75,7 @@ def test_space_that_the_model_refuses_and_missing_optuna_leave_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_data_is_read_once(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_is_read_once(isolated_run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     write_tiny_dataset(isolated_run_dir / "data")
     small = {"topk": [5], "valid_metric": "NDCG@5", "use_gpu": False, "data_path": str(isolated_run_dir / "data")}
     fixed = {**study().fixed, "dataset": "tiny", **small}
@@ -97,15 +88,13 @@ def test_data_is_read_once(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://[::1]:1", "127.0.0.1:99999", "127.0.0.1:x"])
-def test_an_address_without_an_answer_is_refused_before_ray_tries(
-    monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
+def test_an_address_without_an_answer_is_refused_before_ray_tries(monkeypatch: MonkeyPatch, address: str) -> None:
     monkeypatch.setattr("ray.init", lambda **_: pytest.fail("Ray repeats its attempts"))
     with pytest.raises(UsageError, match="no Ray cluster answers there"), ray_session(address):
         pass
 
 
-def test_resources_that_no_node_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resources_that_no_node_has_are_refused(monkeypatch: MonkeyPatch) -> None:
     nodes = [
         {"Alive": True, "Resources": {"CPU": 4.0}},
         {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
@@ -125,7 +114,7 @@ def test_resources_that_no_node_has_are_refused(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, Termination), (signal.SIGINT, KeyboardInterrupt)])
 def test_signals_end_the_session_and_handlers_are_put_back(
-    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, error: type[BaseException]
+    monkeypatch: MonkeyPatch, number: signal.Signals, error: type[BaseException]
 ) -> None:
     monkeypatch.setattr("ray.init", lambda **_: signal.signal(signal.SIGTERM, signal.SIG_IGN))
     monkeypatch.setattr("ray.shutdown", lambda: None)

@@ -128,11 +128,9 @@ def lisa_attention_items(
         return out
     if _numba_serves(table, dtype, span, causal=causal):
         starts = torch.arange(items.numel()) % items.shape[1] == 0
-        per_step = steps.flatten() if steps.dim() else steps
-        flat_valid = None if valid is None else valid.flatten()
-        rows = _attend_to_rows(
-            items.flatten(), starts, codes, table, values, assignment, decay=per_step, valid=flat_valid, dtype=dtype
-        )
+        decay = steps.flatten() if steps.dim() else steps
+        operands = items.flatten(), starts, codes, table, values, assignment, decay
+        rows = _attend_to_rows(*operands, None if valid is None else valid.flatten(), dtype=dtype)
         return rows.view(*items.shape, -1)
     with torch.autocast(items.device.type, enabled=False):
         keys = None if assignment is None else assignment.flatten(1).to(dtype)
@@ -169,17 +167,9 @@ def lisa_attention_non_padding(
         )
         return out[valid]
     kept = valid.flatten().nonzero().squeeze(1)  # (M,)
-    return _attend_to_rows(
-        items.flatten().index_select(0, kept),
-        kept % max(items.shape[1], 1) == 0,
-        codes,
-        table,
-        values,
-        assignment,
-        decay=steps.flatten().index_select(0, kept) if steps.dim() else steps,
-        valid=None,
-        dtype=dtype,
-    )
+    rows, starts = items.flatten().index_select(0, kept), kept % max(items.shape[1], 1) == 0
+    steps = steps.flatten().index_select(0, kept) if steps.dim() else steps
+    return _attend_to_rows(rows, starts, codes, table, values, assignment, steps, None, dtype=dtype)
 
 
 @_uncompiled
@@ -235,12 +225,11 @@ def _log_fallback() -> None:
 
 def _triton_serves(device: torch.device, dtype: torch.dtype, *, causal: bool) -> bool:
     """Whether the Triton kernels do the work: on a GPU, for causal attention in float32 or narrower."""
-    if device.type != "cuda" or dtype == torch.float64 or not causal:
-        return False
-    if not triton_is_installed():
+    can_serve = device.type == "cuda" and dtype != torch.float64 and causal
+    if can_serve and not triton_is_installed():
         _log_fallback()
         return False
-    return True
+    return can_serve
 
 
 def _numba_serves(table: Tensor, dtype: torch.dtype, span: float, *, causal: bool) -> bool:
@@ -265,9 +254,9 @@ def _attend_to_rows(
     table: Tensor,
     values: Tensor,
     assignment: Tensor | None,
-    *,
     decay: Tensor,
     valid: Tensor | None,
+    *,
     dtype: torch.dtype,
 ) -> Tensor:
     """NumbaLISA over sequences one after the other: items (R,), starts (R,) true at each first row -> (R, D)."""

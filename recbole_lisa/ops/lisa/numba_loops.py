@@ -102,25 +102,21 @@ def _rows(op: Operands, scores: Tensor) -> "Rows":
 
     vector, matrix = array(scores.new_empty(0)), array(scores.new_empty(0, 0))
     dtype = vector.dtype.type
-    return Rows(
-        **arrays(items=op.items.long(), valid=torch.ones_like(op.starts) if op.valid is None else op.valid),
-        **arrays(starts=op.starts, query=op.query, fade=op.decay.neg().exp().to(scores.dtype).reshape(-1)),
-        **arrays(scores=scores),
-        keys=matrix if op.assignment is None else array(op.assignment),
+    unused = dict.fromkeys(Rows._fields, matrix) | {"factors": vector, "later": vector}
+    read = arrays(
+        items=op.items.long(),
+        valid=torch.ones_like(op.starts) if op.valid is None else op.valid,
+        starts=op.starts,
+        query=op.query,
+        fade=op.decay.neg().exp().to(scores.dtype).reshape(-1),
+        scores=scores,
+        **({} if op.assignment is None else {"keys": op.assignment}),
+    )
+    return Rows(**unused | read)._replace(
         part_rows=max(BLOCK_ELEMENTS // (PARTS_OF_A_BLOCK * len(scores)), 1),
         first_row=0,
         tiny=dtype(torch.finfo(scores.dtype).tiny),
         forgotten=dtype(FORGOTTEN[scores.dtype]),
-        histograms=matrix,
-        factors=vector,
-        weights=matrix,
-        inverse=matrix,
-        histogram=matrix,
-        d_weights=matrix,
-        later=vector,
-        d_keys=matrix,
-        d_scores=matrix,
-        d_fade=matrix,
     )
 
 

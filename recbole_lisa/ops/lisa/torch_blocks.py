@@ -138,9 +138,8 @@ class BlockedLISA(torch.autograd.Function):
             d_carry = torch.zeros_like(carries[0, rows])
             for number, steps in reversed(list(enumerate(_spans(op)))):
                 block = _read(op, rows, steps)
-                keys, carry, decay = (
-                    x.detach().requires_grad_() for x in (block.keys, carries[number, rows], block.decay)
-                )
+                operands = block.keys, carries[number, rows], block.decay
+                keys, carry, decay = (x.detach().requires_grad_() for x in operands)
                 with torch.enable_grad(), torch.autocast(keys.device.type, enabled=False):
                     histogram = _histograms(keys, carry, decay) if ctx.causal else _spread(carry, keys)
                     out = _attend(histogram, block.query, scores, values, block.present)

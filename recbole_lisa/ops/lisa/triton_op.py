@@ -11,11 +11,13 @@ Triton is imported when the first CUDA tensor arrives, so that the package works
 
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from recbole_lisa.ops.lisa.readout import score_rows
 
 PROGRAMS = 1024
 """Programs that divide the sums over all positions: a few for each of a GPU's 132 multiprocessors."""
@@ -31,64 +33,32 @@ def triton_is_installed() -> bool:
     return find_spec("triton") is not None
 
 
-class _Sizes(NamedTuple):
-    """N, L, B, W, D, and the blocks that the kernels work in.
-
-    block positions; block_w >= W columns; block_q query codes; out_d, sum_d and dot_d components of vectors where a
-    kernel writes outputs, sums over positions, and sums over components.
-    """
-
-    n: int
-    length: int
-    n_codebooks: int
-    n_codewords: int
-    width: int
-    block: int
-    block_w: int
-    block_q: int
-    out_d: int
-    sum_d: int
-    dot_d: int
-
-    @property
-    def n_blocks(self) -> int:
-        """Blocks of one sequence."""
-        return -(-self.length // self.block)
-
-    @property
-    def columns(self) -> int:
-        """B * W."""
-        return self.n_codebooks * self.n_codewords
-
-
 def _power_of_two(x: int) -> int:
     """The smallest power of two from x on that a tensor core takes."""
     return max(16, 1 << (x - 1).bit_length())
 
 
-def _sizes(items: Tensor, values: Tensor) -> _Sizes:
-    """Blocks that stay in a multiprocessor's registers (255 a thread) and shared memory (227 KB).
+class _Sizes:
+    """N, L, B, W, D, and the blocks that the kernels work in.
 
-    Chosen by compiling for sm_90 and reading the assembler's report: few spilled registers, and at most 96 KB
-    of shared memory at W = 256 in float32. D only adds tiles.
+    block positions, n_blocks of them a sequence; block_w >= W columns; block_q query codes; out_d, sum_d and dot_d
+    components of vectors where a kernel writes outputs, sums over positions, and sums over components.
+
+    Blocks stay in a multiprocessor's registers (255 a thread) and shared memory (227 KB). Chosen by compiling for sm_90
+    and reading the assembler's report: few spilled registers, and at most 96 KB of shared memory at W = 256 in float32.
+    D only adds tiles.
     """
-    n_codebooks, n_codewords, width = values.shape
-    block_w = _power_of_two(n_codewords)
-    block = 32 if block_w <= 128 else 16
-    tile = _power_of_two(width)
-    return _Sizes(
-        n=items.shape[0],
-        length=items.shape[1],
-        n_codebooks=n_codebooks,
-        n_codewords=n_codewords,
-        width=width,
-        block=block,
-        block_w=block_w,
-        block_q=min(block_w, 64 if block_w <= 128 else 32),
-        out_d=min(tile, 128 if block_w * values.element_size() <= 256 else 64),
-        sum_d=min(tile, 64),
-        dot_d=min(tile, 64 if block_w <= 32 else 32),
-    )
+
+    def __init__(self, items: Tensor, values: Tensor) -> None:
+        self.n, self.length = items.shape
+        self.n_codebooks, self.n_codewords, self.width = values.shape
+        self.columns = self.n_codebooks * self.n_codewords
+        self.block_w = block_w = _power_of_two(self.n_codewords)
+        self.block = 32 if block_w <= 128 else 16
+        self.n_blocks = -(-self.length // self.block)
+        self.block_q, tile = min(block_w, 64 if block_w <= 128 else 32), _power_of_two(self.width)
+        self.out_d = min(tile, 128 if block_w * values.element_size() <= 256 else 64)
+        self.sum_d, self.dot_d = min(tile, 64), min(tile, 64 if block_w <= 32 else 32)
 
 
 class _Call:
@@ -98,17 +68,9 @@ class _Call:
     0-d or (N, L); valid (N, L) bool or None.
     """
 
-    def __init__(
-        self,
-        items: Tensor,
-        codes: Tensor,
-        assignment: Tensor | None,
-        rows: Tensor,
-        values: Tensor,
-        decay: Tensor,
-        valid: Tensor | None,
-    ) -> None:
-        self.sizes = _sizes(items, values)
+    def __init__(self, *operands: Any) -> None:
+        items, codes, assignment, rows, values, decay, valid = operands
+        self.sizes = _Sizes(items, values)
         self.rows, self.values, self.decay = rows, values.contiguous(), decay.contiguous()
         # Kernels need a pointer also for an operand that they do not read.
         keys = rows if assignment is None else assignment.contiguous()
@@ -243,33 +205,23 @@ class TritonLISA(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        items: Tensor,
-        codes: Tensor,
-        assignment: Tensor | None,
-        table: Tensor,
-        values: Tensor,
-        decay: Tensor,
-        valid: Tensor | None,
-    ) -> Tensor:
+    def forward(ctx: Any, *operands: Any) -> Tensor:
         """Sums of blocks, scan, blocks."""
-        rows = table.flatten(0, 1).float()  # (B * W, W)
-        rows = (rows - rows.amax(dim=-1, keepdim=True)).exp_()
-        call = _Call(items, codes, assignment, rows, values, decay, valid)
+        items, codes, assignment, table, values, decay, valid = operands
+        operands = items, codes, assignment, score_rows(table.float()), values, decay, valid
+        call = _Call(*operands)
         carries, totals = _carries(call)
-        out = _forward(call, carries)
         ctx.table_dtype = table.dtype
-        ctx.save_for_backward(items, codes, assignment, rows, values, decay, valid, carries, totals)
-        return out
+        ctx.save_for_backward(*operands, carries, totals)
+        return _forward(call, carries)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by assignment, table, values and decay."""
-        items, codes, assignment, rows, values, decay, valid, carries, totals = ctx.saved_tensors
-        call = _Call(items, codes, assignment, rows, values, decay, valid)
-        d_out = d_out.contiguous()
+        *operands, carries, totals = ctx.saved_tensors
+        _, _, assignment, _, values, _, _ = operands
+        call, d_out = _Call(*operands), d_out.contiguous()
         want_keys, want_decay = ctx.needs_input_grad[2], ctx.needs_input_grad[5]
         s = call.sizes
         later = call.empty(s.n, s.n_blocks, s.columns) if want_keys or want_decay else None

@@ -121,7 +121,7 @@ from recbole_lisa.ops.lisa import triton_op as lisa_triton
 w, d, dtype = 16, 128, torch.bfloat16
 if WIDE:
     w, d, dtype = 256, 1024, torch.float32
-s = lisa_triton._sizes(torch.empty(2, 1000, device="meta"), torch.empty(8, w, d, dtype=dtype, device="meta"))
+s = lisa_triton._Sizes(torch.empty(2, 1000, device="meta"), torch.empty(8, w, d, dtype=dtype, device="meta"))
 float64, int64, small = {"totals", "decay", "group_decays"}, {"items", "codes"}, {"valid"}
 of_values = {"out", "values", "d_out"}
 pointers = float64 | int64 | small | of_values | {
