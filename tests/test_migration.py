@@ -81,9 +81,7 @@ def test_frozen_items_stay_and_the_rest_learns(transformer: Path) -> None:
     assert not torch.equal(start.encoder.position_embedding.weight, end.encoder.position_embedding.weight)
 
 
-def test_without_epochs_the_metrics_are_printed_and_nothing_is_trained(
-    transformer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_epochs_metrics_are_all(transformer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "migrated.pth"
     arguments = ["migrate", f"--checkpoint={transformer}", f"--output={out}", f"--checkpoint_dir={tmp_path}"]
     assert main([*arguments, "--histogram_decay=0"]) == 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from pytest import CaptureFixture, MonkeyPatch
 from recbole.model.sequential_recommender import BERT4Rec, SASRec
 
 import recbole_lisa
@@ -37,9 +38,7 @@ def same_bits(left: str, right: str) -> bool:
 
 @pytest.mark.parametrize("protocol", ["paper", "full_ranking"])
 @pytest.mark.parametrize("model", ["LISABase", "LISASoft", "LISAMini", "Transformer"])
-def test_run_trains_scores_and_reports(
-    model: str, protocol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_trains_scores_and_reports(model: str, protocol: str, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     settings = SMALL if model == "Transformer" else SMALL_LISA
     result = run(model, "ml-100k", protocol=protocol, config_dict={**settings, "result_file": "out/r.json"})
     assert result.keys() == KEYS
@@ -56,7 +55,7 @@ def test_run_trains_scores_and_reports(
     assert (tmp_path / "log_tensorboard" / Path(result["checkpoint"]).stem).is_dir()
 
 
-def test_same_seed_gives_the_same_bits_twice_in_one_process(capsys: pytest.CaptureFixture[str]) -> None:
+def test_same_seed_gives_the_same_bits_twice_in_one_process(capsys: CaptureFixture[str]) -> None:
     first, second = (run("LISASoft", "ml-100k", config_dict=SMALL_LISA) for _ in range(2))
     other = run("LISASoft", "ml-100k", config_dict={**SMALL_LISA, "seed": 3})
     for key in ("loss", "valid", "test"):
@@ -68,7 +67,7 @@ def test_same_seed_gives_the_same_bits_twice_in_one_process(capsys: pytest.Captu
     assert logging.FileHandler not in handlers
 
 
-def test_a_run_without_targets_reports_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_targets_reports_what_it_has(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     settings = tiny_settings(tmp_path, eval_args={"split": {"LS": "valid_only"}}, epochs=1, test_step=1)
     result = run(TinyModel, "tiny", config_dict=settings)
     assert (result["test"], result["curve"], result["epochs_run"]) == (None, [], 1)
@@ -97,7 +96,7 @@ def test_a_run_without_targets_reports_what_it_has(tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize("step", ["write_result", "print", "draw_codebooks"])
 def test_a_step_of_the_report_that_fails_leaves_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch, step: str
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -113,7 +112,7 @@ def test_a_step_of_the_report_that_fails_leaves_the_others(
 
 @pytest.mark.parametrize("failures", [1, 99], ids=["for a while", "to the end"])
 def test_a_full_disk_of_checkpoints_leaves_the_metrics_and_the_result(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failures: int
+    tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch, failures: int
 ) -> None:
     settings = tiny_settings(tmp_path, epochs=3)
     expected = run(TinyModel, "tiny", config_dict=settings)
@@ -143,9 +142,7 @@ def test_a_full_disk_of_checkpoints_leaves_the_metrics_and_the_result(
         run_configured(tiny_config(tmp_path, epochs=1, checkpoint_dir="new"), observe=lambda _: None)
 
 
-def test_full_disks_of_curves_and_log_are_one_line_each(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disks_are_one_line_each(tmp_path: Path, capfd: CaptureFixture[str], monkeypatch: MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 

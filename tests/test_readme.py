@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest import MonkeyPatch
 
 from recbole_lisa.cli.main import main
 from recbole_lisa.config.config import LISAConfig
@@ -77,9 +78,7 @@ FAKE_VENV = 'mkdir -p "$3/bin" && touch "$3/bin/activate"\n'
 
 
 @pytest.mark.parametrize("line", RUNS)
-def test_every_run_of_the_readme_has_valid_settings(
-    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
+def test_runs_of_the_readme_have_valid_settings(isolated_run_dir: Path, monkeypatch: MonkeyPatch, line: str) -> None:
     Path("mine.yaml").write_text("epochs: 1\n", encoding="utf-8")
     built: list[LISAConfig] = []
 
@@ -107,7 +106,7 @@ def test_a_csv_becomes_recommendations_by_the_commands_of_the_start_page(isolate
 
 
 @pytest.mark.parametrize("code", PYTHON)
-def test_python_of_the_pages_runs(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+def test_python_of_the_pages_runs(isolated_run_dir: Path, monkeypatch: MonkeyPatch, code: str) -> None:
     monkeypatch.setattr("sys.argv", ["page.py"])  # RecBole's own Config reads settings from there
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(code, "page.md", "exec"), names)
@@ -143,7 +142,7 @@ def test_the_readme_is_short() -> None:
 
 
 @pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+def site(monkeypatch: MonkeyPatch) -> Callable[[str], Any]:
     """Import a module of docs/_ext or docs/figures."""
     for folder in ("_ext", "figures"):
         monkeypatch.syspath_prepend(str(ROOT / "docs" / folder))
@@ -171,9 +170,7 @@ def test_the_page_of_the_http_api_has_every_path_and_code(site: Callable[[str], 
     assert codes and all(f"`{code}`" in PAGES["http-api.md"] for code in codes)
 
 
-def test_the_pictures_are_drawn_by_their_code(
-    site: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_pictures_are_drawn_by_their_code(site: Callable[[str], Any], monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(site("lisa"), "FOLDER", tmp_path)
     site("lisa").main()

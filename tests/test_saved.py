@@ -211,9 +211,7 @@ FORGED_SETTINGS = {
 @pytest.mark.parametrize(
     ("key", "value"), [(key, value) for key, values in FORGED_SETTINGS.items() for value in values]
 )
-def test_forged_settings_of_a_checkpoint_are_one_line(
-    key: str, value: Any, trained: dict[str, Any], tmp_path: Path
-) -> None:
+def test_forged_settings_of_a_file_are_one_line(key: str, value: Any, trained: dict[str, Any], tmp_path: Path) -> None:
     save_checkpoint(trained | {"config": trained["config"] | {key: value}}, tmp_path / "forged.pth")
     message = refusal(tmp_path / "forged.pth")
     assert key in message or "is damaged or forged: " in message

@@ -198,9 +198,7 @@ def test_last_and_non_padding_are_those_positions_of_forward(attention: Attentio
     assert_close(attention.last(x, valid), out[torch.arange(6), valid.sum(1) - 1])
 
 
-def test_the_same_outputs_again_after_saving_and_from_its_description(
-    attention: Attention, build: Callable[..., Attention]
-) -> None:
+def test_saving_and_describing_keep_the_outputs(attention: Attention, build: Callable[..., Attention]) -> None:
     """No call edits its arguments either."""
     x, valid = torch.randn(2, 33, D), ragged(2, 33)
     x_before, valid_before = x.clone(), valid.clone()

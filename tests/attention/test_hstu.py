@@ -1,5 +1,6 @@
 import pytest
 import torch
+from pytest import MonkeyPatch
 from torch import Tensor
 from torch.nn.functional import layer_norm, silu
 
@@ -26,9 +27,7 @@ def dense(attention: HSTUAttention, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("block", [4, 256])
 @pytest.mark.parametrize("n_heads", [1, 4])
 @pytest.mark.parametrize("length", [1, 13, 35])
-def test_module_equals_its_equation_in_outputs_and_gradients(
-    length: int, n_heads: int, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_module_and_gradients_equal_equations(length: int, n_heads: int, block: int, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(hstu, "BLOCK", block)
     attention = HSTUAttention(hidden_size=D, max_length=MOST, n_heads=n_heads).double()
     x = torch.randn(2, length, D, dtype=torch.float64, requires_grad=True)

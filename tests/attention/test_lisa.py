@@ -155,9 +155,7 @@ def test_exact_values_are_those_of_softmax_attention_over_quantised_keys(hard: b
 )
 @every_decay
 @hard_and_soft
-def test_steps_that_read_vectors_equal_the_whole_sequence(
-    hard: bool, decay: float | str, settings: dict[str, Any]
-) -> None:
+def test_steps_with_vectors_equal_the_whole_sequence(hard: bool, decay: float | str, settings: dict[str, Any]) -> None:
     """Coded items come with vectors of their own; the frozen attention gives the same."""
     attention = build(hard=hard, decay=decay, **settings)
     for parameter in [] if attention.local is None else [attention.local.bias]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from pytest import CaptureFixture, MonkeyPatch
 
 from benchmarks import attention, main, rows
 from benchmarks.attention import PARTS, measure_rows, probe
@@ -28,9 +29,7 @@ def probe_without_process(name: str, problem: Problem, seconds: float) -> Record
     return {"status": "ok", "seconds": 0.001, "extra_mb": 2.0, "held_mb": 1.0, "output_mb": 0.5}
 
 
-def test_command_writes_tables_records_and_plots(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_writes_tables_and_plots(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
     """Rows that do not fit say so and stop nothing."""
     monkeypatch.setattr(attention, "probe", probe_without_process)
     monkeypatch.setattr("benchmarks.measure.SAMPLE_SECONDS", 0.0)
@@ -59,7 +58,7 @@ def test_command_writes_tables_records_and_plots(
     assert row.split("|")[3].strip() == "-", "the reference has no value there"
 
 
-def test_rows_that_fail_or_are_slow_are_not_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_fail_or_are_slow_are_not_called_again(monkeypatch: MonkeyPatch) -> None:
     def full(problem: Problem) -> Any:
         raise torch.OutOfMemoryError("full")
 
@@ -99,9 +98,7 @@ def test_a_probe_measures_memory_and_respects_limits() -> None:
     assert probe(SDPA, problem, 1e-9, 500.0) == {"status": "skipped (over 1e-09 s)"}
 
 
-def test_a_wrong_op_stops_the_command_before_anything_is_timed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_op_stops_the_command_before_timing(monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
     op = rows.lisa_attention_items
     monkeypatch.setattr(rows, "lisa_attention_items", lambda *operands, **more: op(*operands, **more).flip(1))
     assert main([*TINY, "--parts", "core"]) == 1
@@ -153,7 +150,7 @@ def test_the_correctness_check_passes_right_rows(part: str, dtype: torch.dtype, 
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("name", CHECKED)
-def test_the_correctness_check_catches_a_wrong_output(monkeypatch: pytest.MonkeyPatch, part: str, name: str) -> None:
+def test_the_correctness_check_catches_a_wrong_output(monkeypatch: MonkeyPatch, part: str, name: str) -> None:
     right = ROWS[name]
 
     def wrong(problem: Problem) -> Any:
@@ -167,7 +164,7 @@ def test_the_correctness_check_catches_a_wrong_output(monkeypatch: pytest.Monkey
         check_rows([name], Problem(part, 16))
 
 
-def test_the_correctness_check_catches_a_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_correctness_check_catches_a_wrong_gradient(monkeypatch: MonkeyPatch) -> None:
     def wrong(*operands: torch.Tensor, **settings: Any) -> torch.Tensor:
         items, codes, table, values = operands
         return rows.lisa_attention_items(items, codes, table.detach() + 0 * table, values, **settings)

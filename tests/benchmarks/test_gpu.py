@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest import MonkeyPatch
 
 from benchmarks import gpu, main
 from benchmarks.gpu import Part, run_part
@@ -14,7 +15,7 @@ QUICK = ["gpu", "--quick", "--device", "cpu", "--output", "out"]
 
 
 @pytest.fixture
-def scripts(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scripts(isolated_run_dir: Path, monkeypatch: MonkeyPatch) -> Path:
     """Modules that a part can run: good prints and writes, bad fails, hang starts a child and waits."""
     monkeypatch.setenv("PYTHONPATH", str(isolated_run_dir))
     write = "open('good.md', 'w').write('the table of good\\n![x](x.png)\\n')"
@@ -35,7 +36,7 @@ def test_a_part_that_fails_or_hangs_is_noted_and_stopped_with_its_children(scrip
     assert not (scripts / "late").exists()
 
 
-def test_every_part_ends_in_the_tables(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_part_ends_in_the_tables(scripts: Path, monkeypatch: MonkeyPatch) -> None:
     limits = []
 
     def remember(part: Part, folder: Path, seconds: float) -> gpu.Outcome:
@@ -73,9 +74,7 @@ def test_only_the_tests_marked_gpu_are_run(isolated_run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_the_commands_of_the_parts_have_valid_arguments(
-    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch, quick: bool
-) -> None:
+def test_commands_of_parts_have_valid_arguments(isolated_run_dir: Path, monkeypatch: MonkeyPatch, quick: bool) -> None:
     """Each part is called with a function in place of its work."""
     started: list[str] = []
 

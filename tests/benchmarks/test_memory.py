@@ -3,6 +3,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 from benchmarks import main, memory
 from benchmarks.measure import Record
@@ -32,9 +33,7 @@ def fits(most: float) -> Callable[..., Record]:
         (1000.0, 11.5, 1),
     ],
 )
-def test_the_batch_is_the_largest_that_all_rows_fit(
-    monkeypatch: pytest.MonkeyPatch, most: float, budget: float, n: int
-) -> None:
+def test_the_batch_is_the_largest_for_all_rows(monkeypatch: MonkeyPatch, most: float, budget: float, n: int) -> None:
     monkeypatch.setattr(memory, "probe", fits(most))
     records = measure_length(list(PER_SEQUENCE), PROBLEM, seconds=10.0, budget_mb=budget)
     expected = {row: 1 + size * n for row, size in PER_SEQUENCE.items()}
@@ -42,7 +41,7 @@ def test_the_batch_is_the_largest_that_all_rows_fit(
     assert {record["n"] for record in records} == {n}
 
 
-def test_a_row_that_fits_no_sequence_is_left_out_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_fits_no_sequence_is_left_out_of_the_search(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "probe", fits(9.0))
     records = measure_length(list(PER_SEQUENCE), PROBLEM, seconds=10.0, budget_mb=9.0)
     assert [(record["row"], record["status"], record["n"]) for record in records] == [
@@ -53,7 +52,7 @@ def test_a_row_that_fits_no_sequence_is_left_out_of_the_search(monkeypatch: pyte
     assert list(map(list, against_sdpa)) == [["LISA-128", "2.33x"], [NAIVE, "out of memory"]]
 
 
-def test_the_command_measures_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_measures_and_writes(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     arguments = ["memory", "--lengths", "256", "--width", "16", "--budget_mb", "20", "--items", "30"]
     arguments += ["--threads", "1", "--rows", "LISA-128", SDPA, NAIVE, "--output", f"{tmp_path}/memory"]
     assert main(arguments) == 0

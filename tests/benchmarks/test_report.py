@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pytest import CaptureFixture, MonkeyPatch
 
 from benchmarks.report import Panel, Report, Table, by_length, compared, heading, megabytes, milliseconds, ratio
 from recbole_lisa.errors import UsageError
@@ -36,15 +37,13 @@ def test_a_report_writes_json_markdown_and_plots(tmp_path: Path, log: bool) -> N
     assert files["speed-time.png"].read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_output_nothing_is_written(isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_output_nothing_is_written(isolated_run_dir: Path, capsys: CaptureFixture[str]) -> None:
     report(None).finish({}, [TABLE], {"time": [PANEL]})
     assert list(isolated_run_dir.iterdir()) == []
     assert "| longer row |" in capsys.readouterr().out
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     for name in ("speed.md", "other.json"):
         (tmp_path / name).write_text("old")
         with pytest.raises(UsageError, match=f"{name}' exists: add --overwrite"):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 from recbole_lisa.cli.compare_command import compare, read_per_user
 from recbole_lisa.cli.main import main
@@ -35,9 +36,7 @@ def table(values: dict[str, float], name: str = "ndcg@10") -> pd.DataFrame:
         (ConstantModel, {"eval_seen": "mask", "metrics": METRICS}),
     ],
 )
-def test_means_of_the_file_are_the_metrics(
-    tmp_path: Path, model: type[Any], settings: dict[str, Any], ending: str
-) -> None:
+def test_means_of_a_file_are_metrics(tmp_path: Path, model: type[Any], settings: dict[str, Any], ending: str) -> None:
     config = tiny_config(tmp_path, model=model, metric_decimal_place=14, topk=[1, 4, 9], **settings)
     train, _, test = tiny_loaders(config)
     metrics, _, collected = evaluate_targets(model(config, train.dataset), test, config)
@@ -73,9 +72,7 @@ def test_two_processes_write_every_user_once(isolated_run_dir: Path) -> None:
         assert users["ndcg@10"].mean() == pytest.approx(result["test"]["ndcg@10"], abs=1e-9)
 
 
-def test_result_files_name_the_files_that_are_compared(
-    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_result_files_name_the_files_that_are_compared(isolated_run_dir: Path, capsys: CaptureFixture[str]) -> None:
     settings = tiny_settings(isolated_run_dir, hidden_size=8, n_codewords=4, show_progress=False)
     for name, epochs in (("a", 1), ("b", 4)):
         files = {"result_file": f"{name}.json", "per_user_file": f"{name}.csv"}
@@ -123,7 +120,7 @@ def test_a_user_with_several_targets_is_drawn_as_a_whole() -> None:
 
 
 def test_files_that_cannot_be_compared_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     a = table({"u": 1, "v": 0})

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 from recbole_lisa.cli.main import main
 from recbole_lisa.quick_start import run
@@ -18,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(folder: Path) -> dict[str, object]:
-    with pytest.MonkeyPatch.context() as patch:
+    with MonkeyPatch.context() as patch:
         patch.chdir(folder)
         settings = tiny_settings(folder, epochs=2, hidden_size=8, n_codewords=4, show_progress=False)
         return run("LISABase", "tiny", config_dict={**settings, "valid_metric": "Hit@5"})
@@ -30,7 +31,7 @@ def printed(lines: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("phase", ["valid", "test"])
 def test_both_protocols_of_a_checkpoint_are_printed(
-    result: dict[str, dict[str, float]], phase: str, capsys: pytest.CaptureFixture[str]
+    result: dict[str, dict[str, float]], phase: str, capsys: CaptureFixture[str]
 ) -> None:
     assert main(["evaluate", f"--checkpoint={result['checkpoint']}", "--eval_seen=both", f"--phase={phase}"]) == 0
     out = capsys.readouterr().out
@@ -57,15 +58,13 @@ def test_one_protocol_keeps_the_metric_of_the_best_epoch(result: dict[str, str])
     ],
 )
 def test_mistakes_are_one_line(
-    result: dict[str, str], arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    result: dict[str, str], arguments: list[str], message: str, capsys: CaptureFixture[str]
 ) -> None:
     assert main(["evaluate", f"--checkpoint={result['checkpoint']}", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
-def test_a_phase_without_items_is_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_phase_without_items_is_named(folder: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
     monkeypatch.chdir(folder)
     settings = tiny_settings(folder, epochs=1, hidden_size=8, n_codewords=4, eval_args={"mode": "uni9"})
     result = run("LISABase", "tiny", protocol="paper", config_dict={**settings, "show_progress": False})

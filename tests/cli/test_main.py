@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 from recbole_lisa import __version__
 from recbole_lisa.cli.arguments import parse_settings
@@ -24,7 +25,7 @@ NAMES = ["-m", "LISASoft", "-d", "ml-100k"]
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def calls(monkeypatch: MonkeyPatch) -> list[dict[str, Any]]:
     """Replace `quick_start` by a recorder of its calls."""
     recorded: list[dict[str, Any]] = []
     stand_in = ModuleType("recbole_lisa.quick_start")
@@ -86,15 +87,13 @@ def test_parse_settings_names_the_argument_that_is_wrong(arguments: list[str], m
     assert str(caught.value) == message
 
 
-def test_a_config_file_with_a_space_in_its_name_is_one_file(
-    isolated_run_dir: Path, calls: list[dict[str, Any]]
-) -> None:
+def test_a_config_file_with_a_space_in_its_name_is_one(isolated_run_dir: Path, calls: list[dict[str, Any]]) -> None:
     Path("my run.yaml").write_text("epochs: 3\n", encoding="utf-8")
     assert main([*NAMES, "--config_files", "my run.yaml", "a.yaml b.yaml"]) == 0
     assert calls[0]["config_files"] == ["my run.yaml", "a.yaml", "b.yaml"]
 
 
-def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_commands(capsys: CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
@@ -106,7 +105,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         assert subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True).stdout == printed
 
 
-def test_info_names_versions_devices_and_folders(isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_names_versions_devices_and_folders(isolated_run_dir: Path, capsys: CaptureFixture[str]) -> None:
     Path("saved").mkdir()
     Path("saved", "x.pth").write_bytes(bytes(2**20))
     assert main(["info"]) == 0
@@ -142,9 +141,7 @@ def test_a_missing_recbole_is_one_line_with_the_command_that_installs_it(tmp_pat
         ([*NAMES, "-m", "LISAMini"], "error: '--model' is given twice, as 'LISASoft' and as 'LISAMini': keep one\n"),
     ],
 )
-def test_a_mistake_is_one_line_on_stderr_and_status_2(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_a_mistake_is_one_line(capsys: CaptureFixture[str], arguments: list[str], message: str) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr() == ("", message)
 
@@ -158,7 +155,7 @@ def test_a_mistake_is_one_line_on_stderr_and_status_2(
     ],
 )
 def test_a_mistake_stops_a_real_run_before_anything_is_written(
-    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    isolated_run_dir: Path, capsys: CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main(arguments) == 2
     output, errors = capsys.readouterr()
@@ -184,12 +181,12 @@ def raises(error: Exception) -> Any:
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file", "x.pth"), OSError(28, "Disk is full", "x.pth")])
-def test_an_error_of_a_file_is_one_line_with_its_path(error: OSError, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_a_file_is_one_line_with_its_path(error: OSError, capsys: CaptureFixture[str]) -> None:
     assert report_errors(raises(error)) == 1
     assert capsys.readouterr() == ("", f"error: 'x.pth': {error.strerror}\n")
 
 
-def test_an_error_without_a_path_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_without_a_path_is_one_line(capsys: CaptureFixture[str]) -> None:
     assert report_errors(raises(ConnectionRefusedError(111, "Connection refused"))) == 1
     assert capsys.readouterr() == ("", "error: ConnectionRefusedError: [Errno 111] Connection refused\n")
 
@@ -208,7 +205,7 @@ def test_a_full_disk_under_stdout_is_one_line(work: str) -> None:
     assert (done.returncode, done.stderr) == (1, "error: 'standard output': No space left on device\n")
 
 
-def test_a_character_that_the_terminal_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_character_that_the_terminal_lacks_is_escaped(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "cp1252")
     terminal = io.TextIOWrapper(io.BytesIO(), encoding="cp1252", write_through=True)
     monkeypatch.setattr(sys, "stdout", terminal)
@@ -218,7 +215,7 @@ def test_a_character_that_the_terminal_lacks_is_escaped(monkeypatch: pytest.Monk
     assert os.environ["PYTHONIOENCODING"] == "cp1252:backslashreplace"
 
 
-def test_an_error_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]]) -> None:
+def test_an_error_of_the_program_is_not_hidden(monkeypatch: MonkeyPatch, calls: list[dict[str, Any]]) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("a bug")
 
@@ -231,7 +228,7 @@ def test_an_error_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(("sent", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 143)])
 @pytest.mark.parametrize("advice", ["", "continue from 'x-last.pth'"])
 def test_an_interruption_is_one_line_with_the_advice_of_the_command(
-    monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str],
+    monkeypatch: MonkeyPatch, calls: list[dict[str, Any]], capsys: CaptureFixture[str],
     sent: str, status: int, advice: str,
 ) -> None:  # fmt: skip
     def run(*_: Any, **__: Any) -> None:
@@ -269,7 +266,7 @@ def test_closed_streams_are_no_output(tmp_path: Path, closed: str) -> None:
 
 
 @pytest.mark.parametrize("extra", ["tune", "serve", "redis", "parquet", "bench"])
-def test_the_advice_for_an_extra_works_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: str) -> None:
+def test_the_advice_for_an_extra_works_here(tmp_path: Path, monkeypatch: MonkeyPatch, extra: str) -> None:
     assert install_extra(extra, ROOT) == f"pip install -e '{ROOT}[{extra}]'"
     requirements = [
         "torch>=2",

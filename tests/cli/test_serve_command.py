@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 from recbole_lisa.cli.main import main
 from recbole_lisa.cli.serve_command import REDIS_VARIABLE, _parser, hosts_of, warm_up
@@ -138,9 +139,7 @@ def update_until_it_dies(service: Running, name: str, acknowledged: list[str]) -
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_mistake_is_one_line(
-    export: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line(export: Path, arguments: list[str], message: str, capsys: CaptureFixture[str]) -> None:
     pytest.importorskip("uvicorn")
     if "redis" in message.lower():
         pytest.importorskip("redis")
@@ -152,9 +151,7 @@ def test_a_mistake_is_one_line(
     assert captured.out == ""
 
 
-def test_missing_packages_are_named(
-    export: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_packages_are_named(export: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
     monkeypatch.setattr("recbole_lisa.cli.serve_command.find_spec", lambda name: None)
     assert main(["serve", f"--export={export}"]) == 2
     expected = f"serve needs fastapi and uvicorn and prometheus_client: {install_extra('serve')}"
@@ -187,7 +184,7 @@ def test_only_loopback_names_are_served_unless_others_are_allowed() -> None:
     assert hosts("--host=0.0.0.0", "--allowed_host=a") == loopback | {"0.0.0.0", "a"}
 
 
-def test_the_redis_url_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_redis_url_may_come_from_the_environment(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv(REDIS_VARIABLE, "redis://:secret@localhost")
     assert _parser().parse_args(["--export=x"]).redis == "redis://:secret@localhost"
     assert "secret" not in _parser().format_help()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 from recbole_lisa.cli.main import main
 from recbole_lisa.quick_start import run
@@ -17,7 +18,7 @@ SMALL = {"epochs": 1, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    with pytest.MonkeyPatch.context() as patch:
+    with MonkeyPatch.context() as patch:
         patch.chdir(folder)
         return folder / run("LISABase", "tiny", config_dict=tiny_settings(folder, **SMALL))["checkpoint"]
 
@@ -34,7 +35,7 @@ def rows_of(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def test_export_prints_ratio_and_bytes(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_prints_ratio_and_bytes(checkpoint: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     assert main(["export", f"--checkpoint={checkpoint}", f"--output={tmp_path / 'x'}"]) == 0
     printed, size = capsys.readouterr().out, (tmp_path / "x" / "items.npz").stat().st_size
     assert f"LISABase of tiny, {N_ITEMS} items" in printed
@@ -63,9 +64,7 @@ def test_recommend_from_the_export_for_new_users(export: Path, recommend: Callab
     assert [(row["user_id"], row["rank"]) for row in rows] == ranks
 
 
-def test_recommend_from_the_checkpoint_for_all_users(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recommend_from_a_checkpoint_for_all(checkpoint: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     assert main(["recommend", f"--checkpoint={checkpoint}", f"--output={tmp_path / 'top.csv'}", "--k=3"]) == 0
     rows = rows_of(tmp_path / "top.csv")
     assert len(rows) == 3 * N_USERS
@@ -74,7 +73,7 @@ def test_recommend_from_the_checkpoint_for_all_users(
 
 
 def test_options_choose_what_is_recommended(
-    recommend: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recommend: Callable[..., int], tmp_path: Path, capsys: CaptureFixture[str]
 ) -> None:
     (tmp_path / "only.txt").write_text("i3\ni5\n")
     table = "who,what\na,i3\na,gone\nb,gone\n"
@@ -95,7 +94,7 @@ def test_options_choose_what_is_recommended(
 
 
 def test_the_user_of_an_unknown_item_and_unknown_candidates_are_named(
-    recommend: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recommend: Callable[..., int], tmp_path: Path, capsys: CaptureFixture[str]
 ) -> None:
     (tmp_path / "only.txt").write_text("i5\ngone\n\n")
     rows = "".join(f"user{n},i3\n" for n in range(300))
@@ -108,9 +107,7 @@ def test_the_user_of_an_unknown_item_and_unknown_candidates_are_named(
     assert [row["item_id"] for row in rows_of(tmp_path / "top.csv")] == ["i5"]
 
 
-def test_titles_are_kept_and_become_a_column(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_titles_are_kept_and_become_a_column(checkpoint: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     (tmp_path / "in.csv").write_text("user_id,item_id\na,i3\n")
     (tmp_path / "titles.tsv").write_text("title\titem_id\nUp, again\ti5\n\ti6\nelsewhere\tgone\n")
     command = ["export", f"--checkpoint={checkpoint}", f"--output={tmp_path / 'export'}"]
@@ -131,9 +128,7 @@ def test_titles_are_kept_and_become_a_column(
     }
 
 
-def test_an_export_that_cannot_be_written_is_named_before_the_checkpoint_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_is_checked_before_the_checkpoint_is_read(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a").touch()
     for folder, message in (("full", "part of an export"), ("full/a", "is a file"), ("full/a/b", "cannot be written")):
@@ -157,9 +152,7 @@ def test_an_export_that_cannot_be_written_is_named_before_the_checkpoint_is_read
     ],
     ids=str,
 )
-def test_a_mistake_is_one_line(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line(arguments: list[str], message: str, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     assert main(["recommend", f"--output={tmp_path / 'top.csv'}", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pytest import MonkeyPatch
 from torch.nn import Linear
 
 from recbole_lisa.config import validation
@@ -176,9 +177,7 @@ def test_amp_and_recboles_keys_say_the_same(settings: dict[str, Any], amp: str, 
         ({"gpu_id": "2"}, "gpu_id is 2, it must be a number from 0 to 1; use_gpu=False for the CPU"),
     ],
 )
-def test_gpus_that_are_not_there_are_refused(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], message: str
-) -> None:
+def test_gpus_that_are_not_there_are_refused(monkeypatch: MonkeyPatch, settings: dict[str, Any], message: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UsageError) as caught:
@@ -208,7 +207,7 @@ def test_gpus_that_are_not_there_are_refused(
     ],
 )
 def test_the_notes_name_settings_without_effect_and_chosen_ones(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], note: str | None
+    monkeypatch: MonkeyPatch, settings: dict[str, Any], note: str | None
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: "torch finds no GPU" not in (note or ""))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -231,7 +230,7 @@ def test_values_of_numpy_paths_and_tuples_are_plain_ones(isolated_run_dir: Path)
     assert {type(config[key]) for key in ("hidden_size", "learning_rate", "bidirectional")} == {int, float, bool}
 
 
-def test_wandb_is_refused_where_it_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_is_refused_where_it_cannot_be_imported(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(validation, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="log_wandb is True, but wandb is not installed"):
         LISAConfig("LISASoft", "ml-100k", config_dict={"log_wandb": True})
@@ -272,9 +271,7 @@ def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> Non
         ({"model": Linear}, "Linear is not a recommender: derive the class from AttentiveRecommender"),
     ],
 )
-def test_an_unknown_name_is_named_with_the_known_ones(
-    isolated_run_dir: Path, arguments: dict[str, Any], message: str
-) -> None:
+def test_unknown_names_come_with_known_ones(isolated_run_dir: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         ensure_data(LISAConfig(**{"model": "LISASoft", "dataset": "ml-100k", **arguments}))
     assert message in str(caught.value)
@@ -304,9 +301,7 @@ def test_a_mistake_in_a_file_names_the_file_and_a_file_may_repeat_what_was_chose
         ("alibaba", "csv UserBehavior.csv.zip --output here/alibaba --no_header --user=0 --item=1 --time=4 "),
     ],
 )
-def test_a_missing_file_is_told_with_its_place_and_the_conversion(
-    isolated_run_dir: Path, dataset: str, conversion: str
-) -> None:
+def test_a_missing_file_is_named_with_its_conversion(isolated_run_dir: Path, dataset: str, conversion: str) -> None:
     with pytest.raises(UsageError) as caught:
         ensure_data(LISAConfig("LISASoft", dataset, config_dict={"data_path": "here", "download": False}))
     message = str(caught.value)

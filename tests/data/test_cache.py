@@ -40,9 +40,7 @@ def contents(data: WindowDataset) -> dict[str, Any]:
     }
 
 
-def test_a_saved_data_set_is_the_same_and_no_text_is_read(
-    make_config: MakeConfig, tmp_path: Path, parsed: Mock
-) -> None:
+def test_a_saved_data_set_is_equal_and_no_text_is_read(make_config: MakeConfig, tmp_path: Path, parsed: Mock) -> None:
     settings = {"save_dataset": True, "checkpoint_dir": str(tmp_path / "saved"), "item_inter_num_interval": "[3,inf)"}
     first, second = (create_dataset(make_config(ROWS, **settings)) for _ in range(2))
     assert parsed.call_count == 1
@@ -88,9 +86,7 @@ def test_other_interactions_rebuild_and_the_same_elsewhere_do_not(
     assert f"'{tmp_path / 'kept'}' is of other data or settings and is written anew" in caplog.text
 
 
-def test_no_file_of_another_kind_is_overwritten_and_what_cannot_be_saved_is_an_error(
-    make_config: MakeConfig, tmp_path: Path
-) -> None:
+def test_other_files_are_kept_and_what_cannot_be_saved_is_an_error(make_config: MakeConfig, tmp_path: Path) -> None:
     path = tmp_path / "kept"
     config = make_config(ROWS, dataset_save_path=str(path))
     torch.save({"a": 1}, tmp_path / "tensors")

@@ -87,9 +87,7 @@ def test_a_sample_is_spread_evenly_over_the_windows(make_config: MakeConfig, mos
     ("supervision", "target", "negative"),
     [("all_positions", "target_id_list", "neg_target_id_list"), ("last_position", "item_id", "neg_item_id")],
 )
-def test_batches_have_the_documented_columns(
-    make_config: MakeConfig, supervision: str, target: str, negative: str
-) -> None:
+def test_batches_have_documented_columns(make_config: MakeConfig, supervision: str, target: str, negative: str) -> None:
     settings = {"supervision": supervision, "train_batch_size": 8}
     batch = next(iter(train_loader(make_config(many_users(), train_neg_sample_args={"sample_num": 3}, **settings))))
     n, longest = batch["item_id_list"].shape
@@ -123,9 +121,7 @@ def test_padding_is_zero_in_every_column_and_nothing_else_is(make_config: MakeCo
 
 @pytest.mark.parametrize("supervision", ["all_positions", "last_position"])
 @pytest.mark.parametrize(("longest", "shuffle"), [(1, True), (4, False), (4, True), (7, True), (100, True)])
-def test_every_window_appears_once_in_an_epoch(
-    make_config: MakeConfig, supervision: str, longest: int, shuffle: bool
-) -> None:
+def test_an_epoch_has_every_window_once(make_config: MakeConfig, supervision: str, longest: int, shuffle: bool) -> None:
     settings = {"MAX_ITEM_LIST_LENGTH": longest, "shuffle": shuffle, "train_batch_size": 7}
     loader = train_loader(make_config(many_users(), supervision=supervision, **settings))
     loader.set_epoch(3)

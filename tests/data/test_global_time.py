@@ -118,9 +118,7 @@ def test_seen_items_are_those_before_the_target(make_config: MakeConfig) -> None
     ],
     ids=str,
 )
-def test_ratios_are_those_of_the_interactions(
-    make_config: MakeConfig, ratios: list[float], counts: tuple[int, ...]
-) -> None:
+def test_ratios_are_of_interactions(make_config: MakeConfig, ratios: list[float], counts: tuple[int, ...]) -> None:
     rows = [("u", f"i{time}", time * 100) for time in range(10)]
     config = make_config(rows, "global_time", eval_args={"split": {"TS": ratios}}, supervision="last_position")
     found = [0 if loader is None else len(loader.windows) for loader in loaders(config)]

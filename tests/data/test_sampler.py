@@ -62,9 +62,7 @@ def test_training_negatives_need_two_items() -> None:
 
 @pytest.mark.parametrize(("n_items", "longest"), [(400, 200), (131, 30)])
 @pytest.mark.parametrize("distribution", ["uniform", "popularity"])
-def test_evaluation_negatives_never_meet_the_history_and_never_repeat(
-    distribution: str, n_items: int, longest: int
-) -> None:
+def test_evaluation_negatives_are_unseen_and_never_repeat(distribution: str, n_items: int, longest: int) -> None:
     store = random_histories(300, n_items, longest)
     weights = item_weights(np.append(0, rng(4).integers(1, 500, n_items - 1)), distribution)
     owners = rng(5).integers(0, 300, 500)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from pytest import MonkeyPatch
 
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataset import create_dataset
@@ -173,9 +174,7 @@ def test_rows_that_lack_a_cell_or_have_an_unreadable_time_are_left_out_and_count
 
 
 @pytest.mark.parametrize("piece_rows", [1, 2, 100])
-def test_repeated_rows_go_and_equal_times_keep_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_rows: int
-) -> None:
+def test_repeated_rows_go_and_equal_times_keep_order(tmp_path: Path, monkeypatch: MonkeyPatch, piece_rows: int) -> None:
     monkeypatch.setattr(reader, "PIECE_ROWS", piece_rows)
     rows = ["u,b,1", "u,a,1", "u,b,1", "v,b,1", "u,b,2", "u,a,1.0", "u,c,1"]
     atomic, report = converted(raw(tmp_path, TABLE + "\n".join(rows) + "\n"))
@@ -240,9 +239,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("conversion_text", "text", "message"), REFUSED)
-def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
-    tmp_path: Path, conversion_text: str, text: str | bytes, message: str
-) -> None:
+def test_odd_files_are_one_line(tmp_path: Path, conversion_text: str, text: str | bytes, message: str) -> None:
     source = raw(tmp_path, text)
     with pytest.raises(UsageError, match=message):
         convert(source, tmp_path / "deep" / "set", parse_conversion(conversion_text))
@@ -308,7 +305,7 @@ def test_an_atomic_file_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("sent", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_an_interruption_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, error: type[BaseException]
+    tmp_path: Path, monkeypatch: MonkeyPatch, sent: signal.Signals, error: type[BaseException]
 ) -> None:
     monkeypatch.setattr(conversion.Conversion, "add", lambda *_: signal.raise_signal(sent))
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # other libraries leave theirs there
@@ -335,7 +332,7 @@ def test_an_output_that_cannot_be_written_is_an_error(isolated_run_dir: Path, ou
         convert(source, Path(output), parse_conversion("ml-25m"))
 
 
-def test_the_bar_counts_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_counts_bytes(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(shown, "isatty", lambda: True)
     monkeypatch.setattr("sys.stderr", shown)

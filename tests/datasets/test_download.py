@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 from recbole_lisa.cli.main import main
 from recbole_lisa.datasets import download as module
@@ -26,7 +27,7 @@ HEAD = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
 
 
 @pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_waiting(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr("pooch.core.time.sleep", lambda _: None)
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
@@ -85,9 +86,7 @@ def test_a_transfer_that_breaks_off_is_started_again_three_times(tmp_path: Path)
     assert names(tmp_path) == ["a.zip"]
 
 
-def test_no_answer_ends_in_seconds_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead_url: str
-) -> None:
+def test_no_answer_ends_in_seconds_and_leaves_nothing(tmp_path: Path, monkeypatch: MonkeyPatch, dead_url: str) -> None:
     monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.3)
     started = time.perf_counter()
     with Publisher(CONTENT, silent=True) as silent:
@@ -168,7 +167,7 @@ def test_a_run_fetches_what_it_lacks_once_and_goes_on(isolated_run_dir: Path, de
 
 
 def test_a_run_behind_a_firewall_ends_in_one_line_and_leaves_nothing(
-    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], dead_url: str
+    isolated_run_dir: Path, capsys: CaptureFixture[str], dead_url: str
 ) -> None:
     started = time.perf_counter()
     assert main(["-m", "LISASoft", "-d", "ml-1m", f"--archive_url={dead_url}"]) == 2
@@ -180,7 +179,7 @@ def test_a_run_behind_a_firewall_ends_in_one_line_and_leaves_nothing(
     assert names(isolated_run_dir) == []
 
 
-def test_the_command_downloads_and_prints(isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_downloads_and_prints(isolated_run_dir: Path, capsys: CaptureFixture[str]) -> None:
     content = archive()
     with Publisher(content) as publisher:
         arguments = ["download", "ml-1m", "--data_path=d", "--archive_url", publisher.url]

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from pytest import MonkeyPatch
 
 from recbole_lisa.datasets import reader
 from recbole_lisa.datasets.layouts import Layout
@@ -39,7 +40,7 @@ def rows_of(path: Path, separator: str, quoted: bool) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize(("separator", "more"), [("\t", "\tx"), (",", ",,1"), ("::", "::x::y")])
 @pytest.mark.parametrize("piece_rows", [1, 2, 3, 100])
 def test_the_line_with_too_many_cells_is_named_in_any_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: int, separator: str, more: str, piece_rows: int
+    tmp_path: Path, monkeypatch: MonkeyPatch, row: int, separator: str, more: str, piece_rows: int
 ) -> None:
     monkeypatch.setattr(reader, "PIECE_ROWS", piece_rows)
     lines = [separator.join("uit"), *(separator.join((f"u{n}", f'"i{n}"', str(n))) for n in range(6))]
@@ -57,9 +58,7 @@ def test_the_line_with_too_many_cells_is_named_in_any_piece(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_tables_have_the_rows_of_the_csv_module_or_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_random_tables_have_the_rows_of_csv_or_are_refused(tmp_path: Path, monkeypatch: MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(reader, "_CheckedText", CheckedInSmallBlocks)
     rng, path = random.Random(seed), tmp_path / "x.csv"
 

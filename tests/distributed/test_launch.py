@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from pytest import CaptureFixture, MonkeyPatch
 from recbole.data.interaction import Interaction
 
 from benchmarks.standin import FIELDS
@@ -81,9 +82,7 @@ def test_every_row_of_a_batch_goes_to_one_process(lengths: list[int], targets: b
     assert sorted(rows) == lengths and all(len(part) for part, _ in parts)
 
 
-def test_a_run_of_two_processes_reports_once_and_goes_on_in_one(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_two_processes_reports_once_and_goes_on_in_one(tmp_path: Path, capfd: CaptureFixture[str]) -> None:
     settings = tiny_settings(tmp_path, **STILL, result_file="two.json", show_progress=False)
     both = run("LISABase", "tiny", config_dict={**settings, "epochs": 1, "nproc": 2})
     printed = capfd.readouterr()
@@ -148,7 +147,7 @@ def test_a_class_that_other_processes_cannot_import_is_refused(tmp_path: Path) -
         launch(exchange, tiny_config(tmp_path, model=Local, nproc=2))
 
 
-def test_torchrun_is_joined_when_nproc_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_is_joined_when_nproc_agrees(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     configs = [tiny_config(tmp_path, nproc=nproc) for nproc in (1, 3, 2)]
     assert not any(started_by_torchrun(config) for config in configs)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")

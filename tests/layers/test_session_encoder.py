@@ -128,9 +128,7 @@ def test_one_layer_of_codes_steps_with_positions_from_the_end(form: str, block: 
 @pytest.mark.parametrize(
     ("form", "n_layers", "more"), [("hard", 2, {}), ("linear", 1, {}), ("local", 1, {}), ("hard", 1, {"conv_width": 2})]
 )
-def test_positions_from_the_end_have_no_state_where_older_items_would_move(
-    form: str, n_layers: int, more: dict[str, Any]
-) -> None:
+def test_positions_from_the_end_have_no_state_where_items_move(form: str, n_layers: int, more: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="only one layer of LISA that reads nothing but codes"):
         Encoder(form, n_layers, encoder={"positions": "from_end"} | more).init_state(1)
 

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+from pytest import MonkeyPatch
 
 from recbole_lisa.model import losses
 from recbole_lisa.ops import cross_entropy
@@ -67,7 +68,7 @@ def test_popularity_sampling_changes_ssm_only(n_shared: int) -> None:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("rows", [1, 3, 1000])
-def test_blockwise_cross_entropy_equals_the_plain_one(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blockwise_cross_entropy_equals_the_plain_one(rows: int, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "BLOCK_ELEMENTS", rows * 11)
     hidden = torch.randn(17, 5, requires_grad=True)
     table = torch.randn(12, 5, requires_grad=True)
@@ -81,7 +82,7 @@ def test_blockwise_cross_entropy_equals_the_plain_one(rows: int, monkeypatch: py
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("rows", [1, 3, 1000])
-def test_cross_entropy_leaves_out_the_items_of_the_window(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cross_entropy_leaves_out_the_items_of_the_window(rows: int, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "BLOCK_ELEMENTS", rows * 11)
     hidden, table = torch.randn(7, 5, requires_grad=True), torch.randn(12, 5, requires_grad=True)
     seen, group = torch.tensor([[3, 4, 4, 9], [5, 0, 0, 0]]), torch.tensor([0, 0, 0, 0, 1, 1, 1])
@@ -117,9 +118,7 @@ def test_seen_items_are_no_negatives_of_their_window(everywhere: bool) -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("block", [1, 40, 2**18])
 @pytest.mark.parametrize("name", ["SSM", "SSM with log q", "BCE", "gBCE"])
-def test_shared_negatives_equal_the_same_negatives_at_every_position(
-    name: str, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_negatives_equal_equal_ones_at_every_position(name: str, block: int, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "SHARED_SCORES", block)
     hidden = torch.randn(13, 5, dtype=torch.float64, requires_grad=True)
     table = torch.randn(12, 5, dtype=torch.float64, requires_grad=True)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pytest import CaptureFixture, MonkeyPatch
 
 from recbole_lisa.attention import gla
 from recbole_lisa.cli.main import main
@@ -21,9 +22,7 @@ def test_an_optional_model_is_known(name: str) -> None:
         model_class("GLATransformers")
 
 
-def test_gla_stops_in_one_line_where_something_is_missing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gla_stops_in_one_line_where_a_part_is_missing(capsys: CaptureFixture[str], monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(gla, "find_spec", lambda name: None)
     assert main(RUN) == 2
     assert main([*RUN, "--use_gpu=False"]) == 2
@@ -33,13 +32,13 @@ def test_gla_stops_in_one_line_where_something_is_missing(
     assert errors[1].startswith("error: GLATransformer cannot run: use_gpu is False; LinearTransformer runs everywhere")
 
 
-def test_gla_heads_must_divide_half_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gla_heads_must_divide_half_the_width(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(gla, "missing_requirement", lambda: None)
     with pytest.raises(UsageError, match="n_heads is 128, twice of it must divide hidden_size, which is 128"):
         LISAConfig("GLATransformer", "ml-100k", config_dict={"n_heads": 128})
 
 
-def test_gla_trains_and_scores_with_a_plain_loop_as_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gla_trains_and_scores_with_a_plain_loop_as_its_kernel(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(gla, "load_recurrence", lambda: gated_recurrence)
     model = build_model("GLATransformer", n_heads=2)
     batch = random_batch(4, 9, 30)

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from pytest import MonkeyPatch
 from torch import Tensor
 
 from recbole_lisa.ops import encoder_block as module
@@ -32,9 +33,7 @@ def plain_block(stream: Tensor, attended: Tensor, w: BlockWeights, p: float) -> 
 @pytest.mark.oracle
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("p", [0.0, 0.3])
-def test_block_equals_the_formula_in_outputs_and_all_gradients(
-    p: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_block_and_its_gradients_equal_the_formula(p: float, dtype: torch.dtype, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", 5 * D)
     monkeypatch.setattr(module, "PART_ROWS", 2)
     stream, attended, weights = operands(dtype)

@@ -295,9 +295,7 @@ ODD_ARRAYS: dict[str, Any] = {
 
 @pytest.mark.parametrize("odd", ODD_ARRAYS)
 @pytest.mark.parametrize("name", [ITEMS, ENCODER, ITEM_IDS])
-def test_an_array_of_another_type_or_dimension_is_one_line(
-    name: str, odd: str, manifest: dict[str, Any], tmp_path: Path
-) -> None:
+def test_arrays_of_another_type_are_one_line(name: str, odd: str, manifest: dict[str, Any], tmp_path: Path) -> None:
     with np.load(tmp_path / name) as archive:
         arrays = dict(archive)
     for key, array in arrays.items():

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pytest import CaptureFixture
 
 from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
@@ -92,9 +93,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("option", TABLES)
-def test_add_items_writes_an_export(
-    export: Path, tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_add_items_writes_an_export(export: Path, tmp_path: Path, option: str, capsys: CaptureFixture[str]) -> None:
     (tmp_path / "in.csv").write_text(TABLES[option])
     command = ["add-items", f"--export={export}", f"--output={tmp_path / 'more'}", f"{option}={tmp_path / 'in.csv'}"]
     assert main(command) == 0
@@ -119,7 +118,7 @@ def test_add_items_writes_an_export(
     ],
 )
 def test_wrong_tables_of_vectors_are_named(
-    export: Path, tmp_path: Path, name: str, table: str | None, message: str, capsys: pytest.CaptureFixture[str]
+    export: Path, tmp_path: Path, name: str, table: str | None, message: str, capsys: CaptureFixture[str]
 ) -> None:
     if table is not None:
         (tmp_path / name).write_text(table)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pytest import MonkeyPatch
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.training.checkpoint import (
@@ -32,7 +33,7 @@ def test_files_of_a_run_load_with_weights_only(tmp_path: Path, protocol: str) ->
         assert (checkpoint["model"], checkpoint["dataset"]) == ("TinyModel", "tiny")
 
 
-def test_interrupted_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_save_keeps_the_old_file(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     path = tmp_path / "run.pth"
     save_checkpoint({"format": FORMAT, "epoch": 1}, path)
 
@@ -47,9 +48,7 @@ def test_interrupted_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_and_an_unreadable_file_are_told_from_a_missing_and_a_damaged_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_and_unreadable_files_are_neither_missing_nor_damaged(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=f"'{tmp_path}' is not a file; give the path of a .pth file"):
         load_checkpoint(tmp_path)
     path = tmp_path / "run.pth"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from pytest import LogCaptureFixture, MonkeyPatch
 from recbole.data.interaction import Interaction
 
 from recbole_lisa.quick_start import run
@@ -67,7 +68,7 @@ def test_layers_that_quantise_their_own_input_are_watched(name: str) -> None:
     assert codebook_usage(build_model("Transformer", n_layers=2), SimpleNamespace(sample=sample)) == {}
 
 
-def test_large_catalogues_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_catalogues_are_sampled(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr("recbole_lisa.model.attentive_recommender.MAX_WATCHED", 10)
     model = build_model("LISABase", n_items=30)
     original, rows = model.embed, []
@@ -87,9 +88,7 @@ def test_few_codewords_for_most_items_is_a_collapse() -> None:
         assert collapsed({"n_codewords": n_codewords, "perplexity": perplexity}, n_items) == expected
 
 
-def test_a_run_logs_records_and_draws_and_measuring_changes_nothing(
-    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_logs_and_draws_and_measuring_changes_nothing(isolated_run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     plot = isolated_run_dir / "plots" / "codebooks.png"
     settings = tiny_settings(isolated_run_dir, **SMALL, n_layers=2)
     result = run("LISABase", "tiny", config_dict={**settings, "result_file": "r.json", "codebook_plot": str(plot)})
@@ -108,7 +107,7 @@ def test_a_run_logs_records_and_draws_and_measuring_changes_nothing(
     assert run("LISABase", "tiny", config_dict=settings)["test"] == result["test"]
 
 
-def test_a_collapse_is_warned_of_once(isolated_run_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collapse_is_warned_of_once(isolated_run_dir: Path, caplog: LogCaptureFixture) -> None:
     from recbole_lisa.model.sequential_recommender.lisabase import LISABase
 
     config = tiny_config(isolated_run_dir, model=LISABase, **SMALL | {"epochs": 3, "learning_rate": 1e-9})
@@ -124,9 +123,7 @@ def test_a_collapse_is_warned_of_once(isolated_run_dir: Path, caplog: pytest.Log
     )
 
 
-def test_models_without_codebooks_have_no_lines_and_no_plot(
-    isolated_run_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_models_without_codebooks_have_no_lines_and_no_plot(isolated_run_dir: Path, caplog: LogCaptureFixture) -> None:
     trainer, (train, _, _) = tiny_trainer(tiny_config(isolated_run_dir, epochs=1))
     trainer.fit(train)
     assert "codebooks" not in trainer.history[0]

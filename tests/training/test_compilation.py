@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from pytest import MonkeyPatch
 
 from recbole_lisa import quick_start
 from recbole_lisa.config.config import LISAConfig
@@ -41,7 +42,7 @@ def compare(name: str, **settings: Any) -> None:
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> list[torch.nn.Module]:
+def traced(monkeypatch: MonkeyPatch) -> list[torch.nn.Module]:
     """Trace as the compiler does, and run what was traced as it is; the list names the modules."""
     modules: list[torch.nn.Module] = []
     original = torch.nn.Module.compile
@@ -79,9 +80,7 @@ def test_a_compiled_encoder_computes_the_same(name: str) -> None:
     compare(name)
 
 
-def test_a_missing_compiler_is_told_in_one_line_before_any_work(
-    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_compiler_is_one_line_before_any_work(isolated_run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     def refuse(_: Any) -> Any:
         raise RuntimeError("backend='inductor' raised:\nInvalidCxxCompiler: No working C++ compiler found\n\nmore")
 
@@ -98,7 +97,7 @@ def test_a_missing_compiler_is_told_in_one_line_before_any_work(
         check_compiler(tiny_config(isolated_run_dir, compile=True))
 
 
-def test_the_setting_compiles_the_encoder_of_a_run(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_compiles_the_encoder_of_a_run(isolated_run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     compiled: list[str] = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **_: compiled.append(type(module).__name__))
     monkeypatch.setattr(quick_start, "check_compiler", lambda _: None)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pytest import MonkeyPatch
 from recbole.evaluator import Collector, Evaluator
 from recbole.model.sequential_recommender import SASRec
 
@@ -56,7 +57,7 @@ def dense_metrics(model: Any, loader: Any, config: Any, histories: dict[str, lis
 @pytest.mark.parametrize("split", [{"LS": "valid_and_test"}, {"RS": [0.5, 0.2, 0.3]}], ids=str)
 @pytest.mark.parametrize("kind", [TinyModel, BlockModel])
 def test_masked_metrics_equal_those_of_a_dense_matrix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Any], split: dict[str, Any], block_scores: int
+    tmp_path: Path, monkeypatch: MonkeyPatch, kind: type[Any], split: dict[str, Any], block_scores: int
 ) -> None:
     monkeypatch.setattr(ranking, "BLOCK_SCORES", block_scores)
     given = {**SETTINGS, "eval_args": {"split": split}, "MAX_ITEM_LIST_LENGTH": 3}  # the window forgets seen items
@@ -91,9 +92,7 @@ def test_seen_items_are_those_of_the_whole_history_before_the_target_without_the
 
 
 @pytest.mark.parametrize("block_scores", [1, 5, 1000])
-def test_ranks_without_seen_items_count_higher_and_equal_ones(
-    monkeypatch: pytest.MonkeyPatch, block_scores: int
-) -> None:
+def test_ranks_without_seen_items_count_higher_and_equal_ones(monkeypatch: MonkeyPatch, block_scores: int) -> None:
     monkeypatch.setattr(ranking, "BLOCK_SCORES", block_scores)
     scores = torch.tensor([[9.0, 2.0, 2.0, 3.0, 2.0, 1.0], [9.0, 5.0, 4.0, 3.0, 2.0, 1.0]])  # column 0 is padding
     order, target = torch.tensor([4, 0, 2, 5, 1, 3]), torch.tensor([2, 5])
@@ -120,9 +119,7 @@ def test_ranks_without_seen_items_count_higher_and_equal_ones(
         ("both", {"topk": [4, 7]}, "NDCG@7"),
     ],
 )
-def test_the_best_epoch_is_chosen_by_a_reported_metric(
-    tmp_path: Path, seen: str, given: dict[str, Any], chosen: str
-) -> None:
+def test_a_reported_metric_chooses_the_epoch(tmp_path: Path, seen: str, given: dict[str, Any], chosen: str) -> None:
     config = tiny_config(tmp_path, eval_seen=seen, **given)
     assert (config["valid_metric"], config["valid_metric_bigger"]) == (chosen, True)
 

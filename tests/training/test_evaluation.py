@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from pytest import MonkeyPatch
 from recbole.data.interaction import Interaction
 from recbole.evaluator import Collector, Evaluator, register
 from recbole.evaluator.base_metric import AbstractMetric
@@ -98,9 +99,7 @@ def test_sampled_metrics_equal_those_over_the_whole_catalogue_with_the_others_at
 
 
 @pytest.mark.parametrize(("protocol", "mode"), [("paper", "uni9"), ("full_ranking", "full")])
-def test_every_history_is_encoded_once_and_a_model_that_knows_the_answer_scores_one(
-    tmp_path: Path, protocol: str, mode: str
-) -> None:
+def test_every_history_is_encoded_once_and_a_perfect_model_scores_one(tmp_path: Path, protocol: str, mode: str) -> None:
     seen: list[int] = []
 
     class Oracle(TinyModel):
@@ -170,9 +169,7 @@ class MeanRank(AbstractMetric):
         return {"meanrank": float(dataobject.get("rec.meanrank")[:, 0].mean()) + dataobject.get("data.num_users")}
 
 
-def test_a_metric_that_the_user_registered_is_computed_and_chooses_the_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_metric_of_the_user_is_computed_and_chooses_the_epoch(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="metric 'MeanRank' is not computed: known are .*GiniIndex"):
         tiny_config(tmp_path, metrics=["MeanRank"])
     monkeypatch.setitem(register.metrics_dict, "meanrank", MeanRank)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from pytest import MonkeyPatch
 
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
@@ -49,9 +50,7 @@ def test_the_largest_part_is_named_and_items_count_once_they_are_known(tmp_path:
         ("LISABase", {"nproc": 10**6, "train_batch_size": 10**6}, "nproc"),
     ],
 )
-def test_settings_of_every_model_count_before_the_data(
-    tmp_path: Path, model: str, settings: dict[str, Any], key: str
-) -> None:
+def test_settings_of_models_count_before_data(tmp_path: Path, model: str, settings: dict[str, Any], key: str) -> None:
     with pytest.raises(UsageError, match=rf"{model} needs at least .* are free: lower {key}, which takes \d"):
         check_memory(tiny_config(tmp_path, model=model, **settings))
 
@@ -66,7 +65,7 @@ def test_settings_of_every_model_count_before_the_data(
     ],
 )
 def test_a_step_counts_once_the_windows_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, settings: dict[str, Any], key: str
+    tmp_path: Path, monkeypatch: MonkeyPatch, model: str, settings: dict[str, Any], key: str
 ) -> None:
     config = tiny_config(tmp_path, model=model, **settings)
     train, _, _ = create_loaders(config, create_dataset(config))
@@ -76,9 +75,7 @@ def test_a_step_counts_once_the_windows_are_known(
         check_memory(config, train.dataset.item_num, train.windows)
 
 
-def test_a_missing_data_set_is_not_fetched_for_a_run_that_needs_too_much(
-    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_data_set_is_fetched_for_a_run_that_is_too_large(isolated_run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr("recbole_lisa.quick_start.ensure_data", lambda _: pytest.fail("the data was fetched"))
     for settings, message in (
         ({"n_codewords": 10**6}, "lower n_codewords or n_codebooks"),
@@ -102,7 +99,7 @@ def test_a_missing_data_set_is_not_fetched_for_a_run_that_needs_too_much(
     ],
 )
 def test_the_limits_of_a_container_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str, files: dict[str, str], left: int | None
+    tmp_path: Path, monkeypatch: MonkeyPatch, cgroup: str, files: dict[str, str], left: int | None
 ) -> None:
     for name, text in {"proc/self/cgroup": cgroup, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +119,7 @@ def test_an_error_of_an_allocator_is_one_line(tmp_path: Path, error: Exception) 
 
 
 @pytest.mark.usefixtures("isolated_run_dir")
-def test_a_run_checks_before_the_data_and_before_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_checks_before_the_data_and_before_the_model(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr("recbole_lisa.quick_start.check_memory", lambda _, *n_items: calls.append(n_items))
     run_configured(tiny_config(tmp_path, epochs=1))

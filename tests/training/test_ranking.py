@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pytest import MonkeyPatch
 from recbole.evaluator import Collector, Evaluator
 
 from recbole_lisa.config.config import LISAConfig
@@ -28,9 +29,7 @@ def config(tmp_path: Path) -> LISAConfig:
 
 
 @pytest.mark.parametrize("block_scores", [1, N * 7, N * V - 1, 10**6])
-def test_all_metrics_equal_those_of_recbole(
-    config: LISAConfig, monkeypatch: pytest.MonkeyPatch, block_scores: int
-) -> None:
+def test_all_metrics_equal_those_of_recbole(config: LISAConfig, monkeypatch: MonkeyPatch, block_scores: int) -> None:
     monkeypatch.setattr(ranking, "BLOCK_SCORES", block_scores)
     scores, target = torch.randn(N, V), torch.randint(1, V, (N,))
     recboles, ours = Collector(config), Collector(config)
@@ -49,7 +48,7 @@ def test_all_metrics_equal_those_of_recbole(
 
 
 @pytest.mark.parametrize("block_scores", [1, 5, 1000])
-def test_equal_scores_rank_in_the_random_order(monkeypatch: pytest.MonkeyPatch, block_scores: int) -> None:
+def test_equal_scores_rank_in_the_random_order(monkeypatch: MonkeyPatch, block_scores: int) -> None:
     monkeypatch.setattr(ranking, "BLOCK_SCORES", block_scores)
     scores = torch.tensor([[9.0, 2.0, 2.0, 3.0, 2.0, 1.0]])  # the first one is padding
     order = torch.tensor([4, 0, 2, 5, 1, 3])

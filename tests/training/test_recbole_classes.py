@@ -45,9 +45,7 @@ def test_sequential_classes_of_recbole_are_served_as_in_recbole(tmp_path: Path, 
         ("SASRecCPR", "RuntimeError: selected index k out of range"),
     ],
 )
-def test_a_class_whose_needs_are_not_met_is_one_line_before_the_training(
-    tmp_path: Path, name: str, reason: str
-) -> None:
+def test_a_class_with_unmet_needs_is_one_line_before_the_training(tmp_path: Path, name: str, reason: str) -> None:
     with pytest.raises(UsageError, match=f"{name} of RecBole cannot be trained on tiny here .{reason}") as caught:
         tried(tmp_path, name)
     assert "load_col is {'inter': ['user_id', 'item_id', 'timestamp']}" in str(caught.value)

@@ -117,9 +117,7 @@ def test_values_get_the_type_of_their_key_and_lists_become_text() -> None:
         ("log_integers", 1, 64, ("lograndint", 1, 65)),
     ],
 )
-def test_draws_fill_the_range_and_ray_has_the_same_range(
-    kind: Any, low: float, high: float, in_ray: tuple[str, float, float]
-) -> None:
+def test_draws_fill_the_range_as_in_ray(kind: Any, low: float, high: float, in_ray: tuple[str, float, float]) -> None:
     domain, rng = Domain(kind, (low, high)), np.random.default_rng(3)
     drawn = [domain.draw(rng) for _ in range(2000)]
     assert low <= min(drawn) and max(drawn) <= high

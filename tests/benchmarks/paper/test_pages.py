@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from pytest import CaptureFixture
 
 from benchmarks import main
 from benchmarks.paper import compression, ranking, sensitivity
@@ -90,9 +91,7 @@ def test_a_compression_ratio_is_beside_the_papers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ranking", "sensitivity", "migration", "compression"])
-def test_an_existing_page_needs_overwrite(
-    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_an_existing_page_needs_overwrite(isolated_run_dir: Path, capsys: CaptureFixture[str], name: str) -> None:
     page = Path("results", "ml-100k.md" if name == "ranking" else f"{name}-ml-100k.md")
     page.parent.mkdir()
     page.write_text("# My notes\n")

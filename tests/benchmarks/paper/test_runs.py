@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 from benchmarks import main
 from benchmarks.paper import runs
@@ -27,7 +28,7 @@ def run_of(row: str, folder: Path, *arguments: str) -> Run:
 
 
 def test_rows_are_trained_once_and_a_changed_setting_needs_another_folder(
-    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]
+    isolated_run_dir: Path, capsys: CaptureFixture[str]
 ) -> None:
     write_tiny_dataset(isolated_run_dir / "data")
     arguments = ["paper", "ranking", "-d", "tiny", "--rows", "Linear", "--seeds", "1", "--data_path=data", *SMALL]
@@ -67,7 +68,7 @@ def test_a_damaged_file_of_a_run_is_no_result(tmp_path: Path, file: str, text: s
     assert run.result() is None
 
 
-def test_a_started_run_continues_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_started_run_continues_from_its_checkpoint(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(runs.subprocess, "Popen", lambda command, **_: started.append(command))
     run = run_of("Linear", tmp_path)
@@ -80,7 +81,7 @@ def test_a_started_run_continues_from_its_checkpoint(tmp_path: Path, monkeypatch
     assert ["--resume=auto" in command for command in started] == [False, False, True, False]
 
 
-def test_a_failed_run_is_named_and_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_is_named_and_does_not_stop_the_others(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     write_tiny_dataset(tmp_path / "data")
     good = run_of("Linear", tmp_path / "runs", "--protocol=paper", f"--data_path={tmp_path / 'data'}", *SMALL)
     bad = Run("Transformer", 1, ["--model=Nothing", "--dataset=tiny"], tmp_path / "x")
@@ -90,9 +91,7 @@ def test_a_failed_run_is_named_and_does_not_stop_the_others(tmp_path: Path, caps
     assert [run.result() is None for run in (bad, good)] == [True, False]
 
 
-def test_an_interruption_stops_the_running_ones_and_starts_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_stops_the_running_ones_and_starts_no_more(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def sleep(run: Run, threads: int) -> "subprocess.Popen[bytes]":
@@ -131,7 +130,7 @@ def test_an_interruption_stops_the_running_ones_and_starts_no_more(
     ],
 )
 def test_mistakes_stop_before_anything_runs(
-    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    isolated_run_dir: Path, capsys: CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main(["paper", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -11,9 +11,7 @@ N, B, W, D = 3, 2, 5, 8
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 70])
 @pytest.mark.parametrize("decay", [0.0, 0.3, [0.5, 0.01]], ids=["no-decay", "decay", "one-a-codebook"])
 @pytest.mark.parametrize("hard", [True, False], ids=["hard", "soft"])
-def test_blocks_equal_softmax_attention_over_quantised_keys(
-    length: int, decay: float | list[float], hard: bool
-) -> None:
+def test_blocks_equal_softmax_attention_over_codewords(length: int, decay: float | list[float], hard: bool) -> None:
     codes, valid = torch.randint(W, (N, length, B)), ragged(N, length)
     keys = torch.nn.functional.one_hot(codes, W).double() if hard else torch.rand(N, length, B, W).double()
     table, values = torch.randn(B, W, W).double(), torch.randn(N, length, D).double()
