@@ -1,5 +1,6 @@
-"""Parts of the docs site that are made from the code: the HTTP API, the error messages, the checks of the API pages."""
+"""Parts of the docs site that are made from the code: HTTP API, error messages, examples, checks of the API pages."""
 
+import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -17,16 +18,35 @@ logger = getLogger(__name__)
 
 
 def fill_marks(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Replace `<!-- from the code: http api -->` and `<!-- from the code: messages of FILE ... -->` in a page."""
+    """Replace `<!-- from the code: X -->`, X being `http api`, `messages of FILE ...` or `example NAME`, in a page."""
     source[0] = MARK.sub(lambda mark: _made(mark[1]), source[0])
 
 
 def _made(what: str) -> str:
     if what == "http api":
         return str(import_module("http_api").describe_api())
+    if what.startswith("example "):
+        return example(what.removeprefix("example "))
     files = what.removeprefix("messages of ").split()
     messages = [message for file in files for message in messages_of(ROOT / "recbole_lisa" / file)]
     return "Messages:\n\n" + "\n".join(f"- `` {message} ``" for message in messages)
+
+
+def example(name: str) -> str:
+    """The notebook of an example as Markdown, its title one level lower: text, code, printed lines and plots."""
+    parts = []
+    for cell in json.loads((ROOT / f"examples/{name}.ipynb").read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(f"#{text}" if cell["cell_type"] == "markdown" and text.startswith("# ") else text)
+        if cell["cell_type"] == "code":
+            parts[-1] = f"```python\n{text}\n```"
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                parts.append("```text\n{}\n```".format("".join(output["text"]).rstrip()))
+            else:
+                source = f"data:image/png;base64,{output['data']['image/png']}"
+                parts.append(f'<img alt="plot of the example {name}" src="{source}">')
+    return "\n\n".join(parts)
 
 
 def clean_docstring(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
