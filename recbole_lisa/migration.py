@@ -80,6 +80,8 @@ def check_source(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None
         how = " trained without --quantize_items=True" if state["model"] == SOURCE else ""
         needed = f"--model={SOURCE} --quantize_items=True"
         raise UsageError(f"'{path}' is a {state['model']}{how}: give a checkpoint of a run with {needed}")
+    if (codes := state["config"].get("item_codes", "learned")) != "learned":
+        raise UsageError(f"'{path}' has item_codes {codes}: train {TARGET} with the same item_codes instead")
     if (n_layers := state["config"]["n_layers"]) != 1:
         raise UsageError(f"'{path}' has n_layers {n_layers}: only the codebooks of a single layer's items migrate")
 

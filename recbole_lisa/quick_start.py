@@ -17,6 +17,7 @@ from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.distributed.launch import launch
 from recbole_lisa.distributed.processes import is_first, process_group, started_by_torchrun
 from recbole_lisa.files import advise_after_interruption, check_output
+from recbole_lisa.item_codes import set_item_codes
 from recbole_lisa.training.checkpoint import Checkpoint, advice_after_interruption, check_resume
 from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks, log_equal_codes
 from recbole_lisa.training.compilation import check_compiler, compile_encoder
@@ -122,6 +123,7 @@ def train_and_test(
         try_class(config, train, valid, test)
         init_seed(config["seed"], config["reproducibility"])
         network = config.model_class(config, train.dataset).to(config["device"])
+        set_item_codes(network, config, train.dataset)
         if prepare is not None:
             prepare(network)
         if config["compile"]:

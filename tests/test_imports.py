@@ -27,6 +27,7 @@ LEVELS: list[set[str]] = [
     {"serving"},
     {"training"},
     {"saved"},
+    {"item_codes"},
     {"quick_start", "plugin"},
     {"migration"},
     {"tuning"},

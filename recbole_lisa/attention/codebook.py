@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_sizes
+from recbole_lisa.ops.codeword_scores import sum_of_rows
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest
+from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.ops.quantize import SIMILARITIES, Quantized, quantize
 
 ENCODINGS = ("residual", "parallel")
@@ -19,6 +21,18 @@ def initialise_each(weight: Tensor) -> None:
     """Fill each matrix of weight (B, rows, columns) by Xavier's rule; on meta, where B may be forged, do nothing."""
     for matrix in () if weight.is_meta else weight:
         nn.init.xavier_normal_(matrix)
+
+
+class FixedCodes(nn.Module):
+    """Codes (V, C) of items in all their codebooks, in place of item embeddings: not trained, 0 until they are set."""
+
+    def __init__(self, n_items: int, n_columns: int, n_codewords: int) -> None:
+        super().__init__()
+        self.weight = nn.Buffer(torch.zeros(n_items, n_columns, dtype=code_dtype(n_codewords)))
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Codes of items (...), (..., C)."""
+        return self.weight[items]
 
 
 class Codebook(nn.Module):
@@ -89,8 +103,13 @@ class Codebook(nn.Module):
         }
 
     def forward(self, x: Tensor) -> Quantized:
-        """Quantise distinct vectors (U, D): codes (U, B), assignment (U, B, W), reconstruction (U, D)."""
-        return self._quantize(x, self.codewords)
+        """Quantise distinct vectors (U, D): codes (U, B), assignment (U, B, W), reconstruction (U, D).
+
+        Integers (U, B) are codes already: the assignment is then (U, 0).
+        """
+        if x.is_floating_point():
+            return self._quantize(x, self.codewords)
+        return Quantized(x.long(), self.codewords.new_empty(len(x), 0), sum_of_rows(x, self.codewords))
 
     @torch.no_grad()
     def restart(self, x: Tensor, *, used_too: bool) -> None:

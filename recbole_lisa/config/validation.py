@@ -317,6 +317,7 @@ def check_model(settings: Settings) -> None:
         raise UsageError(f"{key} is {settings[key]}, it must divide hidden_size, which is {width}")
     if settings.get("conv_width") == 1:
         raise UsageError("conv_width is 1, it must be 0 for no convolution or at least 2")
+    _check_item_codes(settings)
     if not settings.get("bidirectional"):
         return
     if settings.get("supervision") == "all_positions":
@@ -326,6 +327,22 @@ def check_model(settings: Settings) -> None:
     for key, only in (("local_window", 0), ("histogram_values", "codewords")):
         if settings.get(key, only) != only:
             raise UsageError(f"{key} is {settings[key]!r}, with bidirectional True it must be {only}")
+
+
+def _check_item_codes(settings: Settings) -> None:
+    """Fixed codes exclude what needs item embeddings."""
+    source = settings.get("item_codes", "learned")
+    if source == "learned":
+        return
+    if source not in ("svd", "kmeans") and not source.endswith((".npz", ".npy")):
+        hint = did_you_mean(source, ("learned", "svd", "kmeans"))
+        raise UsageError(f"item_codes is {source!r}, it must be learned, svd, kmeans or a .npz or .npy file.{hint}")
+    if source == "kmeans" and settings["item_codes_checkpoint"] is None:
+        raise UsageError("item_codes is kmeans, but item_codes_checkpoint is ~: name the checkpoint of a trained model")
+    required = {"quantize_items": True, "codebook_init": "xavier", "restart_dead_codewords": False}
+    for key, only in {**required, "reconstruction_weight": 0, "freeze_codebooks": False}.items():
+        if settings.get(key, only) != only:
+            raise UsageError(f"{key} is {settings[key]!r}, with item_codes {source} it must be {only}")
 
 
 def checked_negatives(negatives: Any, loss: str) -> dict[str, Any] | None:

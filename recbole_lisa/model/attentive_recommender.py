@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from recbole_lisa.attention import Attention
-from recbole_lisa.attention.codebook import Codebook
+from recbole_lisa.attention.codebook import Codebook, FixedCodes
 from recbole_lisa.config.fields import field_names
 from recbole_lisa.config.model_defaults import fill_defaults, inner_width
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
@@ -92,7 +92,12 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         self.embedding_scale = math.sqrt(self.hidden_size) if config["scale_embedding"] else 1.0
         if self.loss_type not in losses.LOSSES:
             raise ValueError(f"loss_type must be one of {', '.join(losses.LOSSES)}, got {self.loss_type!r}")
-        self.item_embedding = nn.Embedding(self.n_items, self.hidden_size, padding_idx=0)
+        self.item_embedding: nn.Embedding | FixedCodes
+        if "item_codes" in config and config["item_codes"] != "learned":
+            n_codewords = [config[key] for key in ("n_codewords", "n_target_codewords") if key in config]
+            self.item_embedding = FixedCodes(self.n_items, config["n_codebooks"] * len(n_codewords), max(n_codewords))
+        else:
+            self.item_embedding = nn.Embedding(self.n_items, self.hidden_size, padding_idx=0)
         self.encoder = SequenceEncoder(
             partial(self.build_layer, config),
             n_layers=config["n_layers"],
@@ -112,8 +117,9 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         self.register_buffer("time_unit", torch.tensor(float(getattr(dataset, "time_unit", 1.0))))
         self.register_buffer("log_q", self._log_q(config, dataset), persistent=False)
         std: float | None = config["item_init_std"]
-        for table in filter(None, (self.item_embedding, self.encoder.position_embedding)):
-            nn.init.xavier_normal_(table.weight) if std is None else nn.init.normal_(table.weight, std=std)
+        for table in (self.item_embedding, self.encoder.position_embedding):
+            if isinstance(table, nn.Embedding):
+                nn.init.xavier_normal_(table.weight) if std is None else nn.init.normal_(table.weight, std=std)
         with torch.no_grad():
             self.item_embedding.weight[0].zero_()
         self._cached: tuple[list[tuple[int, int]], ItemView] | None = None
@@ -148,13 +154,18 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         seeds = {name: value + index for name, value in settings.items() if name.endswith("_seed")}
         return self.mechanism(**(settings | seeds))
 
-    def build_codebook(self, config: Any, n_codewords: int, *, hard: bool) -> Codebook:
-        """A quantiser with the model's settings and W = n_codewords."""
+    @property
+    def has_fixed_codes(self) -> bool:
+        """Whether the codes of the items are set before training and there are no item embeddings."""
+        return isinstance(self.item_embedding, FixedCodes)
+
+    def build_codebook(self, config: Any, n_codewords: int, *, hard: bool, of_items: bool = True) -> Codebook:
+        """A quantiser with the model's settings and W = n_codewords; for fixed codes of items one of fewest weights."""
         return Codebook(
             hidden_size=config["hidden_size"],
             n_codebooks=config["n_codebooks"],
             n_codewords=n_codewords,
-            similarity=config["codebook_similarity"],
+            similarity="dot" if of_items and self.has_fixed_codes else config["codebook_similarity"],
             encoding=config["codebook_encoding"],
             temperature=config["codebook_temperature"],
             hard=hard,
@@ -203,15 +214,24 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         return None
 
     def embed(self, items: Tensor) -> Tensor:
-        """Item embeddings, times sqrt(D) with scale_embedding, (...) -> (..., D)."""
+        """Item embeddings, times sqrt(D) with scale_embedding, (...) -> (..., D); or fixed codes, (...) -> (..., C)."""
         out: Tensor = self.item_embedding(items)
-        return out if self.embedding_scale == 1 else out * self.embedding_scale
+        return out if self.embedding_scale == 1 or self.has_fixed_codes else out * self.embedding_scale
+
+    def quantized(self, book: Codebook, x: Tensor) -> Quantized:
+        """Items x of embed by one of codebooks(), which reads its own columns of fixed codes (U, C)."""
+        return book(self._columns(book, x) if self.has_fixed_codes else x)  # type: ignore[no-any-return]  # torch's call
+
+    def _columns(self, book: Codebook, codes: Tensor) -> Tensor:
+        """The codes (U, B) of one of codebooks() among fixed codes (U, C)."""
+        first = 0 if book is self.codebook else book.n_codebooks
+        return codes[:, first : first + book.n_codebooks]
 
     def view(self, x: Tensor) -> ItemView:
-        """Items with scaled embeddings x (U, D) as the model sees them."""
+        """Items x of embed, scaled embeddings (U, D) or fixed codes (U, C), as the model sees them."""
         if self.codebook is None:
             return ItemView(stream=x, target=self._normalised(x), quantized=None)
-        quantized = self.codebook(x)
+        quantized = self.quantized(self.codebook, x)
         return ItemView(quantized.reconstruction, self._normalised(self.target(x, quantized)), quantized)
 
     def target(self, x: Tensor, quantized: Quantized) -> Tensor:
@@ -245,19 +265,41 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def score_candidates(self, interaction: Interaction, candidates: Tensor) -> Tensor:
         """Encode each history once and score its candidates: (N, K) ids -> (N, K)."""
-        return pair_scores(self._encode_last(interaction), self.item_view().target, candidates)
+        if not self.has_fixed_codes:
+            return pair_scores(self._encode_last(interaction), self.item_view().target, candidates)
+        ids, rows = torch.unique(candidates, return_inverse=True)
+        return pair_scores(self._encode_last(interaction), self.view(self.embed(ids)).target, rows)
 
     def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Scores of all items, (N, V); column 0 is padding."""
+        if self.has_fixed_codes:
+            return self.item_scorer(interaction)(torch.arange(self.n_items, device=self.time_unit.device))
         return self._encode_last(interaction) @ self.item_view().target.t()
 
     def item_scorer(self, interaction: Interaction) -> Callable[[Tensor], Tensor]:
         """Encode each history once; returns a function that scores items, ids (K,) -> (N, K)."""
-        hidden, target = self._encode_last(interaction), self.item_view().target
+        hidden = self._encode_last(interaction)
+        if self.has_fixed_codes:
+            *_, book = self.codebooks().values()  # that of the targets
+            return partial(self._scores_by_codes, hidden, book)
+        target = self.item_view().target
         return lambda ids: hidden @ target.index_select(0, ids).t()
 
+    def _scores_by_codes(self, hidden: Tensor, book: Codebook, ids: Tensor) -> Tensor:
+        """Scores of items with fixed codes by look-up tables: equal codes have equal scores; (K,) -> (N, K)."""
+        codes = self._columns(book, self.embed(ids))
+        targets = CodedTargets(codes, book.codewords.detach(), temperature=self.temperature)
+        return targets.scores(targets.query(hidden), 0, len(ids))
+
     def _encode_last(self, interaction: Interaction) -> Tensor:
-        return self.query(self.encoder.encode_last(self.history(interaction), self.item_view()).hidden)  # (N, D)
+        return self.query(self.encoder.encode_last(*self.view_of(self.history(interaction))).hidden)  # (N, D)
+
+    def view_of(self, history: Sequences) -> tuple[Sequences, ItemView]:
+        """The items of histories for inference, and their rows: all items, or of fixed codes the distinct ones."""
+        if not self.has_fixed_codes:
+            return history, self.item_view()
+        items, rows = torch.unique(history.rows, return_inverse=True)
+        return history._replace(rows=rows), self.view(self.embed(items))
 
     def item_view(self) -> ItemView:
         """All items for inference, (V, ...); in eval mode cached until a parameter changes (not by `.data`)."""
@@ -368,7 +410,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     def item_codes(self, codebook: Codebook, *, step: int = 1) -> Tensor:
         """Codes (V - 1, B) of the items, or of every step-th item, by a quantiser, block by block."""
         small = code_dtype(codebook.n_codewords)
-        return torch.cat([codebook(self.embed(ids)).codes.to(small) for ids in self._blocks(1, step)])
+        return torch.cat([self.quantized(codebook, self.embed(ids)).codes.to(small) for ids in self._blocks(1, step)])
 
     @torch.no_grad()
     def codebook_usage(self) -> dict[str, tuple[int, CodewordUsage]]:

@@ -48,7 +48,7 @@ class LISARecommender(AttentiveRecommender):
             histogram_values=config["histogram_values"],
             local_window=config["local_window"],
             local_heads=config["local_heads"],
-            codebook=self.build_codebook(config, config["n_codewords"], hard=self.hard),
+            codebook=self.build_codebook(config, config["n_codewords"], hard=self.hard, of_items=index == 0),
         )
 
     @property
@@ -65,7 +65,7 @@ class LISARecommender(AttentiveRecommender):
     def layer_usage(self, interaction: Interaction) -> dict[str, tuple[int, CodewordUsage]]:
         """Layer above the first -> W, and how its codewords are used at the non-padding positions of a batch."""
         history = self.history(interaction)
-        inputs = self.encoder.layer_inputs(history, self.item_view())
+        inputs = self.encoder.layer_inputs(*self.view_of(history))
         usage = {}
         for number, (layer, h) in enumerate(zip(self.encoder.layers()[1:], inputs[1:], strict=True), start=2):
             if layer.quantizer is not None:

@@ -132,6 +132,8 @@ def _check_our_settings(self: Config) -> Any:
             if settings[name] is not None or name in of_model:  # RecBole takes None for most of its keys
                 settings[name] = check_value(keys[name], settings[name], "settings of RecBole")
         check_model(settings)
+        if settings.get("item_codes", "learned") != "learned":
+            raise UsageError(f"item_codes is {settings['item_codes']!r}, in RecBole's own run it must be learned")
     return settings
 
 

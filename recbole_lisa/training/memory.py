@@ -52,12 +52,13 @@ def _parameter_bytes(config: Any, n_items: int) -> Counter[str]:
     width, layers, longest = config["hidden_size"], config["n_layers"], config["MAX_ITEM_LIST_LENGTH"]
     inner = inner_width(config["inner_size"], width)
     each = 16 if config["learner"] in ("adam", "adamw") else 8
+    has_table = config["item_codes"] in (None, "learned")  # else codes of a byte or more
     needed = Counter(
         {
             "hidden_size": layers * 4 * width**2 * each,
             "inner_size": layers * 2 * width * inner * each,
             "MAX_ITEM_LIST_LENGTH": longest * width * each,
-            f"hidden_size (of {n_items:,} items)": n_items * width * each,
+            f"hidden_size (of {n_items:,} items)": n_items * (width * each if has_table else config["n_codebooks"]),
             "n_projected": layers * 2 * longest * (config["n_projected"] or 0) * each,
             "n_top_buckets": layers * 2 * width * (config["n_top_buckets"] or 0) * each,
             "n_hash_planes": layers * 4 * width * (config["n_hash_planes"] or 0),

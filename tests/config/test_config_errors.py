@@ -128,6 +128,24 @@ def test_a_mistake_is_named_with_what_is_right(settings: dict[str, Any], message
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"item_codes": "svt"}, "item_codes is 'svt', it must be learned, svd, kmeans or a .npz or .npy file. Did you"),
+        ({"item_codes": "kmeans"}, "but item_codes_checkpoint is ~: name the checkpoint of a trained model"),
+        (
+            {"item_codes": "svd", "quantize_items": False},
+            "quantize_items is False, with item_codes svd it must be True",
+        ),
+        ({"item_codes": None}, "item_codes (config_dict) is None, it must be str"),
+    ],
+)
+def test_mistakes_of_fixed_codes_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        LISAConfig("Transformer", "ml-100k", config_dict={"quantize_items": True} | settings)
+    assert message in str(caught.value)
+
+
 @pytest.mark.parametrize("model", ["Linformer", "SinkhornTransformer"])
 def test_models_of_a_fixed_length_read_no_whole_histories(model: str) -> None:
     with pytest.raises(UsageError, match=f"windows is whole, but {model} reads at most MAX_ITEM_LIST_LENGTH items"):

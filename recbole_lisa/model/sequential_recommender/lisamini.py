@@ -19,8 +19,7 @@ class LISAMini(LISARecommender):
 
     def target(self, x: Tensor, quantized: Quantized) -> Tensor:
         """The reconstruction from the target codebooks."""
-        reconstruction: Tensor = self.target_codebook(x).reconstruction
-        return reconstruction
+        return self.quantized(self.target_codebook, x).reconstruction
 
     def target_store(self) -> CodedTargets:
         """Codes in the target codebooks."""

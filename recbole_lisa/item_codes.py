@@ -1,0 +1,145 @@
+"""Codes of items that are fixed before training, so that no item has an embedding (setting `item_codes`).
+
+svd: M = U S V^T of the training matrix users x items, truncated to B components, as in RecJPQ (Petrov and Macdonald,
+2024). Component b of the items is cut into W quantiles, the codes of codebook b. So every codeword has V / W items, and
+hardly two items have the same codes. Equal values are ordered at random.
+
+kmeans: residual k-means of another model's items. Codebook b clusters what codebooks 1..b-1 leave of the vectors. The
+codewords start at the centres.
+"""
+
+from logging import getLogger
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recbole_lisa.attention.codebook import Codebook
+from recbole_lisa.distributed.processes import from_first, is_first
+from recbole_lisa.errors import UsageError
+from recbole_lisa.saved import load_bundle
+from recbole_lisa.serving.ids import IdMap
+
+Codes = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+KMEANS_BATCH, POWER_ITERATIONS = 4096, 4
+
+
+def set_item_codes(network: Any, config: Any, dataset: Any) -> None:
+    """Set the codes of a new model where `item_codes` is not learned; `dataset` is its training part.
+
+    Raises:
+        UsageError: A file or checkpoint is wrong, or has no codes for an item of the data set.
+    """
+    source = config["item_codes"]
+    if source is None or source == "learned" or config["resume"] not in (None, "auto"):  # a checkpoint has its codes
+        return
+    books, parts = list(network.codebooks().values()), None
+    if is_first():
+        parts = _codes_and_codewords(source, books, config, dataset)
+    codes, codewords = from_first(parts)  # type: ignore[misc]  # the first process has made them
+    with torch.no_grad():
+        network.item_embedding.weight[1:] = torch.from_numpy(codes)
+        for book, start in zip(books, codewords, strict=False):
+            book.codewords.copy_(torch.from_numpy(start))
+    n = len(codes)
+    getLogger().info(f"item codes: {source}, {n:,} items; {network.items_with_equal_codes():,} have those of another")
+
+
+def _codes_and_codewords(source: str, books: list[Codebook], config: Any, dataset: Any) -> tuple[Codes, list[Vectors]]:
+    """Codes (V - 1, C) of all codebooks, and the first codewords of each where the source has them."""
+    if source == "svd":
+        components = svd_components(dataset, books[0].n_codebooks, config["seed"])
+        return np.concatenate([quantile_codes(components, book.n_codewords, config["seed"]) for book in books], 1), []
+    ids = [str(raw) for raw in dataset.field2id_token[dataset.iid_field][1:]]
+    if source == "kmeans":
+        vectors = _vectors(config["item_codes_checkpoint"], ids)
+        sets = [residual_kmeans(vectors, book.n_codebooks, book.n_codewords, config["seed"]) for book in books]
+        codewords = [start for _, start in sets if start.shape[2] == config["hidden_size"]]
+        return np.concatenate([codes for codes, _ in sets], 1), codewords
+    return _codes_of_file(source, ids, books), []
+
+
+def svd_components(dataset: Any, n_components: int, seed: int) -> Vectors:
+    """Items (V - 1, B) of the truncated SVD of the training interactions; missing components are 0.
+
+    An item counts once for a user. Items without training interactions get each component of a random other item.
+    """
+    from scipy.sparse import csr_matrix
+    from sklearn.utils.extmath import randomized_svd
+
+    part, store = dataset.part, dataset.histories
+    trained = part.count + part.first  # (users,) the oldest so many items of each history
+    parts = np.column_stack([trained, store.lengths - trained]).ravel()
+    data = np.repeat(np.tile(np.array([1, 0], np.float32), len(trained)), parts)  # (rows,)
+    matrix = csr_matrix((data, store.items.astype(np.int32), store.offsets), shape=(len(trained), dataset.item_num))
+    matrix.sum_duplicates()
+    np.minimum(matrix.data, 1, out=matrix.data)
+    components = np.zeros((dataset.item_num, n_components), np.float32)
+    n = min(n_components, *matrix.shape)
+    components[:, :n] = randomized_svd(matrix, n, n_iter=POWER_ITERATIONS, random_state=seed)[2].T
+    rng, trained_items = np.random.default_rng(seed), np.flatnonzero(dataset.item_counts[1:]) + 1
+    new = np.flatnonzero(dataset.item_counts == 0)
+    for column in components.T:
+        column[new] = column[rng.choice(trained_items, len(new))]
+    return components[1:]
+
+
+def quantile_codes(components: Vectors, n_codewords: int, seed: int) -> Codes:
+    """Codes (V, B) of components (V, B): the W quantiles of each; equal values are ordered at random."""
+    rng, n = np.random.default_rng(seed), len(components)
+    codes = np.empty(components.shape, np.int64)
+    for b, column in enumerate(components.T):
+        codes[np.lexsort((rng.random(n), column)), b] = np.arange(n) * n_codewords // n
+    return codes
+
+
+def residual_kmeans(vectors: Vectors, n_codebooks: int, n_codewords: int, seed: int) -> tuple[Codes, Vectors]:
+    """Codes (V, B) and codewords (B, W, D) of vectors (V, D); with fewer vectors than codewords some stay 0."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    left, k = vectors.copy(), min(n_codewords, len(vectors))
+    codes = np.empty((len(vectors), n_codebooks), np.int64)
+    codewords = np.zeros((n_codebooks, n_codewords, vectors.shape[1]), np.float32)
+    for b in range(n_codebooks):
+        clusters = MiniBatchKMeans(k, batch_size=KMEANS_BATCH, n_init=1, random_state=seed + b).fit(left)
+        codes[:, b], codewords[b, :k] = clusters.labels_, clusters.cluster_centers_
+        left -= codewords[b, codes[:, b]]
+    return codes, codewords
+
+
+def _vectors(checkpoint: str, ids: list[str]) -> Vectors:
+    """Target vectors (V - 1, D) of a checkpoint's items, in the order of the raw ids of a data set."""
+    bundle = load_bundle(checkpoint)
+    rows = _rows(bundle.ids, ids, checkpoint)
+    vectors: Vectors = bundle.items.targets.rows(torch.from_numpy(rows)).float().numpy()
+    return vectors
+
+
+def _codes_of_file(path: str, ids: list[str], books: list[Codebook]) -> Codes:
+    """Codes (V - 1, C): of a .npy in the order of the data set's items, of a .npz (codes, item_id) by raw id."""
+    try:
+        content: Any = np.load(path, allow_pickle=False)
+        by_id = not isinstance(content, np.ndarray)
+        codes: npt.NDArray[Any] = content["codes"] if by_id else content
+        known = IdMap.from_ids(map(str, content["item_id"]) if by_id else ids)
+    except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
+        raise UsageError(f"item_codes: '{path}' cannot be read ({error}): a .npz needs codes and item_id") from error
+    most = np.repeat([book.n_codewords for book in books], [book.n_codebooks for book in books])
+    fits = codes.ndim == 2 and codes.shape == (len(known), len(most)) and codes.dtype.kind in "iu"
+    if not fits or (codes < 0).any() or (codes >= most).any():
+        counts = " and ".join(f"{book.n_codebooks} below {book.n_codewords}" for book in books)
+        raise UsageError(
+            f"item_codes: '{path}' has {codes.dtype} {codes.shape}, it must have a row for each of {len(known)} items, "
+            f"with whole numbers from 0 on: {counts}"
+        )
+    return codes[_rows(known, ids, path) if by_id else slice(None)].astype(np.int64)
+
+
+def _rows(known: IdMap, ids: list[str], source: str) -> Codes:
+    numbers = known.numbers(ids)
+    if missing := int((numbers < 0).sum()):
+        raise UsageError(f"item_codes: '{source}' lacks {missing} of {len(ids)} items, such as {known.unknown(ids)[0]}")
+    return numbers

@@ -1,0 +1,223 @@
+"""Models whose item codes are fixed before training."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recbole_lisa.attention.codebook import FixedCodes
+from recbole_lisa.cli.main import main
+from recbole_lisa.data.dataloader import create_loaders
+from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.environment import free_memory
+from recbole_lisa.errors import UsageError
+from recbole_lisa.item_codes import quantile_codes, residual_kmeans, set_item_codes, svd_components
+from recbole_lisa.migration import migrate
+from recbole_lisa.quick_start import run
+from recbole_lisa.saved import export, load_bundle, load_data_and_model
+from recbole_lisa.serving import Recommender
+from recbole_lisa.training.evaluation import evaluate_targets
+from recbole_lisa.training.memory import check_memory
+from tests.helpers import assert_close, write_interactions
+from tests.model.build import build_model
+from tests.tiny import tiny_config, tiny_settings
+
+SMALL = {"epochs": 2, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8, "show_progress": False}
+QUANTIZED = {"LISABase": {}, "LISAMini": {"n_target_codewords": 12}, "Transformer": {"quantize_items": True}}
+BATCH = {"item_id_list": torch.tensor([[3, 7, 2, 9], [5, 1, 0, 0]]), "item_length": torch.tensor([4, 2])}
+
+
+def train(model: str, folder: Path, **settings: Any) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        result = run(model, "tiny", config_dict=tiny_settings(folder, **SMALL | settings))
+        return folder / result["checkpoint"]
+
+
+def fixed_as(learned: Any, model: str, **settings: Any) -> Any:
+    """The model with fixed codes that has the codes and all other parameters of a learned one."""
+    fixed = build_model(model, item_codes="svd", **settings).double().eval()
+    weights = {name: value for name, value in learned.state_dict().items() if name in fixed.state_dict()}
+    codes = [torch.nn.functional.pad(learned.item_codes(book), (0, 0, 1, 0)) for book in learned.codebooks().values()]
+    fixed.load_state_dict(weights | {"item_embedding.weight": torch.cat(codes, dim=1)})
+    return fixed
+
+
+@pytest.mark.parametrize("score", ["dot", "cosine"])
+@pytest.mark.parametrize("n_layers", [1, 2])
+@pytest.mark.parametrize("model", QUANTIZED)
+def test_scores_and_loss_are_those_of_a_learned_model_with_the_same_codes(
+    model: str, n_layers: int, score: str
+) -> None:
+    settings = {**QUANTIZED[model], "codebook_similarity": "dot", "n_layers": n_layers, "score": score}
+    learned = build_model(model, hidden_dropout_prob=0, **settings).double().eval()
+    fixed = fixed_as(learned, model, hidden_dropout_prob=0, **settings)
+    some = torch.tensor([[4, 4, 2], [9, 1, 29]])
+    assert_close(fixed.full_sort_predict(BATCH)[:, 1:], learned.full_sort_predict(BATCH)[:, 1:])
+    assert_close(fixed.item_scorer(BATCH)(some[0]), learned.item_scorer(BATCH)(some[0]))
+    assert_close(fixed.score_candidates(BATCH, some), learned.score_candidates(BATCH, some))
+    assert all(torch.equal(*pair) for pair in zip(*(m.item_store().buffers() for m in (fixed, learned)), strict=True))
+    for loss_type, negatives in (("CE", {}), ("SSM", {"neg_item_id": torch.tensor([6, 8])})):
+        fixed.loss_type = learned.loss_type = loss_type
+        batch = {**BATCH, "item_id": torch.tensor([4, 20]), **negatives}
+        losses = [m.calculate_loss(batch) for m in (fixed, learned)]
+        assert_close(*losses)
+        losses[0].backward()
+        assert fixed.codebook.codewords.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("model", QUANTIZED)
+def test_no_parameter_has_a_row_for_each_item(model: str) -> None:
+    network = build_model(model, n_items=997, item_codes="svd", **QUANTIZED[model])
+    assert not [name for name, p in network.named_parameters() if 997 in p.shape]
+    assert isinstance(network.item_embedding, FixedCodes) and network.item_embedding.weight.dtype == torch.uint8
+
+
+def test_items_with_equal_codes_have_equal_scores_and_win_nothing(tmp_path: Path) -> None:
+    for protocol in ("full_ranking", "paper"):
+        config = tiny_config(tmp_path, protocol, "LISABase", **SMALL, item_codes="svd")
+        train_data, _, test = create_loaders(config, create_dataset(config))
+        network = config.model_class(config, train_data.dataset)
+        network.item_embedding.weight[1:] = 1
+        metrics, tied, _ = evaluate_targets(network.eval(), test, config)
+        assert tied == 1 and network.items_with_equal_codes() == 30
+        assert metrics["hit@5"] < 0.7  # a random order of 30 or 13 items: 0.17 or 0.38 are expected
+
+
+@pytest.mark.parametrize("model", QUANTIZED)
+@pytest.mark.parametrize("source", ["svd", "kmeans"])
+def test_a_run_keeps_its_codes_in_checkpoint_export_and_new_items(
+    model: str, source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: dict[str, Any] = {**QUANTIZED[model], "item_codes": source}
+    if source == "kmeans":
+        settings["item_codes_checkpoint"] = str(train("Transformer", tmp_path))
+    checkpoint = train(model, tmp_path, **settings)
+    config, network, _, training, *_ = load_data_and_model(checkpoint)
+    trained = network.item_embedding.weight.clone()
+    codewords = network.codebook.codewords.clone()
+    set_item_codes(network, config, training.dataset)
+    assert torch.equal(network.item_embedding.weight, trained)
+    assert torch.equal(network.codebook.codewords, codewords) == (source == "svd")  # kmeans: the centres
+    export(checkpoint, tmp_path / "export")
+    expected = Recommender(load_bundle(checkpoint)).recommend([["i1", "i2"]], 5)[0]
+    assert Recommender.load(tmp_path / "export").recommend([["i1", "i2"]], 5)[0] == expected
+    (tmp_path / "new.csv").write_text("user_id,item_id\nu,i1\nu,fresh\nu,i2\n")
+    arguments = [f"--export={tmp_path / 'export'}", f"--output={tmp_path / 'more'}", f"--input={tmp_path / 'new.csv'}"]
+    assert main(["add-items", *arguments]) == 0
+    more = Recommender.load(tmp_path / "more").recommend([["i1", "i2"]], 40, filter_seen=False)[0]
+    assert (
+        "fresh" in more.items
+        and dict(zip(more.items, more.scores, strict=True))[expected.items[0]] == expected.scores[0]
+    )
+    if model != "Transformer":  # the others have sessions
+        session = Recommender.load(tmp_path / "export").start(["i1", "i2"])
+        assert session.recommend(5).items == expected.items
+    message = "train LISABase with the same item_codes instead"
+    if model == "Transformer":
+        with pytest.raises(UsageError, match=f"has item_codes {source}: {message}"):
+            migrate(checkpoint, tmp_path / "x.pth", {})
+    assert f"item codes: {source}, 30 items" in caplog.text
+
+
+def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:
+    settings = {"item_codes": "svd", "checkpoint_dir": str(tmp_path / "a")}
+    whole = load_data_and_model(train("LISABase", tmp_path, **settings))[1]
+    settings |= {"checkpoint_dir": str(tmp_path / "b"), "stopping_step": 5}
+    half = train("LISABase", tmp_path, **settings | {"epochs": 1})
+    resumed = load_data_and_model(train("LISABase", tmp_path, **settings, resume=str(half)))[1]
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def dataset_of(folder: Path, **settings: Any) -> Any:
+    config = tiny_config(folder, model="LISABase", **SMALL, **settings)
+    return create_loaders(config, create_dataset(config))[0].dataset
+
+
+def test_svd_reads_training_interactions_only(tmp_path: Path) -> None:
+    dataset = dataset_of(tmp_path)
+    store = dataset.histories
+    matrix = np.zeros((len(store.users), dataset.item_num))
+    for user, (first, end) in enumerate(zip(store.offsets, store.offsets[1:], strict=False)):
+        matrix[user, store.items[first : end - 2]] = 1  # the last two are held out
+    expected = np.linalg.svd(matrix)[2][:3].T[1:]
+    components = svd_components(dataset, 3, seed=0)
+    known = dataset.item_counts[1:] > 0
+    np.testing.assert_allclose(np.abs(components[known]), np.abs(expected[known]), atol=1e-4)
+
+
+def test_items_without_training_interactions_get_codes_of_their_own(tmp_path: Path) -> None:
+    rows = [(f"u{u}", f"i{(7 * u + t) % 60}", t) for u in range(60) for t in range(6)]
+    rows += [(f"u{u}", f"new{u}", 9) for u in range(40)]  # test items
+    write_interactions(tmp_path, "tiny", rows)
+    dataset = dataset_of(tmp_path)
+    new = dataset.item_counts[1:] == 0
+    assert new.sum() == 40
+    codes = quantile_codes(svd_components(dataset, 4, seed=0), 10, seed=0)
+    assert len(np.unique(codes[new], axis=0)) > 35
+
+
+@pytest.mark.parametrize(("n", "n_codewords"), [(100, 10), (103, 10), (5, 8)])
+def test_quantiles_use_every_codeword_alike(n: int, n_codewords: int) -> None:
+    components = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
+    codes = quantile_codes(components, n_codewords, seed=0)
+    counts = [np.bincount(column, minlength=n_codewords) for column in codes.T]
+    assert max(c.max() for c in counts) - min(c.min() for c in counts) <= 1
+    assert (np.diff(np.take_along_axis(codes, components.argsort(axis=0), 0), axis=0) >= 0).all()
+    ties = quantile_codes(np.zeros((n, 3), np.float32), n_codewords, seed=0)
+    assert (ties[:, 0] != ties[:, 1]).any() and (np.sort(ties, axis=0) == np.sort(codes, axis=0)).all()
+
+
+def test_residual_kmeans_finds_sums_of_centres() -> None:
+    rng = np.random.default_rng(0)
+    books = rng.normal(size=(2, 4, 8)).astype(np.float32) * np.array([10, 1], np.float32)[:, None, None]
+    chosen = rng.integers(4, size=(500, 2))
+    vectors = books[0, chosen[:, 0]] + books[1, chosen[:, 1]]
+    codes, codewords = residual_kmeans(vectors, 2, 8, seed=0)
+    left = vectors - codewords[0, codes[:, 0]] - codewords[1, codes[:, 1]]
+    assert np.square(left).mean() < 0.1 * np.square(vectors).mean()
+
+
+ITEMS = [f"i{n}" for n in range(30)]
+GOOD = np.arange(60).reshape(30, 2) % 8
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.npy", None, "'.*a.npy' cannot be read"),
+        ("a.npy", GOOD[:29], r"has int64 \(29, 2\), it must have a row for each of 30 items, .*: 2 below 8"),
+        ("a.npy", GOOD[:, :1], r"has int64 \(30, 1\)"),
+        ("a.npy", GOOD.astype(np.float32), r"has float32 \(30, 2\)"),
+        ("a.npy", GOOD + 1, "2 below 8"),
+        ("a.npy", GOOD - 1, "whole numbers from 0 on"),
+        ("a.npz", {"codes": GOOD}, "cannot be read .*item_id.*: a .npz needs codes and item_id"),
+        ("a.npz", {"codes": GOOD, "item_id": [*ITEMS[1:], "other"]}, "lacks 1 of 30 items, such as i0"),
+        ("a.npz", {"codes": GOOD, "item_id": ITEMS[1:]}, "row for each of 29 items"),
+        ("a.npz", {"codes": GOOD, "item_id": [*ITEMS[1:], "i1"]}, "the id 'i1' appears twice"),
+    ],
+)
+def test_wrong_files_are_refused(name: str, content: Any, message: str, tmp_path: Path) -> None:
+    if content is not None:
+        write = np.save if isinstance(content, np.ndarray) else lambda file, arrays: np.savez(file, **arrays)
+        write(tmp_path / name, content)  # type: ignore[operator]  # one of two functions
+    with pytest.raises(UsageError, match=message):
+        train("LISABase", tmp_path, item_codes=str(tmp_path / name))
+
+
+def test_a_file_gives_each_item_its_codes(tmp_path: Path) -> None:
+    order = np.random.default_rng(0).permutation(30)
+    np.savez(tmp_path / "a.npz", codes=GOOD[order], item_id=np.array(ITEMS)[order])
+    _, network, dataset, *_ = load_data_and_model(train("LISABase", tmp_path, item_codes=str(tmp_path / "a.npz")))
+    numbers = [int(raw[1:]) for raw in dataset.field2id_token["item_id"][1:]]
+    assert network.item_embedding.weight[1:].tolist() == GOOD[numbers].tolist()
+
+
+def test_memory_counts_no_table(tmp_path: Path) -> None:
+    n_items = free_memory() // 128  # a row takes 16 * 16 bytes
+    with pytest.raises(UsageError, match="lower hidden_size .of .* items"):
+        check_memory(tiny_config(tmp_path, model="LISABase", **SMALL), n_items)
+    check_memory(tiny_config(tmp_path, model="LISABase", **SMALL, item_codes="svd"), n_items)
