@@ -1,20 +1,27 @@
-"""The best items for hidden states, over the whole catalogue or some candidates, in blocks."""
+"""The best items for hidden states, over the whole catalogue or some candidates, in blocks.
 
+With an index (`CodedTargets.build_index`) a sample is scored first. The k-th best score of the catalogue is not below
+that of the sample, so only items that can reach it are scored (`ops.score_bounds`). The lists are equal to the bit.
+"""
+
+import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from recbole_lisa.layers.item_store import Targets
+from recbole_lisa.layers.item_store import CodedTargets, Targets
+from recbole_lisa.ops.score_bounds import BLOCK, items_above
 from recbole_lisa.ops.top_k import Best, best_of_row, merge
+from recbole_lisa.serving.inputs import Numbers
 
 MAX_QUERIES = 64
 """Hidden states scored together: with more, the look-up tables of LISA's codebooks leave the cache."""
 BLOCK_SCORES = 2**19
 """Scores that exist at once."""
-Numbers = npt.NDArray[np.int64]
+SAMPLE = 3
+"""Items of the sample, in sqrt(k V); about sqrt(k V) / SAMPLE items of the catalogue reach its k-th best score."""
 
 
 def rank(targets: Targets, hidden: Tensor, k: int, left_out: Sequence[Numbers] | None = None) -> Best:
@@ -26,8 +33,7 @@ def rank(targets: Targets, hidden: Tensor, k: int, left_out: Sequence[Numbers] |
     parts = [Best(hidden.new_empty(0, k), torch.empty(0, k, dtype=torch.int64))]
     for start in range(0, len(hidden), MAX_QUERIES):
         queries = slice(start, start + MAX_QUERIES)
-        pairs = _pairs(left_out[queries]) if left_out is not None else None
-        parts.append(_rank_together(targets, hidden[queries], k, pairs))
+        parts.append(_rank_together(targets, hidden[queries], k, left_out and left_out[queries]))
     return Best(torch.cat([part.scores for part in parts]), torch.cat([part.ids for part in parts]))
 
 
@@ -46,15 +52,32 @@ def _pairs(left_out: Sequence[Numbers]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(rows[order]), torch.from_numpy(items[order])
 
 
-def _rank_together(targets: Targets, hidden: Tensor, k: int, left_out: tuple[Tensor, Tensor] | None) -> Best:
-    query = targets.query(hidden)
-    blocks = []
-    size = BLOCK_SCORES // len(hidden)
+def _rank_together(targets: Targets, hidden: Tensor, k: int, left_out: Sequence[Numbers] | None) -> Best:
+    query, n_items, size = targets.query(hidden), len(targets), BLOCK_SCORES // len(hidden)
+    if isinstance(targets, CodedTargets) and targets.blocks is not None:
+
+        def rank_some(ids: Tensor) -> Best:
+            own = left_out and [positions_of(items, ids.numpy()) for items in left_out]
+            best = _in_blocks(targets.take(ids), query, k, own, size)
+            return Best(best.scores, ids[best.ids])
+
+        blocks = torch.arange(0, n_items // BLOCK, max(math.isqrt(n_items // k) // SAMPLE, 1))
+        sample = (blocks.unsqueeze(1) * BLOCK + torch.arange(BLOCK)).flatten()
+        if 4 * (k + max(map(len, left_out or ()), default=0)) <= len(sample):
+            ids = items_above(targets.blocks, n_items, query, rank_some(sample).scores[:, -1])
+            if ids is not None:
+                return rank_some(ids)
+    return _in_blocks(targets, query, k, left_out, size)
+
+
+def _in_blocks(targets: Targets, query: Tensor, k: int, left_out: Sequence[Numbers] | None, size: int) -> Best:
+    """Rank all targets, size at once."""
+    blocks, pairs = [], _pairs(left_out) if left_out else None
     for start in range(0, len(targets), size):
         stop = min(start + size, len(targets))
         scores = targets.scores(query, start, stop)  # (N, m)
-        if left_out is not None:
-            rows, items = left_out
+        if pairs is not None:
+            rows, items = pairs
             low, high = torch.searchsorted(items, torch.tensor([start, stop])).tolist()
             scores[rows[low:high], items[low:high] - start] = float("-inf")
         best = best_of_row(scores, min(k, stop - start))

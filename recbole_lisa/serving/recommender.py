@@ -38,6 +38,7 @@ class Recommender(Scorer):
         filter_seen: bool = True,
         candidates: Sequence[Any] | None = None,
         on_unknown: str = "raise",
+        exact: bool = True,
     ) -> list[Recommendation]:
         """The k best items for each history.
 
@@ -48,6 +49,7 @@ class Recommender(Scorer):
             filter_seen: Leave out all items of the history itself.
             candidates: Ids to choose from, one list for all or one list per history; None takes the whole catalogue.
             on_unknown: What happens to ids that the model does not know: raise, warn (and leave them out), or skip.
+            exact: Every list is the one of scoring all items, also with an index; False is refused.
 
         Returns:
             One recommendation per history, in their order; empty where warn or skip leave no item in a history.
@@ -55,6 +57,8 @@ class Recommender(Scorer):
         Raises:
             UsageError: An argument is wrong, an id unknown under raise, or a history empty under raise.
         """
+        if exact is not True:
+            raise UsageError(f"exact must be True, got {exact!r}: there are no approximate lists; leave it out")
         read = read_histories(self.ids, histories, times, on_unknown)
         self.check_times(times is not None)
         empty = [n for n, history in enumerate(read) if not len(history.items)]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from recbole_lisa.errors import UsageError
+from recbole_lisa.layers.item_store import CodedTargets
 from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
 from recbole_lisa.serving.bundle import Bundle, Network
 from recbole_lisa.serving.export import fingerprint_of
@@ -16,6 +17,8 @@ from recbole_lisa.serving.ranking import positions_of, rank
 
 BATCH = 128
 """Histories encoded together."""
+INDEXED_ITEMS = 2**18
+"""Coded items from which an index makes rankings faster."""
 
 
 class Recommendation(NamedTuple):
@@ -41,6 +44,9 @@ class Scorer:
         self.window = None if self.network.any_length else self.max_length  # newest items that encode() reads
         self.needs_times = any(layer.needs_time_gaps for layer in self.network.layers())
         self._fingerprint = fingerprint
+        targets = self.network.items.targets
+        if isinstance(targets, CodedTargets) and len(targets) >= INDEXED_ITEMS:
+            targets.build_index()
 
     @property
     def fingerprint(self) -> str:
