@@ -11,7 +11,9 @@ from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.errors import UsageError
 
 RESAMPLES = 9999
-_IDS = ["user_id", "item_id"]
+IDS = ["user_id", "item_id"]
+TRAITS = ("history_length", "popularity")
+"""Columns that are no metrics, see `per_user_table`."""
 _EPILOG = """\
 A and B are files of runs with --per_user_file=FILE.csv or FILE.json: that file, or the result_file. Users are matched
 by their raw ids. low and high are the ends of the 95% interval of B - A. Ranks count from 1: there below 0 is better.
@@ -29,17 +31,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def read_per_user(path: Path) -> pd.DataFrame:
-    """Metrics by (user_id, item_id), sorted by user; a UsageError if `path` is not a file of `main`."""
+    """Metrics and TRAITS by (user_id, item_id), sorted by user; a UsageError if `path` is not a file of `main`."""
     try:
         if path.suffix == ".csv":
-            table = pd.read_csv(path, dtype=dict.fromkeys(_IDS, str), keep_default_na=False)
+            table = pd.read_csv(path, dtype=dict.fromkeys(IDS, str), keep_default_na=False)
         elif "config" in (content := json.loads(path.read_bytes())):  # a result
             if not content.get("per_user_file"):
                 raise UsageError(f"'{path}' names no per_user_file: run `evaluate` with --per_user_file=FILE")
             return read_per_user(Path(content["per_user_file"]))
         else:
             table = pd.DataFrame(content)
-        indexed: pd.DataFrame = table.set_index(_IDS).sort_index(level=0, sort_remaining=False, kind="stable")
+        indexed: pd.DataFrame = table.set_index(IDS).sort_index(level=0, sort_remaining=False, kind="stable")
     except UsageError:
         raise
     except OSError as error:
@@ -58,7 +60,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     Raises:
         UsageError: Users or targets differ, or no metric is in both.
     """
-    names = [str(name) for name in a if name in b]
+    names = [str(name) for name in a if name in b and name not in TRAITS]
     if not names:
         raise UsageError(f"no metric is in both files: A has {', '.join(map(str, a))}, B has {', '.join(map(str, b))}")
     if not a.index.equals(b.index):

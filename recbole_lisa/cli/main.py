@@ -8,7 +8,7 @@ from recbole_lisa.cli.reporting import print_any_text, report_errors
 from recbole_lisa.errors import UsageError, did_you_mean
 
 COMMANDS = (
-    *("run", "download", "convert", "evaluate", "compare", "tune"),
+    *("run", "download", "convert", "evaluate", "compare", "report", "tune"),
     *("export", "add-items", "recommend", "serve", "migrate", "info"),
 )
 

@@ -18,6 +18,7 @@ commands:
   recbole-lisa convert FORMAT INPUT ...        write the file of a data set from a public archive or any table
   recbole-lisa evaluate --checkpoint FILE ...  score a checkpoint again, for instance with --eval_seen=both
   recbole-lisa compare A.json B.json           print the differences of two runs with bootstrap intervals
+  recbole-lisa report RUN.json ... --output F  write one HTML page about runs: curves, metrics, users
   recbole-lisa tune -m MODEL -d DATASET ...    search hyperparameters with Ray Tune
   recbole-lisa export --checkpoint FILE ...    write what serving a model needs: packed codes, no RecBole, no data
   recbole-lisa add-items --export DIR ...      add items to what export wrote, without training

@@ -17,17 +17,29 @@ from recbole_lisa.files import atomic_writer
 def write_per_user(
     loader: EvalLoader, config: Config, collected: Mapping[str, Any], path: str | Path, *, overwrite: bool = True
 ) -> Path:
-    """Write one row for each held-out item, user by user, oldest first: CSV, or for .json a list for each column.
+    """Write `per_user_table` as CSV, or for .json as a list for each column; the path, see `atomic_writer`."""
+    table = per_user_table(loader, config, collected)
+    text = json.dumps(table.to_dict("list")) if str(path).endswith(".json") else table.to_csv(index=False)
+    with atomic_writer(path, overwrite=overwrite) as stream:
+        stream.write(text.encode(errors="surrogatepass"))
+    return stream.path
 
-    The columns are the raw ids `user_id` and `item_id` (the target), and for each ranking `rank` (of the target, from
-    1) and the metrics that have a value for each user. `collected` is `Evaluation.collected` of the loader.
-    Returns the path of the file, see `atomic_writer`.
+
+def per_user_table(loader: EvalLoader, config: Config, collected: Mapping[str, Any]) -> pd.DataFrame:
+    """One row for each held-out item, user by user, oldest first.
+
+    The columns are the raw ids `user_id` and `item_id` (the target), `history_length` (items before the target),
+    `popularity` (of the target, interactions in training), and for each ranking `rank` (of the target, from 1) and the
+    metrics that have a value for each user. `collected` is `Evaluation.collected` of the loader.
     """
     number = next(iter(collected.values())).get("lisa.number").numpy()
     dataset, columns = loader.dataset, {}
-    users = dataset.histories.users[loader.windows.history[number]]
+    history = loader.windows.history[number]
+    users = dataset.histories.users[history]
     columns["user_id"] = dataset.field2id_token[dataset.uid_field][users]
     columns["item_id"] = dataset.field2id_token[dataset.iid_field][loader.targets[number]]
+    columns["history_length"] = loader.windows.end[number] - dataset.histories.offsets[history]
+    columns["popularity"] = dataset.item_counts[loader.targets[number]]
     for suffix, data in collected.items():
         columns[f"rank{suffix}"] = data.get("lisa.rank").numpy()
 
@@ -39,8 +51,5 @@ def write_per_user(
             if isinstance(metric, TopkMetric):
                 metric.topk_result = keep  # RecBole's takes the mean
                 metric.calculate_metric(data)
-    table = pd.DataFrame(columns, index=number).sort_index()
-    text = json.dumps(table.to_dict("list")) if str(path).endswith(".json") else table.to_csv(index=False)
-    with atomic_writer(path, overwrite=overwrite) as stream:
-        stream.write(text.encode(errors="surrogatepass"))
-    return stream.path
+    table: pd.DataFrame = pd.DataFrame(columns, index=number).sort_index()
+    return table

@@ -31,8 +31,8 @@ def collect_result(
         training loss of each epoch; `seconds_per_epoch` is the mean over all epochs, training alone,
         `sequences_per_second` the windows (prefixes under `last_position`) trained in that time; `nproc` is the number
         of processes, and memory that of the first of them; `codebooks` holds used codewords and perplexity of every
-        codebook by epoch; `curve` the test metrics every `test_step` epochs. A resumed run counts the epochs before the
-        interruption, too.
+        codebook by epoch; `valid_curve` the validation metrics by epoch; `curve` the test metrics every `test_step`
+        epochs. A resumed run counts the epochs before the interruption, too.
     """
     config, history = trainer.config, trainer.history
     times = [epoch["seconds"] for epoch in history]
@@ -58,6 +58,7 @@ def collect_result(
         "versions": versions(),
         "loss": [epoch["loss"] for epoch in history],
         "codebooks": [{"epoch": e["epoch"], **e["codebooks"]} for e in history if e.get("codebooks")],
+        "valid_curve": [{"epoch": e["epoch"], **e["valid"]} for e in history if e.get("valid")],
         "curve": trainer.curve,
         "config": config.plain(),
     }

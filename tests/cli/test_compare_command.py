@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from pytest import CaptureFixture, MonkeyPatch
 
-from recbole_lisa.cli.compare_command import compare, read_per_user
+from recbole_lisa.cli.compare_command import TRAITS, compare, read_per_user
 from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
@@ -47,7 +47,7 @@ def test_means_of_a_file_are_metrics(tmp_path: Path, model: type[Any], settings:
     for name, value in whole.items():
         assert users[name].mean() == pytest.approx(value, abs=1e-9), name
     suffixes = [name.removeprefix("rank") for name in users if str(name).startswith("rank")]
-    assert set(users) == {*whole, *(f"rank{suffix}" for suffix in suffixes)}
+    assert set(users) == {*whole, *TRAITS, *(f"rank{suffix}" for suffix in suffixes)}
     for suffix in suffixes:
         rank = users[f"rank{suffix}"]
         np.testing.assert_allclose(users[f"mrr@9{suffix}"], (rank <= 9) / rank)
@@ -55,7 +55,11 @@ def test_means_of_a_file_are_metrics(tmp_path: Path, model: type[Any], settings:
     lines = [line.split("\t") for line in (tmp_path / "tiny" / "tiny.inter").read_text().splitlines()[1:]]
     held_out = {user: [item for name, item, _ in lines if name == user] for user, _, _ in lines}
     for user, group in users.groupby(level=0):
-        assert list(group.index.get_level_values(1)) == held_out[user][-len(group) :]
+        n_before = len(held_out[user]) - len(group)
+        assert list(group.index.get_level_values(1)) == held_out[user][n_before:]
+        assert list(group["history_length"]) == list(range(n_before, len(held_out[user])))
+    counts = dict(zip(train.dataset.field2id_token["item_id"], train.dataset.item_counts, strict=True))
+    assert list(users["popularity"]) == [counts[item] for item in users.index.get_level_values(1)]
     assert len(users) == len(test.targets) and users.index.unique(0).size == 24
 
 

@@ -15,7 +15,7 @@ KEYS = {
     *("model", "dataset", "protocol", "eval_seen", "seed", "valid", "test", "best_epoch", "epochs_run", "seconds"),
     *("seconds_per_epoch", "nproc", "sequences_per_second", "peak_memory_mb", "peak_gpu_memory_mb", "device"),
     *("checkpoint", "log", "per_user_file", "versions"),
-    *("tied_targets", "loss", "codebooks", "curve", "config"),
+    *("tied_targets", "loss", "codebooks", "valid_curve", "curve", "config"),
 }
 
 
@@ -34,6 +34,7 @@ def test_result_describes_a_validated_run(tmp_path: Path) -> None:
     assert result["epochs_run"] == len(result["loss"]) == len(result["curve"]) == 3
     assert result["curve"][result["best_epoch"] - 1] == {"epoch": result["best_epoch"], **result["test"]}
     assert result["valid"].keys() == result["test"].keys()
+    assert result["valid_curve"][result["best_epoch"] - 1] == {"epoch": result["best_epoch"], **result["valid"]}
     assert 0 < result["seconds_per_epoch"] < 12.5 == result["seconds"]
     assert 50 < result["peak_memory_mb"] < 8000
     assert result["peak_gpu_memory_mb"] is None

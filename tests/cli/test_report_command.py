@@ -1,0 +1,130 @@
+"""The page about runs: its figures are those of the runs, and a browser draws it without network."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from recbole_lisa.cli.compare_command import compare, read_per_user
+from recbole_lisa.cli.main import main
+from recbole_lisa.cli.report_command import mean_and_error
+from recbole_lisa.quick_start import run
+from tests.tiny import N_ITEMS, N_USERS, tiny_settings
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+
+
+def data_of(page: Path) -> dict[str, Any]:
+    """The data inside a page."""
+    text = page.read_text(encoding="utf-8").rpartition("const data = ")[2]
+    return dict(json.loads(text.partition(";\nconst runs")[0]))
+
+
+@pytest.fixture
+def runs(isolated_run_dir: Path) -> list[dict[str, Any]]:
+    """The results of two short runs, a.json with metrics by user and b.json without; the items have titles."""
+    settings = tiny_settings(
+        isolated_run_dir, hidden_size=8, n_codewords=4, show_progress=False, eval_seen="mask", eval_batch_size=30
+    )
+    rows = [f"i{item}\tTitle {item} </script><b>" for item in range(N_ITEMS)]
+    Path("tiny/tiny.item").write_text("\n".join(["item_id:token\tmovie_title:token_seq", *rows]), encoding="utf-8")
+    files = ({"per_user_file": "a.csv", "epochs": 1}, {"epochs": 3})
+    return [
+        run("LISABase", "tiny", config_dict={**settings, "result_file": f"{name}.json", **more})
+        for name, more in zip("ab", files, strict=True)
+    ]
+
+
+def test_figures_of_the_page_are_those_of_the_runs(
+    runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "a.json", "b.json", "--output=page.html"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "" and "page.html: 2 runs, " in printed.out
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert page.count("</script>") == 2 and "default-src 'none'" in page
+    shown = data_of(Path("page.html"))["runs"]
+    table = read_per_user(Path("a.csv"))
+    for one, result in zip(shown, runs, strict=True):
+        assert [point["epoch"] for point in one["valid_curve"]] == list(range(1, result["epochs_run"] + 1))
+        assert one["valid_curve"][result["best_epoch"] - 1] == {"epoch": result["best_epoch"], **result["valid"]}
+        assert one["metrics"].keys() == result["test"].keys()
+        for name, value in result["test"].items():
+            assert one["metrics"][name][0] == pytest.approx(value, abs=1e-4)
+            for bins in one["by"].values():
+                targets = [part["targets"] for part in bins]
+                assert sum(targets) == N_USERS and 1 <= len(bins) <= 5
+                mean = np.average([part[name][0] for part in bins], weights=targets)
+                assert mean == pytest.approx(one["metrics"][name][0])
+        for user in one["users"]:
+            assert user["history"] == [f"Title {item[1:]} </script><b>" for item in items_of(user["user"])[:-1][-10:]]
+            assert len(user["best"]) == 5 and [hit for _, hit in user["best"]].count(True) == (user["rank"] <= 5)
+    for user in shown[0]["users"]:
+        assert user["rank"] == table.loc[(user["user"], user["item"]), "rank_masked"]
+    assert [user["user"] for user in shown[0]["users"]] == [user["user"] for user in shown[1]["users"]]
+    for name, (mean, _) in shown[1]["difference"].items():
+        assert mean == pytest.approx(runs[1]["test"][name] - runs[0]["test"][name], abs=2e-4)
+
+
+def items_of(user: str) -> list[str]:
+    lines = [line.split("\t") for line in Path("tiny/tiny.inter").read_text(encoding="utf-8").splitlines()[1:]]
+    return [item for name, item, _ in lines if name == user]
+
+
+def test_an_old_result_without_its_files_has_a_page_with_notes(
+    runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = {key: value for key, value in runs[1].items() if key not in ("valid_curve", "per_user_file", "tied_targets")}
+    Path("old.json").write_text(json.dumps({**old, "checkpoint": "gone.pth"}))
+    Path("titles.csv").write_text("item_id,title\ni1,First\n")
+    assert main(["report", "old.json", "a.json", "--titles=titles.csv", "--output=page.html"]) == 0
+    assert "warning: 'old.json': there is no checkpoint 'gone.pth'" in capsys.readouterr().err
+    shown = data_of(Path("page.html"))["runs"]
+    assert "metrics" not in shown[0] and shown[0]["users"] == [] and "difference" not in shown[1]
+    texts = {title for user in shown[1]["users"] for title in user["history"]}
+    assert texts <= {"First", *(f"i{item}" for item in range(N_ITEMS))}
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+def test_a_browser_draws_the_page_without_an_error(runs: list[dict[str, Any]], isolated_run_dir: Path) -> None:
+    assert main(["report", "a.json", "b.json", "--output=page.html"]) == 0
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=8000"]
+    arguments = [str(BROWSER), *options, "--dump-dom", f"file://{isolated_run_dir / 'page.html'}"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert "CONSOLE" not in done.stderr
+    titles = ("Training loss", "Metric by epoch", "By length of the history", "By popularity of the target")
+    assert [title for title in titles if f'data-title="{title}"' not in done.stdout] == []
+    assert done.stdout.count('class="user"') == 6 and done.stdout.count("main-svg") >= 8
+    assert "Title 1 &lt;/script&gt;&lt;b&gt;" in done.stdout
+
+
+def test_the_interval_is_that_of_compare() -> None:
+    rng = np.random.default_rng(1)
+    users = [f"u{n}" for n in range(300) for _ in range(1 + n % 3)]
+    ids = pd.MultiIndex.from_arrays([users, [f"i{n}" for n in range(len(users))]], names=["user_id", "item_id"])
+    table = pd.DataFrame({"ndcg@10": rng.random(len(users))}, index=ids).sort_index()
+    row, (mean, error) = compare(table * 0, table).loc["ndcg@10"], mean_and_error(table)["ndcg@10"]
+    assert mean == pytest.approx(row["B"]) and error == pytest.approx((row["high"] - row["low"]) / 2, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "'x.json' cannot be read: No such file or directory"),
+        ("a,b", "'x.json' is not the result_file of a run, it has no 'model': name files of --result_file"),
+        ("[1]", "'x.json' is not the result_file of a run, it has no 'model': name files of --result_file"),
+        ('{"model": 1}', "'x.json' is not the result_file of a run, it has no 'dataset': name files of --result_file"),
+    ],
+)
+def test_what_is_no_result_is_one_line(
+    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], text: str | None, message: str
+) -> None:
+    if text is not None:
+        Path("x.json").write_text(text)
+    assert main(["report", "x.json", "--output=page.html"]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n" and not Path("page.html").exists()
