@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import one_hot, scaled_dot_product_attention
 
-from benchmarks import eager_lisa
+from benchmarks import eager_lisa, lisa_reference
 from benchmarks.measure import CheckError
+from benchmarks.references import causal_softmax_attention
 from recbole_lisa.attention import FullAttention, LISAAttention, build_attention
 from recbole_lisa.attention.base import CodedSequences
 from recbole_lisa.attention.gla import missing_requirement
-from recbole_lisa.ops.lisa import naive as naive_ops
 from recbole_lisa.ops.lisa.attention import lisa_attention_items
-from recbole_lisa.ops.naive import causal_softmax_attention
 from recbole_lisa.ops.quantize import Quantized
 
 N_CODEBOOKS = 8
@@ -87,7 +86,7 @@ Build = Callable[[Problem], Case]
 
 
 def gathered(attend: Attend) -> Attend:
-    """A formulation of `ops.lisa.naive` or `eager_lisa` with the arguments of `lisa_attention_items`.
+    """A formulation of `lisa_reference` or `eager_lisa` with the arguments of `lisa_attention_items`.
 
     Codes (N, L, B) and keys (N, L, B, W) of all positions exist at once.
     """
@@ -201,7 +200,7 @@ class Row(NamedTuple):
     reference: Build | None = None
 
 
-_quadratic = gathered(naive_ops.lisa_attention)
+_quadratic = gathered(lisa_reference.lisa_attention)
 _small, _large = partial(lisa, n_codewords=16), partial(lisa, n_codewords=32)
 _soft, _reference = partial(_small, hard=False), partial(_small, attend=_quadratic)
 ROWS: dict[str, Row] = {

@@ -77,7 +77,7 @@ def mixed(number: Any, seed: Any) -> Any:
 def fill_mask(op: Any, row: int, factors: Any) -> None:
     """The factors of a row (width,): the scale where 16 hashed bits of an element reach the threshold, else 0.
 
-    The two halves of a hash serve element i and the element half a row further. naive.dropout_mask is the reference.
+    The two halves of a hash serve element i and the element half a row further. The reference: benchmarks.references.
     """
     if op.threshold == 0:
         return  # the factors are ones

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
+from benchmarks.references import gated_recurrence
 from recbole_lisa.attention import Attention, build_attention, describe_attention, gla
-from recbole_lisa.ops.naive import gated_recurrence
 from tests.attention.references import D
 from tests.helpers import all_valid, assert_close, ragged
 

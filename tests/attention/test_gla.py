@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from benchmarks.references import gated_recurrence
 from recbole_lisa.attention import Attention, GatedLinearAttention, build_attention, gla
-from recbole_lisa.ops.naive import gated_recurrence
 from tests.attention.references import D
 from tests.helpers import all_valid, assert_close, assert_close_with_gradients
 

@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import lisa_reference as naive
 from recbole_lisa.attention import LISAAttention
 from recbole_lisa.attention.base import CodedSequences
 from recbole_lisa.attention.lisa import FrozenLISA
-from recbole_lisa.ops.lisa import naive
 from recbole_lisa.ops.quantize import Quantized
 from tests.attention.references import D, banded_attention
 from tests.helpers import all_valid, assert_close, ragged

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.references import causal_softmax_attention
 from recbole_lisa.attention import MECHANISMS, RoutingAttention, build_attention
-from recbole_lisa.ops.naive import causal_softmax_attention
 from tests.helpers import all_valid
 
 D, SHORT, LONG = 32, 1024, 8192

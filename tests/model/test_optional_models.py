@@ -4,12 +4,12 @@ import pytest
 import torch
 from pytest import CaptureFixture, MonkeyPatch
 
+from benchmarks.references import gated_recurrence
 from recbole_lisa.attention import gla
 from recbole_lisa.cli.main import main
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.config.registry import OPTIONAL_MODELS, model_class
 from recbole_lisa.errors import UsageError
-from recbole_lisa.ops.naive import gated_recurrence
 from tests.model.build import build_model, last_position_batch, loss_value, random_batch
 
 RUN = ["--model=GLATransformer", "--dataset=no-such-data"]

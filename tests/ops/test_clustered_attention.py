@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.references import clustered_attention_loop
 from recbole_lisa.ops import clustered_attention
 from recbole_lisa.ops.clustered_attention import (
     GROUP,
@@ -12,7 +13,6 @@ from recbole_lisa.ops.clustered_attention import (
     cluster_means,
     group_queries,
 )
-from recbole_lisa.ops.naive_clusters import clustered_attention_loop
 from tests.helpers import assert_close_with_gradients, ragged
 
 FORMS = {"causal": causal_clustered_attention, "bidirectional": bidirectional_clustered_attention}

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from benchmarks.references import dropout_mask
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.ops.dropout_bits import draw_mask
-from recbole_lisa.ops.naive import dropout_mask
 
 pytest.importorskip("numba")
 

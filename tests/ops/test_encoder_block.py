@@ -3,10 +3,10 @@ import torch
 from pytest import MonkeyPatch
 from torch import Tensor
 
+from benchmarks.references import dropout_mask
 from recbole_lisa.ops import encoder_block as module
 from recbole_lisa.ops.dropout_bits import draw_mask
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block, encoder_block_serves
-from recbole_lisa.ops.naive import dropout_mask
 from tests.helpers import assert_close
 
 pytest.importorskip("numba")
@@ -22,9 +22,8 @@ def operands(dtype: torch.dtype) -> tuple[Tensor, Tensor, BlockWeights]:
 def plain_block(stream: Tensor, attended: Tensor, w: BlockWeights, p: float) -> Tensor:
     """The formula, with the masks that the next call of encoder_block draws."""
     masks = [(draw_mask(p), width) for width in (D, F, D)]
-    on_attended, on_inner, on_output = (
-        dropout_mask(mask, M, width).to(stream.dtype) * mask.scale for mask, width in masks
-    )
+    factors = (dropout_mask(mask, M, width).to(stream.dtype) * mask.scale for mask, width in masks)
+    on_attended, on_inner, on_output = factors
     h = torch.layer_norm(stream + on_attended * attended, [D], w.gain1, w.shift1, EPS)
     inner = on_inner * torch.relu(h @ w.w1.t() + w.b1)
     return torch.layer_norm(h + on_output * (inner @ w.w2.t() + w.b2), [D], w.gain2, w.shift2, EPS)

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from benchmarks.references import hamming_kmeans_loop
 from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
-from recbole_lisa.ops.naive_clusters import hamming_kmeans_loop
 from tests.helpers import ragged
 
 

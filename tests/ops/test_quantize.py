@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from recbole_lisa.ops import naive, quantize
+from benchmarks import references
+from recbole_lisa.ops import quantize
 from tests.helpers import assert_close, assert_close_with_gradients
 
 U, B, W, D = 7, 3, 5, 4
@@ -20,7 +21,7 @@ def case(similarity: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | No
 def test_soft_encoding_equals_the_vector_by_vector_reference(similarity: str, residual: bool) -> None:
     x, books, bilinear = case(similarity)
     fast = quantize(x, books, similarity=similarity, bilinear=bilinear, temperature=0.7, residual=residual, hard=False)
-    slow = naive.quantize(x, books, bilinear=bilinear, similarity=similarity, temperature=0.7, residual=residual)
+    slow = references.quantize(x, books, bilinear=bilinear, similarity=similarity, temperature=0.7, residual=residual)
     leaves = [t for t in (x, books, bilinear) if t is not None]
     assert torch.equal(fast.codes, slow[0])
     for ours, reference in zip((fast.assignment, fast.reconstruction), slow[1:], strict=True):

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from recbole_lisa.ops import naive_windows
+from benchmarks import references
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last, chunked_round_attention
 from tests.helpers import assert_close, assert_close_with_gradients, ragged
@@ -26,7 +26,7 @@ def operands(n: int, length: int) -> list[Tensor]:
 def test_buckets_equal_the_quadratic_reference(n: int, length: int, window: int, n_rounds: int) -> None:
     inputs, bucket = operands(n, length), torch.randint(3, (n, n_rounds, length))
     ours = bucket_attention(*inputs, bucket, window=window)
-    reference = naive_windows.bucket_attention_quadratic(*inputs, bucket, window=window)
+    reference = references.bucket_attention_quadratic(*inputs, bucket, window=window)
     assert_close_with_gradients(ours, reference, inputs)
 
 
@@ -48,7 +48,7 @@ def test_chunked_rounds_equal_the_loop(n: int, length: int, window: int, n_round
     lengths = valid.sum(dim=1)
     bucket = torch.randint(3, (n, n_rounds, length)).masked_fill(~valid.unsqueeze(1), 3)
     ours = chunked_round_attention(*inputs, bucket, lengths, window=window) * valid.unsqueeze(-1)
-    reference = naive_windows.chunked_rounds_loop(*inputs, bucket, lengths, window=window)
+    reference = references.chunked_rounds_loop(*inputs, bucket, lengths, window=window)
     assert_close_with_gradients(ours, reference, inputs)
 
 
@@ -65,7 +65,7 @@ def test_balanced_clusters_equal_the_loop(n: int, length: int, window: int) -> N
     inputs, valid = operands(n, length), ragged(n, length)
     similarity = torch.randn(n, length, 4, dtype=torch.float64)
     ours = balanced_cluster_attention(*inputs, nearest_members(similarity, valid, window))
-    reference = naive_windows.balanced_clusters_loop(*inputs, similarity, valid, window=window)
+    reference = references.balanced_clusters_loop(*inputs, similarity, valid, window=window)
     assert_close_with_gradients(ours, reference, inputs)
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, one_hot, softplus
 
+from benchmarks import references
 from recbole_lisa.layers.item_store import DenseItems
-from recbole_lisa.ops import naive
 from recbole_lisa.saved import bundle_of
 from recbole_lisa.serving import Bundle, Recommender, Session
 from recbole_lisa.serving.bundle import ITEM_CODEWORDS
@@ -99,7 +99,7 @@ def quantized(bundle: Bundle, weights: dict[str, Tensor]) -> tuple[Tensor, Tenso
         keys = one_hot(codes, codewords.shape[1]).double()
         return codewords, codes, keys, torch.einsum("vbw,bwd->vd", keys, codewords)
     codewords, settings = weights[ITEM_CODEWORDS], bundle.encoder["layers"][0][1]
-    codes, keys, stream = naive.quantize(
+    codes, keys, stream = references.quantize(
         bundle.items.targets.vectors.double(),
         codewords,
         bilinear=weights["attentions.0.codebook.bilinear"],

@@ -1,1 +1,1 @@
-"""LISA as tensor functions: `naive` is the reference, `attention` picks the implementation."""
+"""LISA as tensor functions: `attention` picks the implementation."""

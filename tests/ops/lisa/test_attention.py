@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks import lisa_reference as naive
+from benchmarks.references import causal_softmax_attention
 from recbole_lisa.ops import (
     lisa_attention,
     lisa_attention_items,
@@ -13,8 +15,7 @@ from recbole_lisa.ops import (
     lisa_attention_non_padding,
     numba_threads,
 )
-from recbole_lisa.ops.lisa import naive, numba_loops, torch_blocks
-from recbole_lisa.ops.naive import causal_softmax_attention
+from recbole_lisa.ops.lisa import numba_loops, torch_blocks
 from tests.helpers import all_valid, assert_close, assert_close_with_gradients
 from tests.ops.lisa.operands import gathered, moved, operands, with_gradients
 
@@ -233,9 +234,8 @@ def test_the_gpu_runs_torch_code_with_one_log_line_where_triton_is_missing(
     module._log_fallback.cache_clear()
     gpu = torch.device("cuda")
     assert [module._triton_serves(gpu, torch.float32, causal=True) for _ in range(3)] == [False] * 3
-    assert [record.message for record in caplog.records] == [
-        "Triton is not installed: LISA runs on the GPU as plain PyTorch, several times slower"
-    ]
+    message = "Triton is not installed: LISA runs on the GPU as plain PyTorch, several times slower"
+    assert [record.message for record in caplog.records] == [message]
 
 
 def test_triton_serves_causal_float32_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:

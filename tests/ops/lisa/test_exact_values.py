@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from recbole_lisa.ops.lisa import naive
+from benchmarks import lisa_reference as naive
 from recbole_lisa.ops.lisa.exact_values import exact_values_attention
 from tests.helpers import assert_close, assert_close_with_gradients, ragged
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from recbole_lisa.ops.lisa import naive
+from benchmarks import lisa_reference as naive
 from recbole_lisa.ops.lisa.histogram import histogram_step, last_histogram
 from tests.helpers import assert_close
 

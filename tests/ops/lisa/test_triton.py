@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks import lisa_reference as naive
 from recbole_lisa.ops import lisa_attention, lisa_attention_items
-from recbole_lisa.ops.lisa import naive
 from recbole_lisa.ops.lisa import triton_op as lisa_triton
 from recbole_lisa.ops.lisa.triton_op import TritonLISA
 from tests.helpers import assert_close

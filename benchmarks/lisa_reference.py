@@ -1,4 +1,4 @@
-"""Naive references of LISA: slow, plain formulas. For tests and benchmarks only."""
+"""Naive references of LISA: slow, plain formulas, outside the wheel. For tests and benchmarks."""
 
 import torch
 from torch import Tensor
