@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _known(recommender: Recommender, history: UserHistory, on_unknown: str, where: str) -> UserHistory:
     """A history without the items that the model does not know; a UsageError if there are some under raise."""
-
-    def warn(message: str) -> None:
-        print(f"warning: {message}", file=sys.stderr)
-
+    warn = partial(print, "warning:", file=sys.stderr)
     _, known = numbers_of(recommender.ids, history.items, on_unknown, where, warn=warn)
     kept = known.nonzero()[0]
     times = None if history.times is None else [history.times[n] for n in kept]

@@ -26,13 +26,9 @@ def report_errors(command: Callable[[], int]) -> int:
             status = command()
             sys.stdout.flush()
             return status
-    except UsageError as error:
-        return _print_error(error, _USAGE)
-    except TrainingDivergedError as error:
-        return _print_error(error, _FAILED)
-    except ProcessFailedError as error:
-        print(error.details, end="", file=sys.stderr)
-        return _print_error(error, _FAILED)
+    except (UsageError, TrainingDivergedError, ProcessFailedError) as error:
+        print(getattr(error, "details", ""), end="", file=sys.stderr)
+        return _print_error(error, _USAGE if isinstance(error, UsageError) else _FAILED)
     except OSError as error:
         path = error.filename or ("standard output" if _stdout_fails() else None)
         if path is None:  # of a connection, for instance

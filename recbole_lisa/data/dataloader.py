@@ -311,6 +311,5 @@ def _place(negatives: npt.NDArray[np.int32], targets: npt.NDArray[np.int32], col
     """Put each target into its column; the negative that was there moves to the end. (N, K) -> (N, 1 + K)."""
     candidates: npt.NDArray[np.int32] = np.concatenate([negatives, targets[:, None]], axis=1)
     row = np.arange(len(candidates))
-    candidates[row, -1] = candidates[row, column]
-    candidates[row, column] = targets
+    candidates[row, -1], candidates[row, column] = candidates[row, column], targets
     return candidates

@@ -63,10 +63,7 @@ class EncoderBlock(nn.Module):
 
     Args:
         hidden_size: D.
-        inner_size: F, width of the feed-forward network.
-        dropout: probability.
-        hidden_act: name of the activation.
-        layer_norm_eps: of both LayerNorms.
+        inner_size, hidden_act: F, width of the feed-forward network, and the name of its activation.
         reads_codes: the attention reads the codes of the items, not norm(x): pre_norm and gated leave that norm out,
             unless attention_gate needs it.
         conv_width: w of the convolution; 0 for none.

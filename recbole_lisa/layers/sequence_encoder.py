@@ -61,13 +61,9 @@ class SequenceEncoder(nn.Module):
 
     Args:
         build_layer: returns the attention of a layer, by its index.
-        n_layers: number of layers.
         hidden_size: D.
         max_length: longest sequence; see SessionEncoder for longer ones.
-        inner_size: F, width of the feed-forward networks.
-        dropout: probability.
-        hidden_act: name of the activation.
-        layer_norm_eps: of the LayerNorms.
+        inner_size, hidden_act: F, width of the feed-forward networks, and the name of their activation.
         block: a key of BLOCKS.
         positions: absolute counts from the first item, from_end from the newest one, none has no position embedding.
         conv_width: of the convolution before each attention; 0 for none.

@@ -159,7 +159,12 @@ def chunked_round_attention(
     check_operands("bucket: int64 N R L; lengths: int64 N", bucket, lengths)
     window = min(window, bucket.shape[2])
     order, place = _sorted(bucket, window)
-    previous = _ring(lengths, bucket.shape[1], order.shape[2] // window, window)  # (N, R C)
+    n_rounds, n_chunks = bucket.shape[1], order.shape[2] // window
+    # The chunk before each chunk, (N, R C): the one before it, or for a round's first the last valid one before.
+    last = ((lengths - 1).clamp_min(0) // window).unsqueeze(1)  # (N, 1)
+    chunk = torch.arange(n_rounds * n_chunks, device=lengths.device)
+    round_before = (chunk // n_chunks - 1) % n_rounds
+    previous = torch.where(chunk % n_chunks == 0, round_before * n_chunks + last, chunk - 1)
 
     def with_previous(x: Tensor) -> Tensor:
         return torch.cat([take_rows(x, previous), x], dim=2)  # (N, R C, 2 w, ...)
@@ -168,11 +173,3 @@ def chunked_round_attention(
     query_at, key_at = position.unsqueeze(-1), with_previous(position).unsqueeze(-2)
     visible, own = key_at < query_at, key_at == query_at
     return _attend(query, key, value, order, place, window, with_previous, visible, own)
-
-
-def _ring(lengths: Tensor, n_rounds: int, n_chunks: int, window: int) -> Tensor:
-    """The chunk before each chunk, (N, R C): the one before it, or for a round's first the last valid one before."""
-    last = ((lengths - 1).clamp_min(0) // window).unsqueeze(1)  # (N, 1)
-    chunk = torch.arange(n_rounds * n_chunks, device=lengths.device)
-    round_before = (chunk // n_chunks - 1) % n_rounds
-    return torch.where(chunk % n_chunks == 0, round_before * n_chunks + last, chunk - 1)

@@ -278,7 +278,9 @@ def differences(checkpoint: Mapping[str, Any], settings: Mapping[str, Any]) -> l
 
     A setting that the checkpoint lacks is newer than it and had its default there.
     """
-    saved = {key: value for key, value in _defaults(settings["model"]).items() if key in settings}
+    names = ("overall", "model/AttentiveRecommender", f"model/{settings['model']}")
+    files = filter(Path.is_file, (properties_path() / f"{name}.yaml" for name in names))
+    saved = {key: value for file in files for key, value in read_yaml(file).items() if key in settings}
     saved.update(checkpoint["config"])
     decays = settings.get("learning_rate_decay", "none") != "none"
     keys = (saved.keys() | settings.keys()) - _FREE_SETTINGS | ({"epochs"} if decays else set())
@@ -346,10 +348,3 @@ def restore_rng(state: Mapping[str, Any]) -> None:
 def _differ(left: str | None, right: str | None) -> bool:
     """Whether two known fingerprints are of different data."""
     return left is not None and right is not None and left != right
-
-
-def _defaults(model: str) -> dict[str, Any]:
-    """Our defaults that hold for every data set."""
-    names = ("overall", "model/AttentiveRecommender", f"model/{model}")
-    files = [properties_path() / f"{name}.yaml" for name in names]
-    return {key: value for file in files if file.is_file() for key, value in read_yaml(file).items()}

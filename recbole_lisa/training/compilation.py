@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
@@ -17,7 +16,7 @@ def check_compiler(config: Any) -> None:
         raise UsageError(f"compile is True, but {config['model']} has no encoder to compile: leave compile out")
     device = config["device"]
     try:
-        torch.compile(_probe)(torch.ones(8, device=device))
+        torch.compile(lambda x: x.sin() + 1)(torch.ones(8, device=device))
     except Exception as error:  # noqa: BLE001 - each part of the compiler has exceptions of its own
         lines = [line for line in str(error).split("\n") if line and not line.endswith("raised:")]
         tool = "Triton" if device.type == "cuda" else "a C++ compiler, such as g++"
@@ -25,10 +24,6 @@ def check_compiler(config: Any) -> None:
             f"compile is True, but torch.compile does not work here ({lines[0] if lines else type(error).__name__}): "
             f"install {tool}, or set compile to False"
         ) from error
-
-
-def _probe(x: Tensor) -> Tensor:
-    return x.sin() + 1
 
 
 def compile_encoder(model: AttentiveRecommender) -> None:

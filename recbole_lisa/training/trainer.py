@@ -243,7 +243,11 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             score, message = self._validate_and_record(valid_data, epoch, show_progress)
             log(message)
         if test_data and self.config["test_step"] and (epoch + 1) % self.config["test_step"] == 0:
-            log(self._add_to_curve(test_data, epoch, show_progress))
+            metrics = self.evaluate(test_data, load_best_model=False, show_progress=show_progress) or {}
+            self.curve.append({"epoch": epoch + 1, **metrics})
+            for name, value in metrics.items():
+                self.tensorboard.add_scalar(f"Test/{name}", value, epoch)
+            log(f"epoch {epoch + 1} on the test set, for the curve only\n{metric_rows(metrics)}")
         return score
 
     def _validate_and_record(self, valid_data: Any, epoch: int, show_progress: bool) -> tuple[float, str]:
@@ -268,14 +272,6 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         if stopped and self.best_epoch is not None:
             message += f"\nstopped early, the best epoch is {self.best_epoch + 1}"
         return score, message
-
-    def _add_to_curve(self, test_data: EvalLoader, epoch: int, show_progress: bool) -> str:
-        """Evaluate the test set after `epoch`, for the record only; the log message."""
-        metrics = self.evaluate(test_data, load_best_model=False, show_progress=show_progress) or {}
-        self.curve.append({"epoch": epoch + 1, **metrics})
-        for name, value in metrics.items():
-            self.tensorboard.add_scalar(f"Test/{name}", value, epoch)
-        return f"epoch {epoch + 1} on the test set, for the curve only\n{metric_rows(metrics)}"
 
     def _save_epoch(self, epoch: int, verbose: bool) -> None:
         if self.best_epoch == epoch:

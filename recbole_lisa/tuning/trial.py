@@ -9,7 +9,6 @@ tune.Tuner(trainable, param_space=space, tune_config=tune.TuneConfig(metric="sco
 ```
 """
 
-import importlib
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -100,10 +99,10 @@ def check_validation(config: LISAConfig) -> None:
 
 
 def _ray_functions() -> tuple[Any, Any, Any]:
-    """Checkpoint, get_checkpoint, report: of `ray.tune` since Ray 2.43, `ray.train` since 2.7, `ray.air` before."""
-    for module in (import_tune(), importlib.import_module("ray.train")):
-        if hasattr(module, "get_checkpoint") and hasattr(module, "Checkpoint"):
-            return module.Checkpoint, module.get_checkpoint, module.report
+    """Checkpoint, get_checkpoint, report: of `ray.tune` in current releases, of `ray.air` in Ray 2.6."""
+    tune = import_tune()
+    if hasattr(tune, "get_checkpoint"):
+        return tune.Checkpoint, tune.get_checkpoint, tune.report
     from ray.air import Checkpoint, session
 
     return Checkpoint, session.get_checkpoint, session.report

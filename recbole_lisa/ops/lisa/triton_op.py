@@ -10,6 +10,7 @@ Triton is imported when the first CUDA tensor arrives, so that the package works
 """
 
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -70,6 +71,7 @@ class _Call:
 
     def __init__(self, *operands: Any) -> None:
         items, codes, assignment, rows, values, decay, valid = operands
+        self.kernels = import_module("recbole_lisa.ops.lisa.triton_kernels")
         self.sizes = _Sizes(items, values)
         self.rows, self.values, self.decay = rows, values.contiguous(), decay.contiguous()
         # Kernels need a pointer also for an operand that they do not read.
@@ -91,8 +93,6 @@ class _Call:
 
 def _scan(call: _Call, sums: Tensor, totals: Tensor, *, reverse: bool) -> None:
     """Turn what each block adds, (N, n_blocks, B * W), into what reaches it from the blocks before (or after) it."""
-    from recbole_lisa.ops.lisa.triton_kernels import join_kernel, scan_kernel
-
     s = call.sizes
     groups = -(-s.n_blocks // SCAN_GROUP)
     grid = (s.n * groups, -(-s.columns // SCAN_COLUMNS))
@@ -101,21 +101,19 @@ def _scan(call: _Call, sums: Tensor, totals: Tensor, *, reverse: bool) -> None:
     operands = (sums, group_sums, group_decays, totals, call.decay, s.n_blocks, groups, s.columns)
     blocks = {"block": s.block, "group": SCAN_GROUP, "block_c": SCAN_COLUMNS}
     flags = {"per_step": call.flags["per_step"], "reverse": reverse}
-    scan_kernel[grid](*operands, **blocks, **flags, **call.precision)
+    call.kernels.scan_kernel[grid](*operands, **blocks, **flags, **call.precision)
     if groups > 1:
-        join_kernel[grid](*operands, **blocks, **flags)
+        call.kernels.join_kernel[grid](*operands, **blocks, **flags)
 
 
 def _carries(call: _Call) -> tuple[Tensor, Tensor]:
     """Histogram before each block, (N, n_blocks, B * W), and the decay of each whole block, (N, n_blocks)."""
-    from recbole_lisa.ops.lisa.triton_kernels import block_sums_kernel
-
     s = call.sizes
     if s.n_blocks == 1:
         return call.empty(0), call.empty(0, dtype=torch.float64)
     sums = call.empty(s.n, s.n_blocks, s.columns)
     totals = call.empty(s.n, s.n_blocks, dtype=torch.float64)
-    block_sums_kernel[(s.n * s.n_blocks, s.n_codebooks)](
+    call.kernels.block_sums_kernel[(s.n * s.n_blocks, s.n_codebooks)](
         sums, totals, *call.inputs, s.length, s.n_blocks, s.n_codebooks, s.n_codewords,
         **call.blocks, **call.flags, **call.launch,
     )  # fmt: skip
@@ -125,11 +123,9 @@ def _carries(call: _Call) -> tuple[Tensor, Tensor]:
 
 def _forward(call: _Call, carries: Tensor) -> Tensor:
     """(N, L, D) in the type of the values."""
-    from recbole_lisa.ops.lisa.triton_kernels import forward_kernel
-
     s = call.sizes
     out = call.empty(s.n, s.length, s.width, dtype=call.values.dtype)
-    forward_kernel[(s.n * s.n_blocks, -(-s.width // s.out_d))](
+    call.kernels.forward_kernel[(s.n * s.n_blocks, -(-s.width // s.out_d))](
         out, *call.inputs, call.rows, call.values, carries, s.length, s.n_blocks, s.n_codebooks, s.n_codewords, s.width,
         block_d=s.out_d, has_carry=s.n_blocks > 1, **call.blocks, **call.flags, **call.precision, **call.launch,
     )  # fmt: skip
@@ -145,13 +141,11 @@ def _splits(n_blocks: int, programs_each: int, most: int) -> tuple[int, int]:
 
 def _table_backward(call: _Call, d_out: Tensor, carries: Tensor, sums: Tensor | None) -> Tensor:
     """Gradient of the score table, (B, W, W); fills sums, where given, with what each block sends to the one before."""
-    from recbole_lisa.ops.lisa.triton_kernels import table_backward_kernel
-
     s = call.sizes
     tiles = -(-s.n_codewords // s.block_q)
     parts, each = _splits(s.n * s.n_blocks, s.n_codebooks * tiles, s.n * s.n_blocks)
     partial = call.empty(parts, s.n_codebooks, s.n_codewords, s.n_codewords)
-    table_backward_kernel[(parts, s.n_codebooks, tiles)](
+    call.kernels.table_backward_kernel[(parts, s.n_codebooks, tiles)](
         partial, partial if sums is None else sums, d_out, *call.inputs, call.rows, call.values, carries,
         s.length, s.n_blocks, s.n * s.n_blocks, each, s.n_codebooks, s.n_codewords, s.width,
         block_d=s.dot_d, block_q=s.block_q, has_carry=s.n_blocks > 1, keep_sums=sums is not None,
@@ -162,14 +156,12 @@ def _table_backward(call: _Call, d_out: Tensor, carries: Tensor, sums: Tensor | 
 
 def _values_backward(call: _Call, d_out: Tensor, carries: Tensor) -> Tensor:
     """Gradient of the values, (B, W, D)."""
-    from recbole_lisa.ops.lisa.triton_kernels import values_backward_kernel
-
     s = call.sizes
     tiles = -(-s.width // s.sum_d)
     most = max(PARTIAL_ELEMENTS // (s.columns * s.width), 1)
     parts, each = _splits(s.n * s.n_blocks, s.n_codebooks * tiles, most)
     partial = call.empty(parts, s.n_codebooks, s.n_codewords, s.width)
-    values_backward_kernel[(parts, s.n_codebooks, tiles)](
+    call.kernels.values_backward_kernel[(parts, s.n_codebooks, tiles)](
         partial, d_out, *call.inputs, call.rows, carries,
         s.length, s.n_blocks, s.n * s.n_blocks, each, s.n_codebooks, s.n_codewords, s.width,
         block_d=s.sum_d, has_carry=s.n_blocks > 1, **call.blocks, **call.flags, **call.precision, **call.launch,
@@ -181,12 +173,10 @@ def _keys_backward(
     call: _Call, d_out: Tensor, carries: Tensor, later: Tensor, d_assignment: Tensor | None, *, want_decay: bool
 ) -> Tensor | None:
     """Add to d_assignment (U, B * W); return the gradient of the decay, in its shape."""
-    from recbole_lisa.ops.lisa.triton_kernels import keys_backward_kernel
-
     s = call.sizes
     d_decay = call.empty(s.n_codebooks, s.n * s.length) if want_decay else call.empty(0)
     flags = call.flags | {"want_decay": want_decay}
-    keys_backward_kernel[(s.n * s.n_blocks, s.n_codebooks)](
+    call.kernels.keys_backward_kernel[(s.n * s.n_blocks, s.n_codebooks)](
         d_out if d_assignment is None else d_assignment, d_decay, d_out, *call.inputs, call.rows, call.values, carries,
         later, s.length, s.n_blocks, s.n * s.length, s.n_codebooks, s.n_codewords, s.width,
         block_d=s.dot_d, has_carry=s.n_blocks > 1, want_keys=d_assignment is not None,
