@@ -19,9 +19,8 @@ def test_all_names_the_functions_the_recommender_and_every_model() -> None:
 @pytest.mark.parametrize("name", recbole_lisa.__all__)
 def test_every_public_name_is_the_object_that_the_type_checker_sees(name: str) -> None:
     tree = ast.parse(Path(recbole_lisa.__file__).read_text(encoding="utf-8"))
-    typed = {
-        alias.name: node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    typed = {alias.name: node.module for node in imports for alias in node.names}
     public = getattr(recbole_lisa, name)
     if name != "__version__":
         assert public.__name__ == name

@@ -50,9 +50,8 @@ def test_a_recipe_holds_for_every_model(model: str, recipe: str) -> None:
     lacking = set(expected) - config.plain().keys()
     assert lacking <= {"local_window"}
     assert bool(lacking) is any(note == f"recipe {recipe}: {model} has no local_window" for note in config.notes)
-    assert {key: config[key] for key in expected.keys() - lacking} == {
-        k: expected[k] for k in expected.keys() - lacking
-    }
+    keys = expected.keys() - lacking
+    assert {key: config[key] for key in keys} == {key: expected[key] for key in keys}
     assert config["train_neg_sample_args"].items() >= sampling.items()
     assert config["recipe"] == recipe
     assert (config["train_neg_sample_args"]["distribution"] == "none") is (config["loss_type"] == "CE")

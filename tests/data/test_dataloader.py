@@ -131,9 +131,8 @@ def test_an_epoch_has_every_window_once(make_config: MakeConfig, supervision: st
 
 
 def test_batches_depend_on_epoch_and_seed_and_on_no_global_state(make_config: MakeConfig) -> None:
-    first, again, other = (
-        train_loader(make_config(many_users(), seed=seed, train_batch_size=16)) for seed in (1, 1, 2)
-    )
+    loaders = (train_loader(make_config(many_users(), seed=seed, train_batch_size=16)) for seed in (1, 1, 2))
+    first, again, other = loaders
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
     for loader in (first, again, other):
         loader.set_epoch(2)

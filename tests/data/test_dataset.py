@@ -311,9 +311,8 @@ def test_columns_are_checked_before_the_data(make_config: MakeConfig, settings: 
 @pytest.mark.parametrize(("kind", "time"), [("token", "5"), ("float", "inf"), ("float", "-inf")])
 def test_odd_times_are_named_with_row_and_type(make_config: MakeConfig, tmp_path: Path, kind: str, time: str) -> None:
     config = make_config(TINY)
-    (tmp_path / "tiny" / "tiny.inter").write_text(
-        f"user_id:token\titem_id:token\ttimestamp:{kind}\nu\ta\t1\nu\tb\t{time}\nu\tc\t3\n"
-    )
+    text = f"user_id:token\titem_id:token\ttimestamp:{kind}\nu\ta\t1\nu\tb\t{time}\nu\tc\t3\n"
+    (tmp_path / "tiny" / "tiny.inter").write_text(text)
     message = "row 2 below the header: the column timestamp must hold finite numbers, got -?inf"
     if kind == "token":
         message = "loaded are user_id:token, item_id:token, timestamp:token: name the column, write timestamp:float"

@@ -21,10 +21,8 @@ def paper(make_config: MakeConfig, **settings: Any) -> EvalLoader:
 
 def histories(loader: EvalLoader) -> dict[int, list[int]]:
     store = loader.dataset.histories
-    return {
-        int(user): part.tolist()
-        for user, part in zip(store.users, np.split(store.items, store.offsets[1:-1]), strict=True)
-    }
+    parts = np.split(store.items, store.offsets[1:-1])
+    return {int(user): part.tolist() for user, part in zip(store.users, parts, strict=True)}
 
 
 def test_every_held_out_item_comes_once_with_the_items_before_it(make_config: MakeConfig) -> None:
@@ -35,9 +33,8 @@ def test_every_held_out_item_comes_once_with_the_items_before_it(make_config: Ma
         whole, seen = histories(loader), []
         for batch in loader:
             columns = batch.interaction
-            for user, inputs, length, target in zip(
-                *(columns[name].tolist() for name in ("user_id", "item_id_list", "item_length", "item_id")), strict=True
-            ):
+            lists = (columns[name].tolist() for name in ("user_id", "item_id_list", "item_length", "item_id"))
+            for user, inputs, length, target in zip(*lists, strict=True):
                 before = whole[user][:-from_end]
                 assert inputs[:length] == before[-4:]
                 assert not any(inputs[length:])

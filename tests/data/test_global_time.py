@@ -74,18 +74,15 @@ def test_another_future_gives_the_same_training_batches(make_config: MakeConfig,
     rng = np.random.default_rng(3)
     users, items = rng.integers(0, 20, 400), rng.integers(0, 30, 400)
     rows = [(f"u{user}", f"i{item}", time) for time, (user, item) in enumerate(zip(users, items, strict=True))]
-    others = [
-        (user, f"i{(int(str(item)[1:]) * 7 + 3) % 30}", 240 + (time - 240) * 3) for user, item, time in rows[240:]
-    ]
+    others = [(u, f"i{(int(str(item)[1:]) * 7 + 3) % 30}", 240 + (time - 240) * 3) for u, item, time in rows[240:]]
     assert len({item for _, item, _ in rows[:240]}) == 30  # so that the future does not number items
     batches = []
     for future in (rows[240:], others):
         split = {"split": {"TS": [240, 300]}}
         config = make_config([*rows[:240], *future], "global_time", eval_args=split, supervision=supervision)
         train, _, _ = loaders(config)
-        batches.append(
-            ([dict(batch.interaction) for batch in train], train.dataset.item_counts, train.dataset.time_unit)
-        )
+        dataset = train.dataset
+        batches.append(([dict(batch.interaction) for batch in train], dataset.item_counts, dataset.time_unit))
     (first, counts, unit), (second, other_counts, other_unit) = batches
     np.testing.assert_array_equal(counts, other_counts)
     assert unit == other_unit and len(first) == len(second)

@@ -31,17 +31,15 @@ def test_pre_split_files_give_the_run_of_one_file_with_the_same_split(isolated_r
     (isolated_run_dir / "tiny" / "tiny.inter").unlink()
     for more in ({}, {"dataset_save_path": "kept"}, {"dataset_save_path": "kept"}, {"normalize_all": True}):
         parts = run("Transformer", "tiny", config_dict={**settings, **more})
-        assert (
-            "no effect: eval_args split, the files train, valid, test are the split" in Path(parts["log"]).read_text()
-        )
+        note = "no effect: eval_args split, the files train, valid, test are the split"
+        assert note in Path(parts["log"]).read_text()
         assert parts["test"].keys() == whole["test"].keys()
 
 
 def test_the_parts_are_those_of_the_files(tmp_path: Path) -> None:
     split_files(tmp_path)
-    (tmp_path / "tiny" / "tiny.valid.inter").write_text(
-        HEAD + "u0\tnew\t10\nu0\ti1\t10\nu1\ti2\t10\nw\ti3\t1\nw\ti4\t2\n"
-    )
+    rows = "u0\tnew\t10\nu0\ti1\t10\nu1\ti2\t10\nw\ti3\t1\nw\ti4\t2\n"
+    (tmp_path / "tiny" / "tiny.valid.inter").write_text(HEAD + rows)
     train, valid, test = create_dataset(tiny_config(tmp_path, benchmark_filename=list(NAMES))).build()
     users = train.field2token_id["user_id"]
     by_user = {token: np.flatnonzero(train.histories.users == number) for token, number in users.items()}

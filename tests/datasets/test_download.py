@@ -190,9 +190,8 @@ def test_the_command_downloads_and_prints(isolated_run_dir: Path, capsys: Captur
             "wrote d/ml-1m/ml-1m.inter: 108 rows, 12 users, 12 items",
         ]
         assert main(arguments) == 2
-        assert capsys.readouterr().err == (
-            "error: 'd/ml-1m/ml-1m.inter' exists: add --overwrite to replace it, or name another file\n"
-        )
+        message = "error: 'd/ml-1m/ml-1m.inter' exists: add --overwrite to replace it, or name another file\n"
+        assert capsys.readouterr().err == message
         requests = publisher.requests
         assert main([*arguments, "--archive_checksum", md5(content), "--overwrite"]) == 0
     assert publisher.requests == requests

@@ -40,9 +40,8 @@ def test_positions_are_counted_from_the_first_or_the_newest_item() -> None:
 
 def test_older_items_than_there_are_positions_have_the_last_position() -> None:
     encoder = build(positions="from_end", max_length=3)
-    (stream,) = encoder.layer_inputs(
-        Sequences(torch.zeros(1, 5, dtype=torch.int64), all_valid(1, 5)), view_of(torch.zeros(1, D).double())
-    )
+    history = Sequences(torch.zeros(1, 5, dtype=torch.int64), all_valid(1, 5))
+    (stream,) = encoder.layer_inputs(history, view_of(torch.zeros(1, D).double()))
     assert encoder.position_embedding is not None
     assert_close(stream[0], encoder.position_embedding.weight[torch.tensor([2, 2, 2, 1, 0])])
 

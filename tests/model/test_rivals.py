@@ -69,9 +69,8 @@ def test_recboles_models_are_ranked_by_their_own_scores(tmp_path: Path, model: A
         (batch,) = test.batches([number])
         with torch.no_grad():
             scores = trainer.model.full_sort_predict(batch.interaction)
-        for row, target, seen in zip(
-            scores, batch.interaction["item_id"], batch.interaction["item_id_list"], strict=True
-        ):
+        inputs = batch.interaction
+        for row, target, seen in zip(scores, inputs["item_id"], inputs["item_id_list"], strict=True):
             row[0] = -torch.inf
             hits["hit@3"].append(bool((row > row[target]).sum() < 3))
             others = torch.tensor([i for i in range(len(row)) if i not in seen.tolist() or i == target])

@@ -118,9 +118,7 @@ KERNEL_FILES = sorted(Path(numba_threads.__file__).parent.rglob("*_kernels.py"))
 )
 def test_no_inner_loop_both_sums_and_writes(path: Path) -> None:
     loops = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.For)]
-    inner = [
-        loop for loop in loops if not any(isinstance(node, ast.For) for node in ast.walk(loop) if node is not loop)
-    ]
+    inner = [x for x in loops if not any(isinstance(node, ast.For) for node in ast.walk(x) if node is not x)]
     assert inner
     for loop in inner:
         assigned = [node for node in ast.walk(loop) if isinstance(node, ast.Assign | ast.AugAssign)]

@@ -274,8 +274,6 @@ def tokens_of(loader: Any) -> list[tuple[str, list[str], str]]:
     """User, history and held-out item of every row, as text: the two data sets number them differently."""
     data, rows = loader.dataset, loader.dataset[slice(None)]
     users, items = (data.id2token(name, rows[name]) for name in ("user_id", "item_id"))
-    lists = [
-        data.id2token("item_id", row[:length]).tolist()
-        for row, length in zip(rows["item_id_list"], rows["item_length"], strict=True)
-    ]
+    pairs = zip(rows["item_id_list"], rows["item_length"], strict=True)
+    lists = [data.id2token("item_id", row[:length]).tolist() for row, length in pairs]
     return sorted(zip(users.tolist(), lists, items.tolist(), strict=True))

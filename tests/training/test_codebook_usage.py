@@ -118,9 +118,8 @@ def test_a_collapse_is_warned_of_once(isolated_run_dir: Path, caplog: LogCapture
         trainer.fit(train)
     warnings = [r.message for r in caplog.records if "collapsed" in r.message]
     assert len(warnings) == 1
-    assert warnings[0].startswith(
-        "epoch 1: collapsed codebooks, where most items share few codewords: history 1, history 2;"
-    )
+    start = "epoch 1: collapsed codebooks, where most items share few codewords: history 1, history 2;"
+    assert warnings[0].startswith(start)
 
 
 def test_models_without_codebooks_have_no_lines_and_no_plot(isolated_run_dir: Path, caplog: LogCaptureFixture) -> None:

@@ -18,9 +18,7 @@ from recbole_lisa.quick_start import run, run_configured
 from recbole_lisa.training.memory import check_memory
 from tests.tiny import tiny_config
 
-CPU_ERROR = RuntimeError(
-    "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes\nmore"
-)
+CPU_ERROR = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes\nmore")
 
 
 def test_the_largest_part_is_named_and_items_count_once_they_are_known(tmp_path: Path) -> None:

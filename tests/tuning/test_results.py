@@ -73,9 +73,8 @@ def test_conclude_writes_all_files(tmp_path: Path, monkeypatch: MonkeyPatch, cap
     assert (kept["best"]["trial"], kept["best"]["test"], kept["best"]["valid"]["ndcg@10"]) == (2, TEST, 0.4)
     assert (kept["default"], kept["seconds"], kept["search"]) == (ROWS[0], 8.0, {"seed": 7})
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
-    assert shlex.split(kept["best"]["command"]) == [
-        *("recbole-lisa", "-m", "LISASoft", "-d", "ml-100k", "--config_files", str(tmp_path / "best.yaml")),
-    ]
+    command = ["recbole-lisa", "-m", "LISASoft", "-d", "ml-100k", "--config_files", str(tmp_path / "best.yaml")]
+    assert shlex.split(kept["best"]["command"]) == command
     assert conclude(ROWS[:3], FIXED, tmp_path, "NDCG@10") == 0
     with pytest.raises(UsageError, match="no trial reached a validation: out of memory"):
         conclude(ROWS[3:], FIXED, tmp_path, "NDCG@10")
