@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 _ENCODING, _ERRORS = "utf-8", "surrogatepass"
+_MISSING = ("None", "nan", "NaT", "<NA>")  # of Python, numpy and pandas: no ids, unless they are texts
 MAX_TRIES = 100_000
 """Places that a search looks at."""
 
@@ -91,7 +92,10 @@ class IdMap:
         texts = [str(one).encode(_ENCODING, _ERRORS) for one in raw]
         keys = np.array([_hash(one) for one in texts], dtype=np.uint64)
         first = np.searchsorted(self._hashes, keys).tolist()
-        return np.array([self._find(*pair) for pair in zip(texts, keys.tolist(), first, strict=True)], dtype=np.int64)
+        found = [self._find(*pair) for pair in zip(texts, keys.tolist(), first, strict=True)]
+        numbers = np.array(found, dtype=np.int64)
+        numbers[[not isinstance(one, str) and str(one) in _MISSING for one in raw]] = -1
+        return numbers
 
     def unknown(self, raw: Sequence[object]) -> list[str]:
         """The raw ids that have no number."""

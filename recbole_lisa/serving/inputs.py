@@ -43,7 +43,7 @@ def as_list(raw: Any, where: str) -> list[Any]:
     """Ids as a list; a UsageError where they are a single text, or not a collection."""
     if isinstance(raw, str | bytes | int):
         raise UsageError(f"{where} must be a list of ids, got {raw!r}; write [{raw!r}]")
-    if not isinstance(raw, Iterable):
+    if not isinstance(raw, Iterable) or isinstance(raw, dict):
         raise UsageError(f"{where} must be a list of ids, got {raw!r}")
     return list(raw)
 
@@ -60,7 +60,7 @@ def numbers_of(
         UsageError: An id is unknown and the policy is raise; or see `as_list`.
     """
     raw = as_list(raw, where)
-    nested = next((one for one in raw if isinstance(one, list | tuple | set | dict | np.ndarray)), None)
+    nested = next((one for one in raw if isinstance(one, list | tuple | set | frozenset | dict | np.ndarray)), None)
     if nested is not None:
         raise UsageError(f"{where}: {nested!r} stands where one id belongs: take off a pair of brackets")
     numbers = ids.numbers(raw)
@@ -95,11 +95,20 @@ def read_histories(ids: IdMap, histories: Sequence[Any], times: Sequence[Any] | 
     return read
 
 
-def _seconds(times: Iterable[Any], known: npt.NDArray[np.bool_], where: str) -> npt.NDArray[np.float64]:
+def seconds_of(times: Iterable[Any], where: str) -> npt.NDArray[np.float64]:
+    """Times in seconds (L,); a UsageError where one is no number, such as a text."""
     try:
-        seconds = np.asarray(list(times), dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"the times of {where} must be numbers of seconds: {error}") from error
+        values = list(times)
+        seconds = np.asarray(values, dtype=np.float64)
+        if seconds.ndim != 1 or any(isinstance(time, str | bytes) for time in values):
+            raise TypeError(f"got {values[0]!r}")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"{where} must be numbers of seconds: {error}") from error
+    return seconds
+
+
+def _seconds(times: Iterable[Any], known: npt.NDArray[np.bool_], where: str) -> npt.NDArray[np.float64]:
+    seconds = seconds_of(times, f"the times of {where}")
     if seconds.shape != known.shape:
         raise UsageError(f"{where} has {len(known)} items and {len(seconds)} times: give one time for each item")
     if not np.isfinite(seconds).all() or (np.diff(seconds) < 0).any():

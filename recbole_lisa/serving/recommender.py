@@ -107,7 +107,7 @@ class Recommender(Scorer):
         if candidates is None:
             return None
         given = as_list(candidates, "candidates")
-        if not any(isinstance(one, list | tuple | set | np.ndarray) for one in given):
+        if not any(isinstance(one, list | tuple | set | frozenset | np.ndarray) for one in given):
             return [np.unique(numbers_of(self.ids, given, on_unknown, "candidates")[0])] * n
         if len(given) != n:
             each = f"one for each of the {n} histories"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.session_encoder import EncoderState
-from recbole_lisa.serving.inputs import History, Numbers, check_policy, numbers_of
+from recbole_lisa.serving.inputs import History, Numbers, check_policy, numbers_of, seconds_of
 from recbole_lisa.serving.scorer import Recommendation, Scorer
 
 MAGIC, VERSION = b"RLSES", 1
@@ -182,10 +182,7 @@ class SessionBatch:
         self.recommender.check_times(times is not None)
         if times is None:
             return self.kept.time
-        try:
-            seconds = torch.tensor([float(time) for time in times], dtype=torch.float64)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"times must be numbers of seconds: {error}") from error
+        seconds = torch.from_numpy(seconds_of(times, "times"))
         if not bool(seconds.isfinite().all()) or bool((seconds < self.kept.time).any()):
             raise UsageError("times must be finite and never go back")
         return seconds

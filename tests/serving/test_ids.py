@@ -1,4 +1,7 @@
+import math
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from recbole_lisa.serving import ids as id_map
@@ -18,6 +21,13 @@ def test_any_text_has_its_number_and_the_arrays_make_the_same_map() -> None:
     assert ids.number(7) == STRANGE.index("7")
     assert len(IdMap.from_ids([])) == 0
     assert IdMap.from_ids([]).number("a") == -1
+
+
+def test_a_missing_value_is_no_id_though_its_text_is_one() -> None:
+    ids = IdMap.from_ids(["None", "nan", "NaT", "<NA>", "7"])
+    missing = [None, math.nan, np.float32("nan"), np.datetime64("NaT"), pd.NaT, pd.NA]
+    assert ids.numbers([*missing, "None", "nan", "NaT", "<NA>", 7]).tolist() == [-1] * 6 + list(range(5))
+    assert ids.unknown([None, "nan"]) == ["None"]
 
 
 def test_equal_hashes_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,6 +152,7 @@ def test_time_gaps_count_between_updates() -> None:
         (None, "give the times"),
         (109.0, "times must be finite and never go back"),
         ("noon", "times must be numbers of seconds: could not convert"),
+        ("2020", "times must be numbers of seconds: got .2020."),
     )
     for time, message in times:
         with pytest.raises(UsageError, match=message):
