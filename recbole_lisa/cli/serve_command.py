@@ -50,16 +50,9 @@ def main(arguments: Sequence[str]) -> int:
     recommender = Recommender.load(options.export)
     store = _store(options, recommender, metrics)
     listening = server.listen(options.host, options.port)
-    limits = Limits(
-        body_bytes=options.max_body_bytes,
-        histories=options.max_histories,
-        items=options.max_items,
-        updates=options.max_updates,
-        k=options.max_k,
-        waiting=options.max_waiting,
-        batch=options.max_batch,
-        batch_wait_ms=options.batch_wait_ms,
-    )
+    names = ("body_bytes", "histories", "items", "updates", "k", "waiting", "batch")
+    largest = {name: getattr(options, f"max_{name}") for name in names}
+    limits = Limits(**largest, batch_wait_ms=options.batch_wait_ms)
     warm_up(recommender)
     service = app.build_app(app.Service(recommender, store, metrics, limits, options.threads), hosts_of(options))
     bundle = recommender.bundle

@@ -17,7 +17,6 @@ from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError
@@ -57,7 +56,6 @@ def build_app(service: "Service", hosts: frozenset[str] | None = None) -> FastAP
         service.model.close()
         await service.store.close()
 
-    names = ["*"] if hosts is None else [f"[{host}]" if ":" in host else host for host in hosts]
     errors: Any = (HTTPException, RequestValidationError, UsageError, Exception)
     app = FastAPI(
         title="recbole-lisa",
@@ -66,10 +64,7 @@ def build_app(service: "Service", hosts: frozenset[str] | None = None) -> FastAP
         redirect_slashes=False,
         lifespan=lifespan,
         exception_handlers=dict.fromkeys(errors, answer_error),
-        middleware=[
-            Middleware(Boundary, metrics=service.measured, limits=service.limits, in_flight=service.model.in_flight),
-            Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False),
-        ],
+        middleware=[Middleware(Boundary, service.measured, service.limits, service.model.in_flight, hosts)],
     )
     app.get("/", include_in_schema=False)(service.page)
     app.get("/health")(service.health)

@@ -1,8 +1,10 @@
 """Around every request: metrics, headers, and limits on the size and the time of its body."""
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from fnmatch import fnmatchcase
 from typing import Any
 
 import anyio
@@ -11,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from recbole_lisa.serving.http.bodies import Limits
-from recbole_lisa.serving.http.refusals import RefusalError
+from recbole_lisa.serving.http.refusals import RefusalError, json_answer
 
 InFlight = Callable[[], AbstractContextManager[None]]
 READ_ON = 8  # times the limit: so far a body that is too large is read, so that its sender reads the answer
@@ -40,17 +42,26 @@ class Metrics:
 
 
 class Boundary:
-    """An ASGI application around another one; `in_flight` counts a request for lists from its head to its answer."""
+    """An ASGI application around another one; `in_flight` counts a request for lists from its head to its answer.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, limits: Limits, in_flight: InFlight) -> None:
-        self.app, self.metrics, self.limits, self.in_flight = app, metrics, limits, in_flight
+    A request with a Host header that matches no pattern in `hosts` gets status 400; None allows all.
+    """
+
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, limits: Limits, in_flight: InFlight, hosts: frozenset[str] | None
+    ) -> None:
+        self.app, self.metrics, self.limits, self.in_flight, self.hosts = app, metrics, limits, in_flight, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun, status = time.perf_counter(), 500
+        begun, status, app, headers = time.perf_counter(), 500, self.app, Headers(scope=scope)
+        host = re.sub(r":\d*$", "", headers.get("host", "")).strip("[]").lower()
+        if self.hosts is not None and not any(fnmatchcase(host, name) for name in self.hosts):
+            hint = f"{host[:50]!r} is no name of this service: start it with --allowed_host NAME"
+            app = json_answer({"error": "unknown_host", "message": hint}, 400)
 
         async def send_with_headers(message: Any) -> None:
             nonlocal status
@@ -61,7 +72,7 @@ class Boundary:
 
         try:
             with self.in_flight() if scope["path"] == "/recommend" else nullcontext():
-                await self.app(scope, limited(receive, Headers(scope=scope), self.limits), send_with_headers)
+                await app(scope, limited(receive, headers, self.limits), send_with_headers)
         finally:
             route = getattr(scope.get("endpoint"), "__name__", "none")
             self.metrics.requests.labels(route, status).inc()

@@ -35,10 +35,14 @@ class ModelThread:
         self.recommender, self.limits, self.waiting = recommender, limits, 0
         # torch counts threads for each thread that calls it.
         self._executor = ThreadPoolExecutor(1, "model", initializer=functools.partial(torch.set_num_threads, threads))
-        self.close = self._executor.shutdown
         self._queue: deque[_Job] = deque()
         self.unanswered, self._change = 0, asyncio.Event()
         self._batches: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        """Wait for the call that runs and drop those that wait; their requests have been refused."""
+        self._queue.clear()
+        self._executor.shutdown(cancel_futures=True)
 
     async def run(self, call: Callable[[], Result]) -> Result:
         """Wait for a call; status 503 where too many wait."""
@@ -72,6 +76,8 @@ class ModelThread:
         self.waiting += 1
         try:
             yield
+        except asyncio.CancelledError as error:  # of uvicorn, after stop_seconds
+            raise RefusalError(503, "stopping", "the service stops; try again") from error
         finally:
             self.waiting -= 1
 
