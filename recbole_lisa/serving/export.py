@@ -41,7 +41,7 @@ from pydantic import (
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError, first_mistake
-from recbole_lisa.files import atomic_writer, check_output, path_of
+from recbole_lisa.files import atomic_writer, check_output, locked, path_of
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.ops.packing import pack_codes, unpack_codes
 from recbole_lisa.serving.bundle import Bundle, check_weights
@@ -56,8 +56,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def _printable(text: str) -> str:
-    if not text or any(unicodedata.category(letter) == "Cc" for letter in text):
-        raise ValueError("must be a name without control characters")
+    if not text or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
+        raise ValueError("must be a name without control characters and halves of surrogate pairs")
     return text
 
 
@@ -111,7 +111,8 @@ def check_export_folder(folder: str | os.PathLike[str], *, overwrite: bool) -> N
     """Refuse, as a UsageError, what `check_output` refuses, and a folder with files that are no part of an export."""
     check_output(folder, overwrite=True, folder=True)
     manifest, parts = Path(folder) / MANIFEST, {MANIFEST, ITEMS, ENCODER, ITEM_IDS, TITLES}
-    others = Path(folder).is_dir() and any(file.name not in parts for file in Path(folder).iterdir())
+    names = {file.name for file in Path(folder).iterdir()} if Path(folder).is_dir() else set()
+    others = any(not name.startswith(".") for name in names - parts)  # a hidden file is of an unfinished export
     if others and not (manifest.is_file() and FORMAT.encode() in manifest.read_bytes()):
         raise UsageError(f"'{folder}' holds files that are no part of an export: name another folder")
     check_output(folder, overwrite=overwrite, folder=True)
@@ -121,19 +122,22 @@ def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: b
     """Write an export and return its manifest, which comes last: an interrupted one is never taken for complete.
 
     Raises:
-        UsageError: The folder has other files in it, or an export without `overwrite`, or it cannot be written.
+        UsageError: The folder has other files in it, or an export without `overwrite`, or it cannot be written, or
+            another process writes an export to it.
     """
     target = Path(folder)
     check_export_folder(target, overwrite=overwrite)
     files = {}
     try:
-        for name, data in _data(bundle):
-            files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            with atomic_writer(target / name) as stream:
-                stream.write(data)
-        manifest = _manifest(bundle, files)
-        with atomic_writer(target / MANIFEST) as stream:
-            stream.write((json.dumps(manifest, indent=2, ensure_ascii=True) + "\n").encode())
+        message = f"another process writes the export '{folder}': wait for its end, or name another folder"
+        with locked(target / ".lock", message):
+            for name, data in _data(bundle):
+                files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                with atomic_writer(target / name) as stream:
+                    stream.write(data)
+            manifest = _manifest(bundle, files)
+            with atomic_writer(target / MANIFEST) as stream:
+                stream.write((json.dumps(manifest, indent=2, ensure_ascii=True) + "\n").encode())
     except OSError as error:
         raise UsageError(f"cannot write the export '{folder}': {error.strerror}; name another folder") from error
     return manifest

@@ -6,6 +6,7 @@ running code. RecBole's keys (`config`, `epoch`, `cur_step`, `best_valid_score`,
 hold all that is needed to continue. The file is a zip archive: the CRC-32 of each record is its checksum.
 """
 
+import errno
 import io
 import os
 import random
@@ -33,6 +34,7 @@ _PROGRESS = ("cur_step", "best_valid_score", "best_valid_result", "best_epoch", 
 """Attributes of the trainer that change from epoch to epoch."""
 _WEIGHT_KEYS = ("model", "dataset", "data_fingerprint", "state_dict", "other_parameter")
 RUN_KEYS = (*_WEIGHT_KEYS, *_PROGRESS, "config", "epoch", "best_file", "optimizer", "scaler", "rng")
+_ZIP_END_BYTES = 22
 _ID_ENCODING = ("utf-8", "surrogatepass")
 _FREE_SETTINGS = {
     *("epochs", "stopping_step", "test_step", "resume", "result_file", "codebook_plot", "checkpoint_dir", "overwrite"),
@@ -224,6 +226,10 @@ def load_checkpoint(path: AnyPath, *, needed: Iterable[str] = (), lazy: bool = F
         checkpoint: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=lazy)
         with zipfile.ZipFile(path) as archive:
             damaged = None if lazy else archive.testzip()
+        with open(path, "rb") as stream:
+            stream.seek(-_ZIP_END_BYTES, os.SEEK_END)
+            if not stream.read().startswith(b"PK\5\6"):
+                raise OSError(errno.EINVAL, "there are bytes after its end")
     except Exception as error:  # torch raises whatever the broken bytes lead to: many unrelated types
         reason = getattr(error, "strerror", None) or "give a .pth file of a run"  # torch's text is of no use here
         raise UsageError(f"'{path}' is damaged or is not a checkpoint of recbole-lisa: {reason}") from error
@@ -290,12 +296,16 @@ def differences(checkpoint: Mapping[str, Any], settings: Mapping[str, Any]) -> l
 
 
 def find_resumable(
-    settings: Mapping[str, Any], directory: AnyPath, data_fingerprint: str | None = None, since: float = 0.0
+    settings: Mapping[str, Any],
+    directory: AnyPath,
+    data_fingerprint: str | None = None,
+    since: float = 0.0,
+    lazy: bool = False,
 ) -> Path | None:
     """The newest `-last.pth` in a folder that a run with these plain `settings` and this data can continue, or None.
 
-    Damaged files and those of other data are skipped with a warning. Only files written after `since`, in seconds
-    since 1970, count.
+    Damaged files and those of other data are skipped with a warning; `lazy` does not read their tensors. Only files
+    written after `since`, in seconds since 1970, count.
     """
     files = [path for path in Path(directory).glob("*" + LAST_SUFFIX) if os.path.getmtime(path) >= since]
     for path in sorted(files, key=os.path.getmtime, reverse=True):
@@ -306,7 +316,7 @@ def find_resumable(
             if _differ(checkpoint["data_fingerprint"], data_fingerprint):
                 getLogger().warning("resume=auto skips '%s': %s", path, _OTHER_DATA)
                 continue
-            load_checkpoint(path)
+            load_checkpoint(path, lazy=lazy)
         except UsageError as error:
             getLogger().warning("resume=auto skips a file: %s", error)
             continue
@@ -316,7 +326,7 @@ def find_resumable(
 
 def advice_after_interruption(settings: Mapping[str, Any], directory: AnyPath, started: float) -> str:
     """How to continue a run with these plain `settings`, of a resumed run or one that began at `started` (seconds)."""
-    path = find_resumable(settings, directory, since=0.0 if settings["resume"] else started)
+    path = find_resumable(settings, directory, since=0.0 if settings["resume"] else started, lazy=True)
     if path is None:
         return "no epoch is saved yet, start again by the same arguments and --overwrite"
     return f"continue from '{path}' by the same arguments and --resume=auto"

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import locked
 from recbole_lisa.ops.packing import packed_size
 from recbole_lisa.saved import check_scores
 from recbole_lisa.serving import Recommender
@@ -204,7 +205,7 @@ def change(manifest: dict[str, Any], path: str, value: Any) -> None:
         *(
             (name, text, name + ": ")
             for name in ("model", "dataset")
-            for text in ("", "a\n", "\x1b[31m", "\x9b", 5, [])
+            for text in ("", "a\n", "\x1b[31m", "\x9b", "a\ud800", 5, [])
         ),
         ("written_by", 5, "written_by: input should be a valid string"),
         ("item_table", [], "item_table: input should be a valid dict"),
@@ -336,7 +337,14 @@ def test_files_in_the_way_are_named(tmp_path: Path) -> None:
     write_export(bundle, tmp_path / "export")
     with pytest.raises(UsageError, match="has files in it: add --overwrite"):
         write_export(bundle, tmp_path / "export")
+    lock = tmp_path / "export" / ".lock"
+    with locked(lock, ""), pytest.raises(UsageError, match="another process writes the export '.*export': wait for"):
+        write_export(bundle, tmp_path / "export", overwrite=True)
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / ".items.npz.7.0a.tmp").write_bytes(b"half")
+    write_export(bundle, tmp_path / "killed", overwrite=True)
     write_export(small_bundle("LISASoft")[1], tmp_path / "export", overwrite=True)
+    assert {file.name for file in (tmp_path / "export").iterdir()} == {MANIFEST, ITEMS, ENCODER, ITEM_IDS}
     assert Recommender.load(tmp_path / "export").bundle.model == "LISASoft"
 
 

@@ -76,7 +76,12 @@ def test_load_names_what_is_wrong_and_runs_no_code(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=message):
             load_checkpoint(path)
     save_checkpoint({"format": FORMAT, "w": torch.zeros(1000)}, path)
-    path.write_bytes(path.read_bytes()[:2000])
+    content = path.read_bytes()
+    for behind in (b"\0", b"x" * 100):
+        path.write_bytes(content + behind)
+        with pytest.raises(UsageError, match=r"run\.pth' is damaged .*: there are bytes after its end"):
+            load_checkpoint(path)
+    path.write_bytes(content[:2000])
     with pytest.raises(UsageError, match=r"run\.pth' is damaged or is not a checkpoint"):
         load_checkpoint(path)
     assert not (tmp_path / "ran").exists()
