@@ -17,7 +17,7 @@ from recbole.utils import init_seed
 from torch import Tensor
 
 from recbole_lisa.config.config import LISAConfig
-from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
+from recbole_lisa.config.registry import class_by_name
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.datasets.layouts import Layout
@@ -113,7 +113,7 @@ def _load_recbole_file(path: AnyPath) -> Loaded:
 
 
 def _config_of(state: Mapping[str, Any], path: Any, model: type[Any] | None, settings: Any) -> LISAConfig:
-    if model is None and state["model"] not in {**MODELS, **OPTIONAL_MODELS}:
+    if model is None and class_by_name(state["model"]) is None:
         name = state["model"]
         raise UsageError(f"'{path}' holds a model of the class {name}, which is not in the registry: pass model={name}")
     try:
@@ -233,10 +233,10 @@ def load_bundle(path: AnyPath, *, model: type[Any] | None = None, data_path: str
     if is_recbole_file(path):
         raise UsageError(f"'{path}' is of RecBole's trainer: only checkpoints of recbole-lisa run can be exported")
     state = load_checkpoint(path, needed=RUN_KEYS)
-    ids = item_ids_of(state)
+    config, ids = _config_of(state, path, model, {"use_gpu": False}), item_ids_of(state)
+    _check_class(config.model_class)
     if ids is None:
         return bundle_of_checkpoint(path, model=model, data_path=data_path)[0]
-    config = _config_of(state, path, model, {"use_gpu": False})
     check_sizes(config, state, path)
     network = _with_weights(config.model_class(config, _Items(len(ids) + 1)), state, path)
     bundle = bundle_of(network, ids, config["dataset"])
@@ -265,8 +265,9 @@ def bundle_of(model: Any, raw_ids: Sequence[str], dataset: str) -> Bundle:
     """Collect what recommending needs of an `AttentiveRecommender`; `raw_ids` begin with item 1, as 0 is padding.
 
     Raises:
-        UsageError: An attention of the model is not in MECHANISMS.
+        UsageError: The model is one of RecBole's, or an attention of it is not in MECHANISMS.
     """
+    _check_class(type(model))
     model.eval()
     try:
         encoder = model.encoder.settings()
@@ -282,6 +283,11 @@ def bundle_of(model: Any, raw_ids: Sequence[str], dataset: str) -> Bundle:
         ids=IdMap.from_ids(raw_ids),
         time_unit=float(model.time_unit),
     )
+
+
+def _check_class(model: type[Any]) -> None:
+    if not issubclass(model, AttentiveRecommender):
+        raise UsageError(f"{model.__name__} cannot be exported: only models of this package can")
 
 
 @torch.no_grad()

@@ -55,6 +55,8 @@ def test_a_subclass_is_exported_when_its_scores_are_equal_and_else_refused() -> 
         check_scores(model, Recommender(bundle_of(model, IDS[1:], "small")))
     with pytest.raises(UsageError, match="UnknownModel cannot be exported: UnknownAttention is not in MECHANISMS"):
         bundle_of(subclass_model(UnknownModel, "Transformer"), IDS[1:], "small")
+    with pytest.raises(UsageError, match="Linear cannot be exported: only models of this package can"):
+        bundle_of(torch.nn.Linear(1, 1), IDS[1:], "small")
 
 
 @pytest.mark.parametrize("name", ["LISABase", "LISASoft", "LISAMini", "Transformer"])

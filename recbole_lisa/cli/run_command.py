@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     """Train and test one model with `quick_start.run` and the arguments after `run`; return 0."""
     parser = UsageParser("recbole-lisa [run]", "Train a model on a data set and print its metrics.", _EPILOG)
     parser.register("action", None, Once)
-    parser.add_argument("-m", "--model", required=True, help=", ".join([*MODELS, *OPTIONAL_MODELS]))
+    parser.add_argument("-m", "--model", required=True, help=", ".join([*MODELS, *OPTIONAL_MODELS, "or RecBole's"]))
     parser.add_argument("-d", "--dataset", required=True, help="a data set with settings, or your own")
     parser.add_argument("--protocol", help="full_ranking (default), paper or global_time")
     parser.add_argument("--config_files", nargs="+", default=[], metavar="FILE", help="yaml files; a later one wins")

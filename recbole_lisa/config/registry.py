@@ -5,6 +5,7 @@ from typing import Any
 
 from recbole_lisa.errors import UsageError, did_you_mean
 
+_OF_RECBOLE = "recbole.model.sequential_recommender"
 _PACKAGE = "recbole_lisa.model.sequential_recommender"
 
 MODELS: dict[str, str] = {
@@ -26,8 +27,16 @@ def has_loss_of_recbole(model: type[Any]) -> bool:
     return str(getattr(getattr(model, "calculate_loss", None), "__module__", "")).startswith("recbole.")
 
 
+def class_by_name(name: str) -> type[Any] | None:
+    """The class of a model of this package, or of RecBole's sequential models; None without one."""
+    known = {**MODELS, **OPTIONAL_MODELS}
+    module, _, attribute = known.get(name, f"{_OF_RECBOLE}:{name}").partition(":")
+    model = getattr(import_module(module), attribute, None)
+    return model if isinstance(model, type) and hasattr(model, "full_sort_predict") else None
+
+
 def model_class(model: Any) -> type[Any]:
-    """The class of a model, by its name in `MODELS` or `OPTIONAL_MODELS`. A model class is returned as it is.
+    """The class of a model, by its name, see `class_by_name`. A model class is returned as it is.
 
     Raises:
         UsageError: The argument is neither.
@@ -36,9 +45,11 @@ def model_class(model: Any) -> type[Any]:
         return model
     if isinstance(model, type):
         raise UsageError(f"{model.__name__} is not a recommender: derive the class from AttentiveRecommender")
-    known = {**MODELS, **OPTIONAL_MODELS}
-    if not isinstance(model, str) or model not in known:
-        raise UsageError(f"unknown model '{model}': known are {', '.join(known)}.{did_you_mean(str(model), known)}")
-    module, _, attribute = known[model].partition(":")
-    imported: type[Any] = getattr(import_module(module), attribute)
-    return imported
+    named = class_by_name(str(model))
+    if named is None:
+        known = [*MODELS, *OPTIONAL_MODELS]
+        of_recbole = [name for name in dir(import_module(_OF_RECBOLE)) if name[0].isupper()]
+        hint = did_you_mean(str(model), [*known, *of_recbole])
+        names = f"{', '.join(known)} and RecBole's sequential models, such as SASRec"
+        raise UsageError(f"unknown model '{model}': known are {names}.{hint}")
+    return named

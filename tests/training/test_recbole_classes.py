@@ -16,7 +16,8 @@ from tests.tiny import TinyModel, tiny_config, tiny_loaders, tiny_settings
 
 
 def tried(folder: Path, name: str, **settings: Any) -> None:
-    config = tiny_config(folder, model=getattr(of_recbole, name), **{"MAX_ITEM_LIST_LENGTH": 30, **settings})
+    config = tiny_config(folder, model=name, **{"MAX_ITEM_LIST_LENGTH": 30, **settings})
+    assert config.model_class is getattr(of_recbole, name)
     fit_supervision(config)
     train, valid, test = tiny_loaders(config)
     batch = train.shortest_batch()
