@@ -33,6 +33,12 @@ WITHOUT_EFFECT = (
     *("TAIL_ENTITY_ID_FIELD", "numerical_features", "discretization"),
     *("entity_kg_num_interval", "relation_kg_num_interval"),
 )
+_ONLY_WITH = {
+    "seen_negatives": ("loss_type", "CE"),
+    "gbce_t": ("loss_type", "gBCE"),
+    "score_temperature": ("score", "cosine"),
+}
+"""Key -> the key and the value without which it has no effect."""
 # The parts of settings that are dicts.
 _PARTS = {
     "eval_args": (
@@ -109,6 +115,10 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
     """Lines for the log: settings of the user that have no effect, and settings that the program chose."""
     without_effect = [key for key in WITHOUT_EFFECT if key in external and external[key] != defaults.get(key)]
     lines = [f"no effect: {', '.join(f'{key}={external[key]!r}' for key in without_effect)}"] if without_effect else []
+    for key, (other, value) in _ONLY_WITH.items():
+        changed = key in external and external[key] != defaults.get(key)
+        if settings.get(other) != value and (changed or settings.get(key) is False):  # False is of a recipe
+            lines.append(f"no effect: {key}={settings[key]!r}; it needs {other} {value}, not {settings[other]}")
     if settings["benchmark_filename"] is not None:
         lines.append(f"no effect: eval_args split, the files {', '.join(settings['benchmark_filename'])} are the split")
     gpu_settings = [f"{key}={external[key]!r}" for key in ("use_gpu", "gpu_id") if key in external]

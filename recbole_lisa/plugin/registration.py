@@ -15,10 +15,11 @@ from recbole.data.dataset import SequentialDataset
 from recbole.trainer import Trainer
 
 from recbole_lisa import saved
-from recbole_lisa.config.config import known_keys
+from recbole_lisa.config.config import LISAConfig, known_keys
 from recbole_lisa.config.model_defaults import LOSS_WITHOUT_NEGATIVES, model_defaults, settings_files
+from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import MODELS, model_class
-from recbole_lisa.config.schema import check_value
+from recbole_lisa.config.schema import check_value, read_yaml
 from recbole_lisa.config.validation import check_model
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.errors import UsageError
@@ -30,6 +31,11 @@ from recbole_lisa.training.evaluation import check_topk
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_OF_OUR_RUN = (
+    *("recipe", "learning_rate_warmup", "learning_rate_decay", "ema_decay", "adam_betas", "sparse_item_updates", "amp"),
+    *("compile", "detect_anomaly", "resume", "eval_seen", "test_step", "result_file", "per_user_file", "codebook_plot"),
+    *("overwrite", "download", "codebook_init", "restart_dead_codewords"),
+)
 _undo = ExitStack()
 _read_defaults, _evaluate, _resume = Config._load_internal_config_dict, Trainer.evaluate, Trainer.resume_checkpoint
 _final_settings, _build_trainer = Config._get_final_config_dict, Trainer.__init__
@@ -68,7 +74,7 @@ def register(dataset: type[Any] | None = None) -> None:
     _change(recbole.data.dataset.Dataset, "_load_data", _load_our_files)
     _change(SequentialDataset, "_init_alias", _set_our_alias)
     _change(SequentialDataset, "_benchmark_presets", _read_our_presplit)
-    _change(Trainer, "__init__", _check_topk)
+    _change(Trainer, "__init__", _check_trainer)
     _change(Trainer, "evaluate", _evaluate_best)
     _change(Trainer, "resume_checkpoint", _resume_ours)
     quick_start = importlib.import_module("recbole.quick_start.quick_start")
@@ -134,14 +140,23 @@ def _check_our_settings(self: Config) -> Any:
         check_model(settings)
         if settings.get("item_codes", "learned") != "learned":
             raise UsageError(f"item_codes is {settings['item_codes']!r}, in RecBole's own run it must be learned")
+        if settings.get("windows") in ("random_offset", "whole"):
+            raise UsageError(f"windows is {settings['windows']}, which only recbole_lisa.run can follow: leave it out")
     return settings
 
 
-def _check_topk(self: Any, config: Config, model: Any) -> None:
-    """`Trainer.__init__` that refuses, for our models, a `topk` above the number of items."""
+def _check_trainer(self: Any, config: Config, model: Any) -> None:
+    """`Trainer.__init__` that refuses, for our models, a `topk` above the items, and logs settings without effect."""
     if isinstance(model, AttentiveRecommender):
         check_topk(config, model.n_items - 1, "items")
     _build_trainer(self, config, model)
+    if isinstance(model, AttentiveRecommender) and not isinstance(config, LISAConfig):
+        has_windows = f"{config['model']}Dataset" in vars(recbole.data.dataset)
+        defaults = read_yaml(properties_path() / "overall.yaml") | model_defaults(type(model))
+        ours = (*_OF_OUR_RUN, *(() if has_windows else ("windows", "supervision")))
+        idle = [key for key in ours if config.external_config_dict.get(key, defaults.get(key)) != defaults.get(key)]
+        if idle:
+            self.logger.warning(f"no effect in RecBole's run, only in recbole_lisa.run: {', '.join(idle)}")
 
 
 def _has_histories_in_files(dataset: Any) -> bool:

@@ -27,6 +27,10 @@ from tests.plugin.test_presplit import HEAD, LONG, presplit
         ("LISASoft", {"bidirectional": True}, "histogram_decay is 0.1, with bidirectional True it must be 0"),
         ("Transformer", {"n_heads": 3}, "n_heads is 3, it must divide hidden_size, which is 16"),
         ("Transformer", {"conv_width": 1}, "conv_width is 1, it must be 0"),
+        *(
+            ("LISASoft", {"windows": kind}, f"windows is {kind}, which only recbole_lisa.run can follow")
+            for kind in ("random_offset", "whole")
+        ),
         ("LISASoft", {"benchmark_filename": "train"}, "benchmark_filename .* is 'train', it must be list"),
     ],
 )
@@ -67,6 +71,34 @@ def test_a_topk_above_the_items_is_refused_before_the_training(topk: list[int]) 
     train, _, _ = data_preparation(config, create_dataset(config))
     with pytest.raises(UsageError, match=rf"topk asks for the {topk[-1]} best of only 30 items"):
         Trainer(config, config.model_class(config, train.dataset))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "settings", "names"),
+    [
+        (
+            None,
+            {"recipe": "modern", "ema_decay": 0.9, "learning_rate_warmup": 5},
+            "recipe, learning_rate_warmup, ema_dec",
+        ),
+        (None, {"windows": "overlapping", "codebook_init": "data"}, "codebook_init, windows"),
+        (AllPositionsDataset, {"windows": "overlapping", "adam_betas": [0.9, 0.98]}, "adam_betas"),
+        (None, {"ema_decay": 0.0, "adam_betas": [0.9, 0.999], "windows": "disjoint", "tail_ratio": 0.2}, None),
+    ],
+    ids=str,
+)
+def test_settings_that_recboles_trainer_does_not_read_are_named(
+    dataset: Any, settings: dict[str, Any], names: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    recbole_lisa.register(dataset)
+    config = small("LISASoft", **settings)
+    train, _, _ = data_preparation(config, create_dataset(config))
+    caplog.clear()
+    Trainer(config, config.model_class(config, train.dataset))
+    line = f"no effect in RecBole's run, only in recbole_lisa.run: {names}"
+    assert [record.message[: len(line)] for record in caplog.records if "no effect" in record.message] == [line] * (
+        names is not None
+    )
 
 
 @pytest.mark.parametrize("kind", ["float_seq", "token"])
