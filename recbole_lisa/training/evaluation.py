@@ -86,6 +86,8 @@ def evaluate_targets(model: Any, loader: EvalLoader, config: Config, *, show_pro
         # What metrics need of the training data comes after `get_data_struct`, which takes tensors alone.
         collector.data_struct = collector.get_data_struct()
         collector.data_collect(SimpleNamespace(dataset=loader.dataset.training))
+        if "data.num_items" in collector.data_struct:  # RecBole counts the padding as an item
+            collector.data_struct.set("data.num_items", loader.dataset.training.item_num - 1)
         values = Evaluator(config).evaluate(collector.data_struct)
         metrics |= {f"{name}{suffix}": float(value) for name, value in values.items()}
     # From one process, so that decisions that depend on them are the same in all.

@@ -104,13 +104,16 @@ class OptimizerStep:
             warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
             self.loss = DistributedDataParallel(self.loss, broadcast_buffers=False, find_unused_parameters=True)
 
-    def __call__(self, interaction: Interaction, loss_function: LossFunction, where: str) -> list[float]:
+    def __call__(
+        self, interaction: Interaction, loss_function: LossFunction, where: str, *, is_first: bool = False
+    ) -> list[float]:
         """Update the parameters once; the parts of the loss of the whole batch, one entry for a scalar.
 
         Args:
             interaction: The whole training batch, on any device; the same one in every process.
             loss_function: See `LossFunction`.
             where: Names the batch in the error message.
+            is_first: Whether no update came before; an error message then names other causes.
 
         Raises:
             TrainingDivergedError: A part is NaN or infinite; the parameters are left as they were.
@@ -125,7 +128,7 @@ class OptimizerStep:
         if not all(map(math.isfinite, parts)):
             rate = self.optimizer.param_groups[0]["lr"]
             cause = f"at learning rate {rate:g}: lower learning_rate or set clip_grad_norm"
-            if where.startswith("epoch 1, batch 1 of "):
+            if is_first:
                 cause = "before the first update: a setting of the model is too large or too small, or the data has NaN"
             raise TrainingDivergedError(
                 f"the training loss is {' + '.join(f'{part:g}' for part in parts)} in {where}, {cause} (checkpoints of "

@@ -7,13 +7,25 @@ import numpy as np
 import pytest
 import torch
 
-from recbole_lisa.attention import MECHANISMS, build_attention
+from recbole_lisa.attention import MECHANISMS, FullAttention, build_attention
 from tests.helpers import all_valid
 
 SIZES = {
     *("hidden_size", "max_length", "n_projected", "bucket_size", "n_hashes", "window_size", "n_top_buckets"),
     *("n_clusters", "n_top_keys", "n_hash_planes", "n_kmeans_iterations"),
 }
+
+
+@pytest.mark.parametrize(("text", "message"), [("Storage size overflowed", "GiB: lower"), ("no kernel", "no kernel")])
+def test_only_an_overflow_on_the_meta_device_means_too_large(
+    monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    def build(**_: Any) -> None:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(FullAttention, "__new__", lambda cls, **_: build())
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        build_attention("full", hidden_size=8, max_length=9)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

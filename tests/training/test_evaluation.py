@@ -142,7 +142,7 @@ CATALOGUE_METRICS = ["ItemCoverage", "AveragePopularity", "GiniIndex", "ShannonE
 @pytest.mark.parametrize("kind", [TinyModel, BlockModel])
 @pytest.mark.parametrize("tail_ratio", [0.3, 12])
 def test_metrics_of_the_catalogue_equal_those_of_recbole(tmp_path: Path, kind: type[Any], tail_ratio: float) -> None:
-    settings = {"metrics": CATALOGUE_METRICS, "topk": [1, 4], "tail_ratio": tail_ratio, "metric_decimal_place": 9}
+    settings = {"metrics": CATALOGUE_METRICS, "topk": [1, 4, 30], "tail_ratio": tail_ratio, "metric_decimal_place": 9}
     config = tiny_config(tmp_path, model=kind, valid_metric="ItemCoverage@4", **settings)
     train, _, test = tiny_loaders(config)
     model = kind(config, train.dataset).eval()
@@ -155,9 +155,11 @@ def test_metrics_of_the_catalogue_equal_those_of_recbole(tmp_path: Path, kind: t
     lines = (tmp_path / "tiny" / "tiny.inter").read_text().splitlines()[1:]
     rows = [line.split("\t")[:2] for line in lines]  # 12 of each user, in order: the last two are held out
     trained = [item for number, (_, item) in enumerate(rows) if number % 12 < 10]
-    data.set("data.num_items", train.dataset.item_num)
+    data.set("data.num_items", train.dataset.item_num - 1)  # without the padding, which RecBole counts
     data.set("data.count_items", Counter(train.dataset.token2id("item_id", trained).tolist()))
-    assert evaluate(model, test, config) == dict(Evaluator(config).evaluate(data))
+    metrics = evaluate(model, test, config)
+    assert metrics == dict(Evaluator(config).evaluate(data))
+    assert (metrics["itemcoverage@30"], metrics["giniindex@30"]) == (1, 0), "lists of all items"
 
 
 class MeanRank(AbstractMetric):

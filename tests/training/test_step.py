@@ -60,10 +60,13 @@ def test_step_refuses_a_loss_that_is_not_finite_and_keeps_the_parameters(bad: fl
     assert step.model.weight.item() == 3.0
 
 
-def test_before_the_first_update_the_learning_rate_is_not_blamed() -> None:
-    step, place = make_step(), "epoch 1, batch 1 of 9"
-    with pytest.raises(TrainingDivergedError, match=f"in {place}, before the first update: a setting of the model"):
-        step(BATCH, lambda batch: step.model.weight.sum() * math.nan, place)
+@pytest.mark.parametrize(
+    ("is_first", "cause"), [(True, "before the first update: a setting of the model"), (False, "at learning rate 0.5")]
+)
+def test_before_the_first_update_the_learning_rate_is_not_blamed(is_first: bool, cause: str) -> None:
+    step = make_step()
+    with pytest.raises(TrainingDivergedError, match=f"in epoch 1, batch 1 of 9, {cause}"):
+        step(BATCH, lambda batch: step.model.weight.sum() * math.nan, "epoch 1, batch 1 of 9", is_first=is_first)
 
 
 def test_float16_gradients_are_unscaled_before_they_are_clipped_and_an_overflow_skips_the_step() -> None:
