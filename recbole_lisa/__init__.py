@@ -1,13 +1,13 @@
 """LISA: linear-time self-attention over codeword histograms, inside RecBole.
 
 `__all__` is the public interface. Its names are imported when they are first used: importing the package imports
-neither torch nor RecBole nor ray. It only restores the numpy names that RecBole needs, see `recbole_lisa.compat`.
+neither torch nor RecBole nor ray. The numpy names that RecBole needs are restored, see `recbole_lisa.compat`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from recbole_lisa.compat import restore_numpy_aliases
+from recbole_lisa.compat import restore_before_recbole
 from recbole_lisa.errors import advise_missing_recbole
 
 if TYPE_CHECKING:
@@ -33,45 +33,18 @@ if TYPE_CHECKING:
     from recbole_lisa.serving import Recommender
 
 __version__ = "0.3.0"
-__all__ = [
-    "ClusteredTransformer",
-    "GLATransformer",
-    "HSTU",
-    "LISABase",
-    "LISAMini",
-    "LISASoft",
-    "LRURec",
-    "LinearTransformer",
-    "Linformer",
-    "Mamba2Rec",
-    "RecGRELA",
-    "Recommender",
-    "Reformer",
-    "RoutingTransformer",
-    "SinkhornTransformer",
-    "Transformer",
-    "__version__",
-    "build_attention",
-    "export",
-    "load_data_and_model",
-    "register",
-    "registered",
-    "run",
-    "unregister",
-]
+__all__ = ["ClusteredTransformer", "GLATransformer", "HSTU", "LISABase", "LISAMini", "LISASoft", "LRURec"]
+__all__ += ["LinearTransformer", "Linformer", "Mamba2Rec", "RecGRELA", "Recommender", "Reformer"]
+__all__ += ["RoutingTransformer", "SinkhornTransformer", "Transformer", "__version__", "build_attention", "export"]
+__all__ += ["load_data_and_model", "register", "registered", "run", "unregister"]
 
 _MODULES = {
-    "Recommender": "serving",
-    "build_attention": "attention",
-    "export": "saved",
-    "load_data_and_model": "saved",
-    "register": "plugin.registration",
-    "registered": "plugin.registration",
-    "run": "quick_start",
-    "unregister": "plugin.registration",
+    **{"Recommender": "serving", "build_attention": "attention", "run": "quick_start"},
+    **dict.fromkeys(("export", "load_data_and_model"), "saved"),
+    **dict.fromkeys(("register", "registered", "unregister"), "plugin.registration"),
 }
 
-restore_numpy_aliases()
+restore_before_recbole()
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,6 @@ import contextlib
 import difflib
 import re
 from collections.abc import Iterable, Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +66,8 @@ def install_extra(extra: str, checkout: Path = Path(__file__).parents[1]) -> str
     """
     if (checkout / "setup.cfg").is_file():
         return f"pip install -e '{checkout}[{extra}]'"
+    from importlib import metadata
+
     from packaging.requirements import Requirement
 
     try:

@@ -15,15 +15,12 @@ import contextlib
 import errno
 import io
 import os
-import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from logging import getLogger
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from recbole_lisa.errors import UsageError
 
@@ -88,6 +85,8 @@ def new_folder(path: AnyPath) -> Iterator[Path]:
 @contextlib.contextmanager
 def locked(path: Path, refusal: str) -> Iterator[None]:
     """Hold a lock file, or raise a UsageError with `refusal` where another process does; a killed process frees it."""
+    from filelock import FileLock, Timeout
+
     lock = FileLock(path, timeout=0)
     try:
         lock.acquire()
@@ -203,7 +202,7 @@ def unique_run_name(model: str, dataset: str) -> str:
     TensorBoard folder at the first dot, hence no dots.
     """
     moment = time.strftime("%Y-%m-%d_%H-%M-%S")
-    name = f"{model}-{dataset}-{moment}-{os.getpid()}-{secrets.token_hex(8)}"
+    name = f"{model}-{dataset}-{moment}-{os.getpid()}-{os.urandom(8).hex()}"
     return name.replace(".", "_").replace(os.sep, "_")
 
 
@@ -232,4 +231,4 @@ def _check_kind(target: Path) -> None:
 
 def _temporary(target: Path) -> Path:
     """A hidden name beside `target` that no other process uses."""
-    return target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
+    return target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(8).hex()}.tmp")

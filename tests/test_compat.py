@@ -1,5 +1,7 @@
 """The numpy names that RecBole needs are there after the import, and existing ones are left alone."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,11 @@ from recbole_lisa import compat
 @pytest.mark.parametrize("name", ["bool", "int", "float", "complex", "object", "str", "long", "unicode"])
 def test_importing_the_package_restores_the_names_of_recbole(name: str) -> None:
     assert np.zeros(1, dtype=vars(np)[name]).shape == (1,)
+
+
+def test_without_numpy_the_names_come_with_recbole() -> None:
+    code = "import sys, recbole_lisa.cli.main; assert 'numpy' not in sys.modules; import recbole, numpy; numpy.float"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("name", ["float_", "complex_", "unicode_"])

@@ -1,6 +1,8 @@
 """What a command prints when it fails: one line on stderr; its exit status says what kind of failure it was."""
 
+import atexit
 import contextlib
+import gc
 import io
 import os
 import signal
@@ -35,6 +37,7 @@ def report_errors(command: Callable[[], int]) -> int:
             return _print_error(f"{type(error).__name__}: {error}", _FAILED)
         return _print_error(f"'{path}': {error.strerror or error}", _FAILED)
     except (KeyboardInterrupt, Termination) as stop:
+        atexit.register(gc.freeze)  # the interpreter's last collection, over all modules, takes a second
         advice = [f": {text}" for text in stop.args if isinstance(text, str)]  # of `advise_after_interruption`
         with contextlib.suppress(OSError):  # of a closed terminal
             print("interrupted", *advice, sep="", file=sys.stderr, flush=True)

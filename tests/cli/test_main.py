@@ -275,9 +275,9 @@ def test_the_advice_for_an_extra_works_here(tmp_path: Path, monkeypatch: MonkeyP
         'z; extra == "y"',
         f'old<1; python_version < "3.4" and extra == "{extra}"',
     ]
-    monkeypatch.setattr("recbole_lisa.errors.metadata.requires", lambda _: requirements)
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: requirements)
     assert install_extra(extra, tmp_path) == "pip install 'first>=1,<2' 'second[x]'"
-    monkeypatch.setattr("recbole_lisa.errors.metadata.requires", lambda _: [])
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: [])
     assert install_extra(extra, tmp_path) == f"install the packages of {extra}"
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "recbole_lisa").rglob("*.py"))
     assert "recbole-lisa[" not in sources, "the package is on no index"
