@@ -9,7 +9,7 @@ from recbole_lisa.errors import UsageError, did_you_mean
 
 COMMANDS = (
     *("run", "download", "convert", "evaluate", "compare", "report", "tune"),
-    *("export", "add-items", "recommend", "serve", "migrate", "info"),
+    *("export", "add-items", "recommend", "serve", "migrate", "info", "completion"),
 )
 
 

@@ -26,6 +26,7 @@ commands:
   recbole-lisa serve --export DIR ...          answer requests for recommendations over HTTP
   recbole-lisa migrate --checkpoint FILE ...   make a LISABase from the codebooks of a Transformer
   recbole-lisa info                            print versions, devices, kernels and caches
+  recbole-lisa completion bash|zsh             print a script that completes command lines
 """
 
 

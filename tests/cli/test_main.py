@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,6 +104,28 @@ def test_help_lists_the_commands(capsys: CaptureFixture[str]) -> None:
     for entry in (["-m", "recbole_lisa"], [str(ROOT / "run_recbole_lisa.py")]):
         arguments, environment = [sys.executable, *entry, "--help"], {**os.environ, "PYTHONPATH": str(ROOT)}
         assert subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True).stdout == printed
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_completion_of_bash_knows_commands_options_settings_and_values(
+    isolated_run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", "zsh"]) == 0
+    first, _, script = capsys.readouterr().out.partition("\n")
+    assert main(["completion", "bash"]) == 0
+    assert script == capsys.readouterr().out and "bashcompinit" in first
+    lines = {
+        "re": "report recommend", "report --ov": "--overwrite", "-m LISAS": "LISASoft", "--model = LISAM": "LISAMini",
+        "--loss_type =": "BCE BPR CE SSM gBCE", "--loss_type=g": "--loss_type=gBCE", "tune --d ml-1": "",
+        "tune --max_ite": "", "migrate --learning_rate_d": "--learning_rate_decay", "export --checkpoint s": "",
+    }  # fmt: skip
+    asked = "".join(
+        f'COMP_WORDS=(recbole-lisa {line}); COMP_CWORD={len(line.split())}; _recbole_lisa; echo "${{COMPREPLY[*]}}"\n'
+        for line in lines
+    )
+    Path("completion.sh").write_text(f"{script}{asked}", encoding="utf-8")
+    done = subprocess.run(["bash", "completion.sh"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == list(lines.values())
 
 
 def test_info_names_versions_devices_and_folders(isolated_run_dir: Path, capsys: CaptureFixture[str]) -> None:

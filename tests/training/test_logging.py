@@ -1,12 +1,15 @@
 """Every run has its own log file and leaves the logging of the program as it was."""
 
 import logging
+import sys
 from pathlib import Path
 
 import pytest
 from recbole.utils import get_tensorboard, set_color
 
+from recbole_lisa.quick_start import run
 from recbole_lisa.training.logging import run_log
+from tests.tiny import tiny_settings
 
 pytestmark = pytest.mark.usefixtures("isolated_run_dir")
 CONFIG = {"model": "LISASoft", "dataset": "shop.v2", "state": "INFO"}
@@ -44,3 +47,31 @@ def test_the_reason_of_a_stop_is_logged() -> None:
     with pytest.raises(ValueError, match="reason"), run_log(CONFIG) as log:
         raise ValueError("the reason")
     assert "the run stopped: ValueError: the reason" in log.path.read_text()
+
+
+WANDB = """
+from types import SimpleNamespace
+calls, run = [], None
+def init(**arguments):
+    global run
+    run = SimpleNamespace(summary={})
+    calls.append(("init", arguments["project"], arguments["config"]["epochs"]))
+def log(metrics, commit=True): calls.append(("log", metrics))
+def define_metric(*names, **more): calls.append(("metric", *names))
+"""
+
+
+def test_weights_and_biases_gets_every_epoch_and_the_test_metrics(
+    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("wandb.py").write_text(WANDB, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(isolated_run_dir))
+    settings = {"hidden_size": 8, "n_codewords": 4, "show_progress": False, "epochs": 2, "log_wandb": True}
+    result = run("LISABase", "tiny", config_dict=tiny_settings(isolated_run_dir, **settings, wandb_project="shop"))
+    wandb = sys.modules.pop("wandb")
+    assert wandb.calls[0] == ("init", "shop", 2)
+    logged = [call[1] for call in wandb.calls if call[0] == "log"]
+    assert [entry["train/train_loss"] for entry in logged if "train_step" in entry] == result["loss"]
+    valid = [{name.removeprefix("valid/"): value for name, value in e.items()} for e in logged if "valid_step" in e]
+    assert valid == [{"valid_step": point.pop("epoch") - 1, **point} for point in map(dict, result["valid_curve"])]
+    assert {f"eval/{name}": value for name, value in result["test"].items()}.items() <= wandb.run.summary.items()
