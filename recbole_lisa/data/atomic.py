@@ -7,6 +7,7 @@ megabytes, not the ten gigabytes of one Python string per cell. Cells are not qu
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -73,21 +74,39 @@ def read_columns(
     Raises:
         UsageError: A cell cannot be read, or a line has more cells than the header.
     """
+    frame = joined(list(read_parts(path, fields, separator=separator, encoding=encoding, tokens=tokens)))
+    for name, kind in fields.items():
+        if kind.endswith("_seq"):
+            try:
+                frame[name] = pd.Series(_split_cells(frame[name], kind, seq_separator), dtype=object)
+            except ValueError as error:
+                raise UsageError(f"{path} cannot be read: {error}") from error
+    return frame
+
+
+def read_parts(
+    path: Path,
+    fields: dict[str, str],
+    *,
+    separator: str,
+    encoding: str,
+    tokens: Literal["category", "object"] = "category",
+    advance: Callable[[int], object] = lambda _: None,
+) -> Iterator[pd.DataFrame]:
+    """As `read_columns`, part by part, with sequences as text; `advance` gets the bytes read after each part."""
     labels = {name: f"{name}:{kind}" for name, kind in fields.items()}
     numbers = tuple(name for name, kind in fields.items() if kind == "float")
     layout = Layout((), {**labels}, separator=separator, quoted=False, encoding=encoding, numbers=numbers, advice="")
     categories = [name for name, kind in fields.items() if kind == "token" and tokens == "category"]
     try:
         with open_raw(path) as raw:
-            frame = joined([_compact(piece, categories) for piece in read_pieces(raw, layout)])
-        for name, kind in fields.items():
-            if kind.endswith("_seq"):
-                frame[name] = pd.Series(_split_cells(frame[name], kind, seq_separator), dtype=object)
+            for piece in read_pieces(raw, layout):
+                yield _compact(piece, categories)
+                advance(raw.position())
     except UsageError:
         raise
     except ValueError as error:
         raise UsageError(_odd_number(path, layout) or f"{path} cannot be read: {error}") from error
-    return frame
 
 
 def _odd_number(path: Path, layout: Layout) -> str | None:

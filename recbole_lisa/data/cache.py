@@ -45,7 +45,7 @@ class DatasetCache:
         named = config["dataset_save_path"]
         if not named and not config["save_dataset"]:
             return None
-        key = _key(config)
+        key = dataset_key(config)
         return cls(Path(named or Path(config["checkpoint_dir"], f"{config['dataset']}-{key[:16]}.dataset")), key)
 
     def read(self) -> dict[str, Any] | None:
@@ -115,7 +115,8 @@ def restore_dataset(dataset: Any, state: dict[str, Any]) -> None:
         set_tokens(dataset, name, tokens)
 
 
-def _key(config: Config) -> str:
+def dataset_key(config: Config) -> str:
+    """A hash of the atomic file and of every setting that shapes what is loaded."""
     digest = hashlib.sha256(f"{_FORMAT} {__version__}".encode())
     settings = {name: config[name] for name in sorted(_SHAPING)}
     digest.update(json.dumps(settings, sort_keys=True, default=str).encode())

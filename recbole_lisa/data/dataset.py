@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from functools import cached_property
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,18 @@ from recbole_lisa.config.fields import field_names
 from recbole_lisa.data.atomic import joined
 from recbole_lisa.data.cache import DatasetCache, dataset_state, restore_dataset
 from recbole_lisa.data.filtering import filter_interactions
-from recbole_lisa.data.histories import Gaps, Histories, Index
+from recbole_lisa.data.histories import Histories, Index
 from recbole_lisa.data.loading import filled, load_columns, number_tokens
+from recbole_lisa.data.mapped import MappedFolder
 from recbole_lisa.data.split import Part, by_file, by_time, split_targets
+from recbole_lisa.data.tokens import TokenNumbers, joined_tokens
 from recbole_lisa.datasets.obtain import check_data, interaction_files
-from recbole_lisa.distributed.processes import is_first
+from recbole_lisa.distributed.processes import from_first, is_first
 from recbole_lisa.errors import UsageError, did_you_mean
 
 PART = "part of benchmark_filename"
 """Column of pre-split interactions: 0 for training, 1 for validation, 2 for test."""
+_STATISTICS_USERS = 2**18
 _UNSAVED = ("save_dataloaders", "dataloaders_save_path")
 
 
@@ -45,6 +49,9 @@ def create_dataset(config: Config) -> WindowDataset:
         if config[key]:
             raise UsageError(f"{key} is not supported: loaders are made in seconds; leave it out, or set save_dataset")
     check_data(config)
+    folder = MappedFolder.of(config)
+    if folder is not None:
+        return MappedDataset(config, folder)
     cache = DatasetCache.of(config)
     if cache is None:
         return WindowDataset(config)
@@ -74,7 +81,6 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         UsageError: Something in the configuration or in the files is wrong.
     """
 
-    inter_feat: pd.DataFrame
     histories: Histories
     part: Part
     training: WindowDataset
@@ -86,12 +92,15 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     def restored(cls, config: Config, state: dict[str, Any]) -> WindowDataset:
         """The data set of a `state` that `cache.dataset_state` gave, under these settings."""
         dataset = cls.__new__(cls)
-        dataset.config, dataset.dataset_name, dataset.logger = config, config["dataset"], getLogger()
-        dataset._get_preset()
-        dataset._get_field_from_config()
+        dataset._read_settings(config)
         restore_dataset(dataset, state)
         dataset._init_alias()
         return dataset
+
+    def _read_settings(self, config: Config) -> None:
+        self.config, self.dataset_name, self.logger = config, config["dataset"], getLogger()
+        self._get_preset()
+        self._get_field_from_config()
 
     def build(self) -> list[WindowDataset]:
         """Split by `eval_args` into training, validation and test targets; nothing is augmented.
@@ -105,30 +114,29 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         self._change_feat_format()
         self.histories = self._sorted_histories()
         self.field2seqlen[field_names(self.config).item_list] = self.config["MAX_ITEM_LIST_LENGTH"]  # CORE reads it
-        store = self.histories
-        split = self.config["eval_args"]["split"]
-        number = np.searchsorted(store.users, self.inter_feat[self.uid_field])
-        if PART in self.inter_feat:
-            frame = self.inter_feat
-            times = frame[self.time_field].to_numpy() if self.time_field else np.arange(len(frame), dtype=np.float64)
-            train, valid, test = by_file(number, frame[PART].to_numpy().astype(np.int64), times, len(store.users))
-        elif "TS" in split:
-            times = self.inter_feat[self.time_field].to_numpy()
-            train, valid, test = by_time(split, number, times, len(store.users))
-        else:
-            train, valid, test = split_targets(self.config["eval_args"], store.lengths)
+        train, valid, test = self._split()
         self._log_split(train, valid, test)
         # A history's first item is the target of no phase, but training sees it.
-        trained = Part(train.first - 1, train.count + train.first).targets(store.offsets)
-        self.item_counts = np.bincount(store.items[trained[1]], minlength=self.item_num)
-        self.time_unit = _median_gap(store.gaps[trained[1]])
+        trained = Part(train.first - 1, train.count + train.first)
+        self.item_counts, self.time_unit = _training_statistics(self.histories, trained, self.item_num)
         self.data_fingerprint = self._fingerprint()
-        self.training = self._phase(train, *trained)
-        return [
-            self.training,
-            self._phase(valid, *valid.targets(store.offsets)),
-            self._phase(test, *test.targets(store.offsets)),
-        ]
+        self.training = self._phase(train, trained)
+        return [self.training, self._phase(valid, valid), self._phase(test, test)]
+
+    def _split(self) -> tuple[Part, Part, Part]:
+        """The targets of training, validation and test."""
+        split, n_users = self.config["eval_args"]["split"], len(self.histories.users)
+        if PART in self.field2type:
+            return by_file(*self._timed_rows(), self.inter_feat[PART].to_numpy().astype(np.int64), n_users)
+        if "TS" in split:
+            return by_time(split, *self._timed_rows(), n_users)
+        return split_targets(self.config["eval_args"], self.histories.lengths)
+
+    def _timed_rows(self) -> tuple[Index, npt.NDArray[np.float64]]:
+        """The number of the history and the seconds of each interaction, in one order."""
+        frame, time = self.inter_feat, self.time_field
+        times = frame[time].to_numpy() if time else np.arange(len(frame), dtype=np.float64)
+        return np.searchsorted(self.histories.users, frame[self.uid_field]), times
 
     def _log_split(self, *parts: Part) -> None:
         store = self.histories
@@ -144,19 +152,26 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         for phase, part in zip(("training", "validation", "test"), parts, strict=True):
             self.logger.info(f"{phase}: {int(part.count.sum())} targets of {int((part.count > 0).sum())} users")
 
-    def _phase(self, part: Part, history: npt.NDArray[np.int32], rows: Index) -> WindowDataset:
-        """A view of this data set with the targets of one phase."""
+    def _phase(self, part: Part, rows: Part) -> WindowDataset:
+        """A view of this data set with the targets of one phase; `rows` are those of its `inter_feat`."""
         view = copy.copy(self)
-        view.part = part
-        users = self.histories.users.astype(np.int32)[history]
-        view.inter_feat = pd.DataFrame({self.uid_field: users, self.iid_field: self.histories.items[rows]})
+        view.part, view._rows = part, rows
+        view.__dict__.pop("inter_feat", None)
         return view
+
+    @cached_property
+    def inter_feat(self) -> pd.DataFrame:
+        """The loaded columns of interactions; of a phase users and items, made when something reads them."""
+        history, row = self._rows.targets(self.histories.offsets)
+        users = self.histories.users.astype(np.int32)[history]
+        frame: pd.DataFrame = pd.DataFrame({self.uid_field: users, self.iid_field: self.histories.items[row]})
+        return frame
 
     def _fingerprint(self) -> str:
         """SHA-256 over the tokens in the order of their ids, and over the histories."""
         digest = hashlib.sha256()
         for field in (self.uid_field, self.iid_field):
-            digest.update("\0".join(map(str, self.field2id_token[field])).encode(errors="surrogatepass") + b"\0\0")
+            digest.update(b"[PAD]\0" + joined_tokens(self.field2id_token[field], "\0") + b"\0\0")
         store = self.histories
         for array in (store.users, store.offsets, store.items, store.gaps):
             digest.update(np.ascontiguousarray(array).data)
@@ -245,6 +260,41 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
                 setattr(self, name, self._dataframe_to_interaction(getattr(self, name)))
 
 
-def _median_gap(gaps: Gaps) -> float:
-    positive = gaps[gaps > 0]
-    return float(np.median(positive)) if len(positive) else 1.0
+def _training_statistics(store: Histories, trained: Part, n_items: int) -> tuple[Index, float]:
+    """`item_counts` and `time_unit` of the rows `trained`, a number of users at a time."""
+    counts, gaps = np.zeros(n_items, dtype=np.int64), [np.empty(0, dtype=np.float32)]
+    for start in range(0, len(store.users), _STATISTICS_USERS):
+        users = slice(start, start + _STATISTICS_USERS)
+        part = Part(trained.first[users], trained.count[users])
+        row = part.targets(store.offsets[start : start + _STATISTICS_USERS + 1])[1]
+        counts += np.bincount(store.items[row], minlength=n_items)
+        gap = store.gaps[row]
+        gaps.append(gap[gap > 0])
+    positive = np.concatenate(gaps)
+    return counts, float(np.median(positive)) if len(positive) else 1.0
+
+
+class MappedDataset(WindowDataset):
+    """A data set whose interactions and tokens are memory-mapped files; see `mapped.py`."""
+
+    def __init__(self, config: Config, folder: MappedFolder) -> None:
+        self._read_settings(config)
+        state = folder.read()
+        if state is None:
+            if is_first():
+                folder.prepare(self)
+            from_first(None)  # the other processes wait
+            state = folder.read() or {}
+        restore_dataset(self, state)
+        del self.inter_feat
+        self.histories, self._times = state["histories"], state["times"]
+        self._rows = Part(np.zeros_like(self.histories.users), self.histories.lengths)  # all
+        self.field2id_token = dict(zip((self.uid_field, self.iid_field), state["ids"], strict=True))
+        self.field2token_id = TokenNumbers(self.field2id_token)
+        self._init_alias()
+
+    def _sorted_histories(self) -> Histories:
+        return self.histories
+
+    def _timed_rows(self) -> tuple[Index, npt.NDArray[np.float64]]:
+        return np.repeat(np.arange(len(self.histories.users)), self.histories.lengths), self._times

@@ -5,7 +5,8 @@ RecBole's keys keep their meaning. Ids are categories here, and a missing id has
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ from recbole.utils import FeatureType
 from recbole_lisa.config.data_checks import Interval, parse_intervals
 from recbole_lisa.errors import UsageError, did_you_mean
 
-_INTERVAL_KEYS = ("user_inter_num_interval", "item_inter_num_interval")
+Sizes = npt.NDArray[np.int64]
+INTERVAL_KEYS = ("user_inter_num_interval", "item_inter_num_interval")
 
 
 class Counts(NamedTuple):
@@ -33,29 +35,46 @@ class Counts(NamedTuple):
 
 
 def filter_interactions(dataset: Dataset) -> None:
-    """Apply the filters one by one to the loaded frames of a data set, and log what each leaves.
+    """Apply the filters to the loaded frames of a data set; see `run_filters`."""
+    functions = (_drop_missing_ids, _drop_duplicates, _filter_values, _keep_known, _filter_counts)
+    steps = [partial(function, dataset) for function in functions]
+    run_filters(dataset, steps, lambda: len(dataset.inter_feat), lambda: _sizes(dataset))
+    for name in dataset.feat_name_list:
+        setattr(dataset, name, getattr(dataset, name).reset_index(drop=True))
+
+
+def run_filters(
+    dataset: Dataset, steps: Sequence[Callable[[], None]], n_rows: Callable[[], int], sizes: Callable[[], list[Sizes]]
+) -> None:
+    """Apply the five filters one by one, and log what each leaves.
+
+    n_rows and sizes give the number of interactions that are left, and how often each user and each item occurs.
 
     Raises:
         UsageError: The file holds no interactions, or a filter leaves nothing.
     """
     config = dataset.config
-    count_filter = ", ".join(f"{key}={config[key]!r}" for key in _INTERVAL_KEYS)
-    steps: dict[str, Callable[[Dataset], None]] = {
-        "rows without user or item are left out": _drop_missing_ids,
-        f"rm_dup_inter={config['rm_dup_inter']!r}": _drop_duplicates,
-        f"val_interval={config['val_interval']!r}": _filter_values,
-        "only users and items of the .user and .item files": _keep_known,
-        count_filter: _filter_counts,
-    }
-    left = _counts(dataset)
+    count_filter = ", ".join(f"{key}={config[key]!r}" for key in INTERVAL_KEYS)
+    names = (
+        "rows without user or item are left out",
+        f"rm_dup_inter={config['rm_dup_inter']!r}",
+        f"val_interval={config['val_interval']!r}",
+        "only users and items of the .user and .item files",
+        count_filter,
+    )
+
+    def counts() -> Counts:
+        return Counts(n_rows(), *(int(np.count_nonzero(part)) for part in sizes()))
+
+    left = counts()
     dataset.logger.info(f"{dataset.dataset_name}: {left} read")
     if not left.interactions:
         raise UsageError(f"{dataset.dataset_name} holds no interactions: its file has a header and no rows")
-    for name, step in steps.items():
+    for name, step in zip(names, steps, strict=True):
         before = left
-        user, item = (sizes.max(initial=0) for sizes in _sizes(dataset))
-        step(dataset)
-        left = before if len(dataset.inter_feat) == before.interactions else _counts(dataset)
+        user, item = (part.max(initial=0) for part in sizes())
+        step()
+        left = before if n_rows() == before.interactions else counts()
         if not left.interactions:
             most = f" (a user has at most {user:,}, an item {item:,})" if name == count_filter else ""
             raise UsageError(
@@ -64,19 +83,12 @@ def filter_interactions(dataset: Dataset) -> None:
             )
         if left != before:
             dataset.logger.info(f"{dataset.dataset_name}: {left} left after {name}")
-    for name in dataset.feat_name_list:
-        setattr(dataset, name, getattr(dataset, name).reset_index(drop=True))
 
 
-def _sizes(dataset: Dataset) -> list[npt.NDArray[np.int64]]:
+def _sizes(dataset: Dataset) -> list[Sizes]:
     """How often each user and each item occurs."""
     codes = (dataset.inter_feat[field].cat.codes.to_numpy() for field in (dataset.uid_field, dataset.iid_field))
     return [np.bincount(column[column >= 0]) for column in codes]
-
-
-def _counts(dataset: Dataset) -> Counts:
-    users, items = (int(np.count_nonzero(sizes)) for sizes in _sizes(dataset))
-    return Counts(len(dataset.inter_feat), users, items)
 
 
 def _drop_missing_ids(dataset: Dataset) -> None:
@@ -102,7 +114,14 @@ def _drop_duplicates(dataset: Dataset) -> None:
 
 
 def _filter_values(dataset: Dataset) -> None:
-    """Keep the rows whose numbers lie in the intervals, and whose tokens are in the lists, of `val_interval`."""
+    for field, keeps in value_filters(dataset).items():
+        for feat in dataset.field2feats(field):
+            feat.drop(feat.index[~keeps(feat[field])], inplace=True)
+
+
+def value_filters(dataset: Dataset) -> dict[str, Callable[[pd.Series[Any]], npt.NDArray[np.bool_]]]:
+    """Of each column in `val_interval` what tells the rows that stay: numbers in its intervals, tokens of its list."""
+    filters = {}
     for field, values in (dataset.config["val_interval"] or {}).items():
         if field not in dataset.field2type:
             loaded, hint = ", ".join(dataset.field2type), did_you_mean(field, dataset.field2type)
@@ -110,9 +129,8 @@ def _filter_values(dataset: Dataset) -> None:
                 f"val_interval names {field!r}, which is not a loaded column: loaded are {loaded}; load_col adds "
                 f"more.{hint}"
             )
-        keeps = _value_filter(field, dataset.field2type[field], values)
-        for feat in dataset.field2feats(field):
-            feat.drop(feat.index[~keeps(feat[field])], inplace=True)
+        filters[field] = _value_filter(field, dataset.field2type[field], values)
+    return filters
 
 
 def _value_filter(field: str, kind: FeatureType, values: Any) -> Callable[[pd.Series[Any]], npt.NDArray[np.bool_]]:
@@ -136,7 +154,7 @@ def _keep_known(dataset: Dataset) -> None:
 def _filter_counts(dataset: Dataset) -> None:
     """Filter users and items by their number of interactions until nothing changes (k-core)."""
     fields = {"user_feat": dataset.uid_field, "item_feat": dataset.iid_field}
-    users, items = (parse_intervals(key, dataset.config[key]) for key in _INTERVAL_KEYS)
+    users, items = (parse_intervals(key, dataset.config[key]) for key in INTERVAL_KEYS)
     user_codes, item_codes = (dataset.inter_feat[field].cat.codes.to_numpy() for field in fields.values())
     kept = core_rows(user_codes, item_codes, users, items)
     if len(kept) < len(dataset.inter_feat):
@@ -160,17 +178,17 @@ def core_rows(
     """
     kept = np.arange(len(users))
     while True:
-        dropped = _outside(users, user_intervals)[users] | _outside(items, item_intervals)[items]
+        dropped = outside(np.bincount(users), user_intervals)[users]
+        dropped |= outside(np.bincount(items), item_intervals)[items]
         if not dropped.any():
             return kept
         stay = ~dropped
         users, items, kept = users[stay], items[stay], kept[stay]
 
 
-def _outside(ids: npt.NDArray[np.integer[Any]], intervals: list[Interval]) -> npt.NDArray[np.bool_]:
-    """(largest id + 1,) True for ids whose number of rows lies in none of the intervals."""
-    counts = np.bincount(ids)
+def outside(sizes: Sizes, intervals: list[Interval]) -> npt.NDArray[np.bool_]:
+    """Which numbers of interactions (ids,) lie in none of the intervals; none where there is no interval."""
     if not intervals:
-        return np.zeros(len(counts), dtype=bool)
-    inside: npt.NDArray[np.bool_] = np.any([interval.contains(counts) for interval in intervals], axis=0)
+        return np.zeros(len(sizes), dtype=bool)
+    inside: npt.NDArray[np.bool_] = np.any([interval.contains(sizes) for interval in intervals], axis=0)
     return ~inside

@@ -37,7 +37,13 @@ class Histories:
         All are (rows,): ids, ids and seconds, which are finite.
         """
         order = np.lexsort((times, users))
-        users, times = users[order], times[order]
+        return cls.from_sorted(users[order], items[order], times[order])
+
+    @classmethod
+    def from_sorted(
+        cls, users: npt.NDArray[np.integer[Any]], items: npt.NDArray[np.integer[Any]], times: npt.NDArray[np.float64]
+    ) -> Histories:
+        """As `from_interactions`, of interactions in the order of user and time."""
         first = np.ones(len(users), dtype=bool)
         first[1:] = users[1:] != users[:-1]
         gaps = np.zeros(len(times), dtype=np.float32)
@@ -46,7 +52,7 @@ class Histories:
         gaps[first] = 0.0
         starts = np.flatnonzero(first)
         return cls(
-            items=items[order].astype(np.int32, copy=False),
+            items=items.astype(np.int32, copy=False),
             gaps=gaps,
             offsets=np.append(starts, len(users)).astype(np.int64, copy=False),
             users=users[starts].astype(np.int64, copy=False),

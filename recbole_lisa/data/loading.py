@@ -24,22 +24,46 @@ _SEQUENCES = (FeatureType.TOKEN_SEQ, FeatureType.FLOAT_SEQ)
 
 
 def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> pd.DataFrame | None:
-    """Read the columns of a file that `load_col` and `unload_col` leave, and register their types.
+    """Read the columns of a file that `choose_columns` names; None where there is none."""
+    is_interactions = source == FeatureSource.INTERACTION
+    fields = choose_columns(dataset, path, source)
+    if not fields:
+        return None
+    frame = atomic.read_columns(
+        path,
+        fields,
+        **reading_options(dataset.config),
+        seq_separator=dataset.config["seq_separator"],
+        tokens="category" if is_interactions else "object",
+    )
+    if is_interactions and fields.get(dataset.time_field) == "float":
+        check_times(path, frame[dataset.time_field])
+    for name, kind in fields.items():
+        register(dataset, frame, name, FeatureType(kind), source)
+    return frame
 
-    The user, the item and the time of an interaction are always read. Returns None where no column is left.
+
+def reading_options(config: Any) -> dict[str, Any]:
+    """How the atomic files of a run are written: arguments of `atomic.read_parts`."""
+    separator = config["field_separator"].replace("\\t", "\t")  # as it comes from a command line
+    encoding = config["encoding"] or "utf-8"  # RecBole itself has no default
+    return {"separator": separator, "encoding": encoding}
+
+
+def choose_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> dict[str, str]:
+    """The columns of a file that `load_col` and `unload_col` leave, by name, and their types.
+
+    The user, the item and the time of an interaction are always read.
 
     Raises:
         UsageError: The file cannot be read, lacks a column that is named, or an interaction has no user or no item.
     """
-    config = dataset.config
     loaded, unloaded = dataset._get_load_and_unload_col(source)
     is_interactions = source == FeatureSource.INTERACTION
     named = {"load_col": {*(loaded or ())} - {*_DEFAULT_COLUMNS}, "unload_col": {*(unloaded or ())}}
     if is_interactions and loaded is not None:
         loaded = {*loaded, dataset.uid_field, dataset.iid_field, dataset.time_field}
-    separator = config["field_separator"].replace("\\t", "\t")  # as it comes from a command line
-    encoding = config["encoding"] or "utf-8"  # RecBole itself has no default
-    header = atomic.read_header(path, separator, encoding)
+    header = atomic.read_header(path, **reading_options(dataset.config))
     columns = ", ".join(f"{column}:{kind}" for column, kind in header.items())
     for key, unknown in ((key, sorted(names - {*header})) for key, names in named.items()):
         if unknown:
@@ -51,21 +75,7 @@ def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> p
         for key, name in (("USER_ID_FIELD", dataset.uid_field), ("ITEM_ID_FIELD", dataset.iid_field)):
             if fields.get(name) != "token":
                 raise UsageError(f"{path} has no column {name}:token ({key}), or unload_col names it; it has {columns}")
-    if not fields:
-        return None
-    frame = atomic.read_columns(
-        path,
-        fields,
-        separator=separator,
-        encoding=encoding,
-        seq_separator=config["seq_separator"],
-        tokens="category" if is_interactions else "object",
-    )
-    if is_interactions and fields.get(dataset.time_field) == "float":
-        _check_times(path, frame[dataset.time_field])
-    for name, kind in fields.items():
-        _register(dataset, frame, name, FeatureType(kind), source)
-    return frame
+    return fields
 
 
 def _check_lists(dataset: Dataset, path: Path, header: dict[str, str]) -> None:
@@ -78,16 +88,17 @@ def _check_lists(dataset: Dataset, path: Path, header: dict[str, str]) -> None:
         )
 
 
-def _check_times(path: Path, times: pd.Series[Any]) -> None:
+def check_times(path: Path, times: pd.Series[Any], n_before: int = 0) -> None:
+    """Refuse an infinite time; `n_before` rows of the file are above these (rows,)."""
     infinite = np.flatnonzero(np.isinf(times))
     if len(infinite):
         raise UsageError(
-            f"{path}, row {infinite[0] + 1} below the header: the column {times.name} must hold finite numbers, got "
-            f"{times.iloc[infinite[0]]}"
+            f"{path}, row {n_before + infinite[0] + 1} below the header: the column {times.name} must hold finite "
+            f"numbers, got {times.iloc[infinite[0]]}"
         )
 
 
-def _register(dataset: Dataset, frame: pd.DataFrame, name: str, kind: FeatureType, source: FeatureSource | str) -> None:
+def register(dataset: Dataset, frame: pd.DataFrame, name: str, kind: FeatureType, source: FeatureSource | str) -> None:
     """Register a column as RecBole does; sequences are cut to `seq_len`."""
     longest = 1
     if kind in _SEQUENCES:

@@ -113,10 +113,10 @@ def by_time(
     return parts
 
 
-def by_file(history: Index, part: Index, times: npt.NDArray[np.float64], n_histories: int) -> tuple[Part, Part, Part]:
+def by_file(history: Index, times: npt.NDArray[np.float64], part: Index, n_histories: int) -> tuple[Part, Part, Part]:
     """The parts of pre-split files: rows of `part` 0 train, 1 validate and 2 test.
 
-    history, part and times (rows,) are the number of the history, that of the file, and the seconds of each
+    history, times and part (rows,) are the number of the history, the seconds, and the number of the file of each
     interaction; equal times keep the order of rows.
 
     Raises:

@@ -21,6 +21,7 @@ import torch
 
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.schema import read_yaml
+from recbole_lisa.data.tokens import joined_tokens
 from recbole_lisa.distributed.processes import from_first
 from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
@@ -45,7 +46,7 @@ _FREE_SETTINGS = {
     "recipe",  # its settings are compared one by one
     "amp",  # enable_amp and enable_scaler, which older files have too, say the same
     *("download", "archive", "source", "conversion", "archive_url", "archive_checksum"),
-    *("save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path"),
+    *("memory_map", "save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path"),
 }
 """Settings that a continued run may change: they do not decide what the next epochs learn."""
 _OTHER_DATA = "it was trained on other interactions, or on items in another order, than the data set has now"
@@ -145,9 +146,9 @@ class Checkpoint:
         if _differ(self.run.data_fingerprint, fingerprint):
             raise UsageError(f"cannot go on with '{self.run.saved_model_file}': {_OTHER_DATA}")
         self.run.data_fingerprint = fingerprint or self.run.data_fingerprint
-        ids = map(str, train_data.dataset.field2id_token[train_data.dataset.iid_field][1:])
         # One a line: a file of interactions has no id with a line break.
-        self.run.item_ids = torch.frombuffer(bytearray("\n".join(ids).encode(*_ID_ENCODING)), dtype=torch.uint8)
+        ids = joined_tokens(train_data.dataset.field2id_token[train_data.dataset.iid_field], "\n")
+        self.run.item_ids = torch.frombuffer(bytearray(ids), dtype=torch.uint8)
 
     def load_model(self, state: Mapping[str, Any]) -> None:
         """Put the parameters of a state into the model; a UsageError where they do not fit."""
@@ -249,7 +250,8 @@ def item_ids_of(state: Mapping[str, Any]) -> list[str] | None:
     """The raw ids of items 1, 2, ... in a checkpoint; None in files of earlier versions."""
     ids = state.get("item_ids")
     try:
-        return None if ids is None else bytes(ids.tolist()).decode(*_ID_ENCODING).split("\n")
+        content = None if ids is None else ids.numpy().astype("u1", casting="no").tobytes()
+        return None if content is None else content.decode(*_ID_ENCODING).split("\n")
     except (TypeError, ValueError) as error:
         raise UsageError("the checkpoint is damaged or forged: item_ids must be the bytes of a text") from error
 

@@ -104,6 +104,6 @@ def test_other_files_are_kept_and_what_cannot_be_saved_is_an_error(make_config: 
 
 def test_the_key_reads_the_file_to_its_end(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_BLOCK_BYTES", 10)
-    keys = [cache._key(make_config([*ROWS, ("u", "i", last)])) for last in (1, 2, 1)]
+    keys = [cache.dataset_key(make_config([*ROWS, ("u", "i", last)])) for last in (1, 2, 1)]
     assert keys[0] == keys[2] != keys[1]
     assert dataset.DatasetCache.of(make_config(ROWS)) is None

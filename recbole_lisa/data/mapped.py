@@ -1,0 +1,355 @@
+"""A data set in memory-mapped arrays, for files that do not fit in memory: prepared by streaming, shared by processes.
+
+1. The text is read part by part. Tokens become numbers (`tokens.py`), and a row becomes a record in a file.
+2. The filters read the records block by block and change a mask of rows. Users and items are numbered by appearance.
+3. Rows go to files of some users each. Each of these fits in memory, is sorted by user and time, and is appended.
+
+The result is a folder of .npy files and a manifest, which is renamed to its place once it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from logging import getLogger
+from pathlib import Path
+from secrets import token_hex
+from time import perf_counter
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from recbole.utils import FeatureSource, FeatureType
+from tqdm import tqdm
+
+from recbole_lisa.config.data_checks import parse_intervals
+from recbole_lisa.data import atomic
+from recbole_lisa.data.cache import dataset_key, dataset_state
+from recbole_lisa.data.filtering import INTERVAL_KEYS, Sizes, outside, run_filters, value_filters
+from recbole_lisa.data.histories import Histories, Index
+from recbole_lisa.data.loading import check_times, choose_columns, reading_options, register
+from recbole_lisa.data.tokens import Numbering, Tokens
+from recbole_lisa.datasets.obtain import interaction_files
+from recbole_lisa.errors import UsageError
+
+Records = npt.NDArray[np.void]
+
+AUTO_BYTES = 2**30
+"""`memory_map: auto` maps files from this size on."""
+_FORMAT, _MANIFEST = "recbole-lisa mapped data set 1", "manifest.json"
+_ROW = np.dtype([("user", "<i4"), ("item", "<i4"), ("time", "<f8"), ("passes", "?"), ("place", "<i8")])
+_ROLES = ("user", "item")
+_BLOCK_ROWS, _MOST_FILES = 2**21, 64
+_LAST = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class MappedFolder:
+    """The place of one mapped data set."""
+
+    path: Path  # it may not exist
+    key: str  # see `dataset_key`
+
+    @classmethod
+    def of(cls, config: Any) -> MappedFolder | None:
+        """The folder of a run; None where `memory_map` leaves the data in memory.
+
+        Raises:
+            UsageError: `memory_map` is True, and the data set has something that is not mapped.
+        """
+        setting, files = config["memory_map"], interaction_files(config)
+        if not setting or (setting == "auto" and sum(path.stat().st_size for path in files) < AUTO_BYTES):
+            return None
+        if reason := _obstacle(config, files[0]):
+            if setting != "auto":
+                raise UsageError(f"memory_map is {setting}, but {reason}: change that, or set memory_map to auto")
+            getLogger().info(f"memory_map: auto leaves the data in memory, as {reason}")
+            return None
+        key, named = dataset_key(config), config["dataset_save_path"]
+        return cls(Path(named or Path(config["checkpoint_dir"], f"{config['dataset']}-{key[:16]}.mapped")), key)
+
+    def read(self) -> dict[str, Any] | None:
+        """`dataset_state` with histories, times and tokens in mapped arrays; None where nothing or other data is there.
+
+        Raises:
+            UsageError: The path has another kind of file, or a damaged data set; both are left as they are.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            state: dict[str, Any] = json.loads((self.path / _MANIFEST).read_bytes())
+            if state["key"] != self.key and state["format"] == _FORMAT:
+                getLogger().info(f"'{self.path}' is of other data or settings and is written anew")
+                return None
+            files = {name: self.path / f"{name}.npy" for name in state["arrays"]}
+            if state["arrays"] != {name: path.stat().st_size for name, path in files.items()}:
+                raise ValueError("a file has another size")
+            arrays = {name: np.load(path, mmap_mode="r").view(np.ndarray) for name, path in files.items()}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"'{self.path}' is not a mapped data set, or is damaged ({error}): name another folder in "
+                "dataset_save_path, or delete it"
+            ) from error
+        getLogger().info(f"data set mapped from '{self.path}'")
+        users = np.arange(1, len(arrays["offsets"]), dtype=np.int64)
+        state["histories"] = Histories(arrays["items"], arrays["gaps"], arrays["offsets"], users)
+        state["times"] = arrays["times"]
+        state["ids"] = [Tokens(arrays[f"{role}_text"], arrays[f"{role}_ends"]) for role in _ROLES]
+        return state
+
+    def prepare(self, dataset: Any) -> None:
+        """Read, filter and sort the interactions of a data set, whose settings are read and whose files are not.
+
+        Raises:
+            UsageError: Something in the file or in the settings is wrong, or the disk is full.
+        """
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{token_hex(8)}.tmp")
+        try:
+            temporary.mkdir(parents=True)
+            _prepare(dataset, temporary)
+            dataset.inter_feat, dataset.feat_name_list = pd.DataFrame(), ["inter_feat"]  # its columns are the arrays
+            arrays = {path.stem: path.stat().st_size for path in temporary.glob("*.npy")}
+            state = {"format": _FORMAT, "key": self.key, "arrays": arrays, **dataset_state(dataset)}
+            (temporary / _MANIFEST).write_text(json.dumps(state), encoding="utf-8")
+            if self.path.exists():  # of other data or settings, see `read`
+                shutil.rmtree(self.path)
+            temporary.rename(self.path)
+        except OSError as error:
+            raise UsageError(
+                f"the data set cannot be saved to '{self.path}': {error.strerror or error}; preparing it takes about "
+                "twice the size of the .inter file there"
+            ) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _obstacle(config: Any, path: Path) -> str | None:
+    """What a mapped data set cannot hold of this one."""
+    if config["benchmark_filename"] is not None:
+        return "benchmark_filename is set"
+    for features in (path.with_suffix(".user"), path.with_suffix(".item")):
+        if features.is_file() and (config["load_col"] is None or features.suffix[1:] in config["load_col"]):
+            return f"load_col reads {features}"
+    header, time = atomic.read_header(path, **reading_options(config)), config["TIME_FIELD"]
+    loaded = header if config["load_col"] is None else config["load_col"].get("inter") or ()
+    if sequences := [name for name, kind in header.items() if name in loaded and kind.endswith("_seq")]:
+        return f"the column {sequences[0]} holds sequences"
+    return f"{path} has no column {time}:float" if time and header.get(time) != "float" else None
+
+
+class _Rows:
+    """Records of rows in a file; the mask `kept` (rows,) marks those that the filters leave."""
+
+    def __init__(self, path: Path, n_rows: int, n_tokens: list[int]) -> None:
+        self.path, self.kept, self._n_tokens = path, np.ones(n_rows, dtype=bool), n_tokens
+        self._sizes: list[Sizes] | None = None
+
+    def n_kept(self) -> int:
+        return int(np.count_nonzero(self.kept))
+
+    def blocks(self) -> Iterator[Records]:
+        """The records that are kept, in the order of the file."""
+        with self.path.open("rb") as stream:
+            for start in range(0, len(self.kept), _BLOCK_ROWS):
+                yield np.fromfile(stream, _ROW, count=_BLOCK_ROWS)[self.kept[start : start + _BLOCK_ROWS]]
+
+    def sizes(self) -> list[Sizes]:
+        """How often each user and each item occurs in the rows that are kept."""
+        if self._sizes is None:
+            self._sizes = [np.zeros(n, dtype=np.int64) for n in self._n_tokens]
+            for records in self.blocks():
+                for sizes, role in zip(self._sizes, _ROLES, strict=True):
+                    sizes += np.bincount(records[role][records[role] >= 0], minlength=len(sizes))
+        return self._sizes
+
+    def keep(self, choose: Callable[[Records], npt.NDArray[np.bool_]]) -> None:
+        """Keep only the rows that `choose` marks in each block."""
+        n_before = self.n_kept()
+        for records in self.blocks():
+            self.kept[records["place"]] = choose(records)
+        self._sizes = self._sizes if self.n_kept() == n_before else None
+
+    def by_user(self, order: Index) -> Iterator[Records]:
+        """The records that are kept in parts of users, by an `order` of users; a part has the order of the file."""
+        starts = np.cumsum(self.sizes()[0][order]) - self.sizes()[0][order]
+        file_of = np.zeros(self._n_tokens[0], dtype=np.uint8)
+        file_of[order] = starts // max(_BLOCK_ROWS, self.n_kept() // _MOST_FILES + 1)
+        paths = [self.path.with_name(f"part-{number}") for number in range(file_of.max(initial=0) + 1)]
+        with ExitStack() as stack:
+            streams = [stack.enter_context(path.open("wb")) for path in paths]
+            for records in self.blocks():
+                files = file_of[records["user"]]
+                records = records[np.argsort(files, kind="stable")]
+                ends = np.cumsum(np.bincount(files, minlength=len(paths)))
+                for stream, part in zip(streams, np.split(records, ends[:-1]), strict=True):
+                    stream.write(part.tobytes())
+        for path in paths:
+            yield np.fromfile(path, _ROW)
+            path.unlink()
+
+    def drop_repeated(self, keep: str) -> None:
+        """Keep the `first` or `last` row in time of each user and item; equal times have the order of the file."""
+        kept = np.zeros_like(self.kept)
+        for part in self.by_user(np.arange(self._n_tokens[0])):
+            part = part[np.lexsort((part["time"], part["item"], part["user"]))]
+            new = np.ones(len(part) + 1, dtype=bool)
+            new[1:-1] = (np.diff(part["user"]) != 0) | (np.diff(part["item"]) != 0)
+            kept[part["place"][new[:-1] if keep == "first" else new[1:]]] = True
+        self.kept, self._sizes = kept, None
+
+    def first_appearances(self, by_time: bool) -> list[Index]:
+        """The numbers of users and items that are kept, as they first appear in the file, or in time."""
+        if not by_time and self.kept.all():
+            return [np.arange(n) for n in self._n_tokens]
+        firsts = [(np.full(n, np.inf), np.full(n, _LAST)) for n in self._n_tokens]
+        for records in self.blocks():
+            records["time"] = np.where(np.isnan(records["time"]), np.inf, records["time"]) if by_time else 0.0
+            records = records[np.argsort(records["time"], kind="stable")]
+            for role, (time, place) in zip(_ROLES, firsts, strict=True):
+                numbers, at = np.unique(records[role], return_index=True)
+                earlier = (records["time"][at] < time[numbers]) | (place[numbers] == _LAST)
+                numbers, at = numbers[earlier], at[earlier]
+                time[numbers], place[numbers] = records["time"][at], records["place"][at]
+        return [np.lexsort((place, time))[: np.count_nonzero(place < _LAST)] for time, place in firsts]
+
+    def mean_time(self, dataset: Any, by_time: bool) -> float:
+        """The mean of the times that are kept, for rows without a time; 0 where every row has one."""
+        missing = sum(int(np.isnan(records["time"]).sum()) for records in self.blocks())
+        if not missing:
+            return 0.0
+        dataset.logger.warning(f"{missing} rows without {dataset.time_field} are ordered as if at the mean time")
+        times = np.concatenate([records["time"] for records in self.blocks()])
+        mean = float(pd.Series(np.sort(times) if by_time else times).mean())  # the sum depends on the order
+        if np.isnan(mean):
+            raise UsageError(f"column {dataset.time_field} of {dataset.dataset_name} holds no number")
+        return mean
+
+
+def _prepare(dataset: Any, folder: Path) -> None:
+    """Write the arrays of a data set into a folder."""
+    started = perf_counter()
+    rows, tokens = _read(dataset, folder / "rows")
+    _log_speed(dataset, len(rows.kept), "read", started)
+    run_filters(dataset, _filters(dataset, rows), rows.n_kept, rows.sizes)
+    by_time = bool(dataset.config["rm_dup_inter"] and dataset.time_field)
+    orders = rows.first_appearances(by_time)
+    _sort(dataset, rows, orders, folder, by_time)
+    rows.path.unlink()
+    for role, table, order in zip(_ROLES, tokens, orders, strict=True):
+        begins = np.append(0, table.ends[:-1])[order]
+        ends = np.cumsum(table.ends[order] - begins)
+        np.save(folder / f"{role}_ends.npy", ends)
+        with _npy(folder / f"{role}_text.npy", "|u1", ends[-1]) as stream:
+            for places in np.array_split(np.arange(len(order)), len(order) // _BLOCK_ROWS + 1):
+                sizes = table.ends[order[places]] - begins[places]
+                shifts = begins[places] - np.cumsum(sizes) + sizes
+                stream.write(table.text[np.repeat(shifts, sizes) + np.arange(sizes.sum())].data)
+    _log_speed(dataset, rows.n_kept(), "prepared", started)
+
+
+def _log_speed(dataset: Any, n_rows: int, what: str, started: float) -> None:
+    seconds = perf_counter() - started
+    dataset.logger.info(f"{n_rows:,} rows {what} in {seconds:.1f} s, {n_rows / seconds:,.0f} rows/s")
+
+
+def _read(dataset: Any, path: Path) -> tuple[_Rows, list[Tokens]]:
+    """Write the records of the file of interactions to `path`; also the tokens of users and items."""
+    source, time, n_rows = interaction_files(dataset.config)[0], dataset.time_field, 0
+    fields = choose_columns(dataset, source, FeatureSource.INTERACTION)
+    for name, kind in fields.items():
+        register(dataset, pd.DataFrame(), name, FeatureType(kind), FeatureSource.INTERACTION)
+    dataset.field2source |= {dataset.uid_field: FeatureSource.USER_ID, dataset.iid_field: FeatureSource.ITEM_ID}
+    filters, numberings = value_filters(dataset), [Numbering() for _ in _ROLES]
+    options = reading_options(dataset.config)
+    with path.open("wb") as stream, _bar(dataset, source.stat().st_size, "B", source.name) as bar:
+        for part in atomic.read_parts(source, fields, **options, advance=lambda at: bar.update(at - bar.n)):
+            records = np.zeros(len(part), _ROW)
+            for role, field, numbering in zip(_ROLES, (dataset.uid_field, dataset.iid_field), numberings, strict=True):
+                column = part[field].cat
+                numbers = np.append(numbering.numbers(column.categories.to_numpy(object)), np.int32(-1))
+                records[role] = numbers[column.codes]
+            if time is not None:
+                check_times(source, part[time], n_rows)
+                records["time"] = part[time]
+            records["passes"] = np.logical_and.reduce([keeps(part[field]) for field, keeps in filters.items()])
+            records["place"] = np.arange(n_rows, n_rows + len(part))
+            stream.write(records.tobytes())
+            n_rows += len(part)
+    return _Rows(path, n_rows, [numbering.n for numbering in numberings]), [one.tokens() for one in numberings]
+
+
+def _filters(dataset: Any, rows: _Rows) -> list[Callable[[], None]]:
+    """The steps of `run_filters`."""
+    config = dataset.config
+    repeated, intervals = config["rm_dup_inter"], [parse_intervals(key, config[key]) for key in INTERVAL_KEYS]
+
+    def drop_missing() -> None:
+        rows.keep(lambda records: (records["user"] >= 0) & (records["item"] >= 0))
+        if missing := len(rows.kept) - rows.n_kept():
+            names = f"{dataset.uid_field} or {dataset.iid_field}"
+            dataset.logger.warning(f"inter_feat: {missing} rows without {names} left out")
+
+    def filter_counts() -> None:
+        n_before = -1
+        while rows.n_kept() != n_before:
+            n_before, odd = rows.n_kept(), [outside(*pair) for pair in zip(rows.sizes(), intervals, strict=True)]
+            rows.keep(partial(_is_inside, odd))
+
+    return [
+        drop_missing,
+        lambda: rows.drop_repeated(repeated) if repeated else None,
+        lambda: rows.keep(lambda records: records["passes"]) if config["val_interval"] else None,
+        lambda: None,  # no features are loaded
+        filter_counts,
+    ]
+
+
+def _is_inside(odd: list[npt.NDArray[np.bool_]], records: Records) -> npt.NDArray[np.bool_]:
+    kept: npt.NDArray[np.bool_] = ~(odd[0][records["user"]] | odd[1][records["item"]])
+    return kept
+
+
+def _sort(dataset: Any, rows: _Rows, orders: list[Index], folder: Path, by_time: bool) -> None:
+    """Write the arrays of `Histories`, and the times."""
+    mean, ranks = rows.mean_time(dataset, by_time), [np.zeros(len(sizes), dtype=np.int32) for sizes in rows.sizes()]
+    for rank, order in zip(ranks, orders, strict=True):
+        rank[order] = np.arange(1, len(order) + 1)
+    np.save(folder / "offsets.npy", np.append(0, np.cumsum(rows.sizes()[0][orders[0]])))
+    kinds = {"items": "<i4", "gaps": "<f4", "times": "<f8"}
+    with ExitStack() as stack, _bar(dataset, rows.n_kept(), " rows", "sorting") as bar:
+        files = [_npy(folder / f"{name}.npy", kind, rows.n_kept()) for name, kind in kinds.items()]
+        streams = [stack.enter_context(file) for file in files]
+        for part in rows.by_user(orders[0]):
+            users, missing = ranks[0][part["user"]], np.isnan(part["time"])
+            times = np.where(missing, mean, part["time"])
+            # Removing repeated rows has sorted them, rows without a time last.
+            order = np.lexsort((missing & by_time, times, users))
+            users, times = users[order], times[order]
+            if dataset.time_field is None:
+                times = np.arange(len(users), dtype=np.float64) - np.searchsorted(users, users)
+            histories = Histories.from_sorted(users, ranks[1][part["item"][order]], times)
+            for stream, array in zip(streams, (histories.items, histories.gaps, times), strict=True):
+                stream.write(array.data)
+            bar.update(len(part))
+
+
+@contextmanager
+def _npy(path: Path, kind: str, n: int) -> Iterator[BinaryIO]:
+    """A new .npy file of n numbers, which are written one after the other."""
+    with path.open("wb") as stream:
+        header = {"descr": kind, "fortran_order": False, "shape": (int(n),)}
+        np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[no-untyped-call]  # numpy has no types here
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _bar(dataset: Any, total: int, unit: str, name: str) -> Any:
+    is_hidden = None if dataset.config["show_progress"] else True  # None hides the bar where stderr is no terminal
+    return tqdm(total=total, unit=unit, unit_scale=True, desc=name, disable=is_hidden)
