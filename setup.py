@@ -8,7 +8,7 @@ setup(
     package_data={
         "recbole_lisa": ["py.typed"],
         "recbole_lisa._properties": ["*.yaml", "*/*.yaml"],
-        "recbole_lisa.cli": ["report.html"],
+        "recbole_lisa.cli": ["completion.sh", "report.html"],
         "recbole_lisa.serving.http": ["page.html"],
     },
 )

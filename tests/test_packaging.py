@@ -26,8 +26,8 @@ def test_the_wheel_holds_every_module_and_every_yaml_file(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {file.relative_to(ROOT).as_posix() for file in (ROOT / "recbole_lisa").rglob("*.py")}
     yaml_files = {file.relative_to(ROOT / "properties") for file in (ROOT / "properties").rglob("*.yaml")}
-    pages = {file.relative_to(ROOT).as_posix() for file in (ROOT / "recbole_lisa").rglob("*.html")}
-    assert pages and modules | pages | {"recbole_lisa/py.typed"} <= names
+    others = {file.relative_to(ROOT).as_posix() for file in (ROOT / "recbole_lisa").rglob("*.[hs][th]*")}
+    assert len(others) == 3 and modules | others | {"recbole_lisa/py.typed"} <= names
     assert {f"recbole_lisa/_properties/{file.as_posix()}" for file in yaml_files} <= names
     assert not any(name.startswith("tests/") for name in names)
 

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -22,7 +23,6 @@ from recbole_lisa.files import atomic_writer, check_output
 
 _NEEDED = ("model", "dataset", "protocol", "seed", "test", "loss", "config")
 _BINS, _USERS, _SHOWN, _K = 5, 6, 10, 5
-_NORMAL = 1.96
 _EPILOG = """\
 Each RUN.json is the result_file of a run. Metrics by user come from its per_user_file; where that is missing, and for
 the recommendations to a few users, its checkpoint is loaded with its data.
@@ -35,18 +35,16 @@ def main(arguments: Sequence[str]) -> int:
     """Write the page about the runs, with the arguments after `report`; return 0."""
     parser = UsageParser("recbole-lisa report", "Write one HTML page about runs: curves, metrics, users.", _EPILOG)
     add = parser.add_argument
-    add(
-        "results", nargs="+", type=Path, metavar="RUN.json", help="result_file of a run; the first one is compared with"
-    )
+    add("results", nargs="+", type=Path, metavar="RUN.json", help="the result_file of a run")
     add("--output", type=Path, required=True, metavar="FILE", help="the page, .html")
     add("--titles", type=Path, metavar="FILE", help=".csv or .tsv with item_id and title; default: the .item file")
     add("--data_path", metavar="DIR", help="folder of the data set, if it moved")
     add("--overwrite", action="store_true", help="replace an output that exists")
     options = parser.parse_args(arguments)
-    results = [read_result(path) for path in options.results]
+    results = {path: read_result(path) for path in options.results}
     check_output(options.output, overwrite=options.overwrite)
     titles = import_module("recbole_lisa.saved").read_titles(options.titles) if options.titles else {}
-    runs = collect(list(zip(options.results, results, strict=True)), titles, options.data_path)
+    runs = collect(results, titles, options.data_path)
     page = render({"version": __version__, "runs": runs})
     with atomic_writer(options.output, overwrite=options.overwrite) as stream:
         stream.write(page.encode(errors="replace"))
@@ -54,13 +52,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def collect(
-    results: Sequence[tuple[Path, dict[str, Any]]], titles: Mapping[str, str], data_path: str | None
-) -> list[dict[str, Any]]:
+def collect(results: Mapping[Path, Any], titles: Mapping[str, str], data_path: str | None) -> list[dict[str, Any]]:
     """Each result with its file, statistics, users and notes on what is missing; a warning for each note."""
     first, edges, targets = None, None, None
     runs: list[dict[str, Any]] = []
-    for path, result in results:
+    for path, result in results.items():
         table, users, notes = _evaluated(path, result, titles, data_path, targets)
         for note in notes:
             print(f"warning: '{path}': {note}", file=sys.stderr)
@@ -81,20 +77,18 @@ def read_result(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"'{path}' cannot be read: {error.strerror}") from error
     except ValueError:
-        result = None
+        result = {}
     missing = [key for key in _NEEDED if not isinstance(result, dict) or key not in result]
-    if not isinstance(result, dict) or missing:
-        raise UsageError(
-            f"'{path}' is not the result_file of a run, it has no '{missing[0]}': name files of --result_file"
-        )
-    return result
+    if missing:
+        raise UsageError(f"'{path}' is no result_file of a run, it has no '{missing[0]}': name files of --result_file")
+    return dict(result)
 
 
 def render(data: Mapping[str, Any]) -> str:
     """The page: the template with plotly.js and the data inside."""
     text = json.dumps(data, default=str).replace("<", "\\u003c")  # no text of the data ends the script
     template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
-    head, middle, end = template.partition("/*plotly*/")[0], *template.partition("/*plotly*/")[2].split("/*data*/")
+    head, middle, end = re.split(r"/\*plotly\*/|/\*data\*/", template)
     return "".join((head, import_module("plotly.offline").get_plotlyjs(), middle, text, end))
 
 
@@ -122,7 +116,7 @@ def mean_and_error(values: pd.DataFrame) -> dict[str, list[float]]:
     """
     users, mean = values.groupby(level=0), values.mean()
     spread = users.sum() - np.outer(users.size(), mean)
-    error = _NORMAL * np.sqrt((spread**2).sum()) / max(len(values), 1)
+    error = 1.96 * np.sqrt((spread**2).sum()) / max(len(values), 1)
     return {name: [float(mean[name]), float(error[name])] for name in map(str, values)}
 
 
@@ -208,17 +202,11 @@ def _recommended(model: Any, loader: Any, config: Any, titles: Mapping[str, str]
         for number, row in zip(batch.number.tolist(), scores, strict=True):
             start, end, target = starts[number], ends[number], int(loader.targets[number])
             best = row.topk(min(_K, len(row) - 1)).indices.tolist()
-            users.append(
-                {
-                    "user": str(user_ids[store.users[loader.windows.history[number]]]),
-                    "item": str(item_ids[target]),
-                    "target": text_of(target),
-                    "length": int(end - start),
-                    "history": [text_of(item) for item in store.items[max(start, end - _SHOWN) : end]],
-                    "rank": int((row > row[target]).sum()) + 1,
-                    "best": [[text_of(item), item == target] for item in best],
-                }
-            )
+            user_id = user_ids[store.users[loader.windows.history[number]]]
+            user: dict[str, Any] = {"user": str(user_id), "item": str(item_ids[target]), "target": text_of(target)}
+            user |= {"length": int(end - start), "rank": int((row > row[target]).sum()) + 1}
+            user["history"] = [text_of(item) for item in store.items[max(start, end - _SHOWN) : end]]
+            users.append({**user, "best": [[text_of(item), item == target] for item in best]})
         if len(users) == len(chosen):
             break
     return users

@@ -116,9 +116,9 @@ def test_the_interval_is_that_of_compare() -> None:
     ("text", "message"),
     [
         (None, "'x.json' cannot be read: No such file or directory"),
-        ("a,b", "'x.json' is not the result_file of a run, it has no 'model': name files of --result_file"),
-        ("[1]", "'x.json' is not the result_file of a run, it has no 'model': name files of --result_file"),
-        ('{"model": 1}', "'x.json' is not the result_file of a run, it has no 'dataset': name files of --result_file"),
+        ("a,b", "'x.json' is no result_file of a run, it has no 'model': name files of --result_file"),
+        ("[1]", "'x.json' is no result_file of a run, it has no 'model': name files of --result_file"),
+        ('{"model": 1}', "'x.json' is no result_file of a run, it has no 'dataset': name files of --result_file"),
     ],
 )
 def test_what_is_no_result_is_one_line(
