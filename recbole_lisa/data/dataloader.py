@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from logging import getLogger
 from typing import Any
 
@@ -45,7 +46,7 @@ WINDOWS: dict[str, _Cut] = {
 """The windows of an epoch by the setting `windows`, from the arguments of `cut_windows` and a generator."""
 _TRAIN_STREAM, _EVAL_STREAM, _OFFSET_STREAM = 1, 2, 3
 _LENGTH_GROUPS = 16
-_MAX_SCORES = 2**25
+_MAX_SCORES, _MAX_CANDIDATES = 2**25, 2**27
 
 
 def create_loaders(config: Config, dataset: WindowDataset) -> tuple[TrainLoader, EvalLoader | None, EvalLoader | None]:
@@ -258,13 +259,18 @@ class EvalLoader(_Loader):
         getLogger().info(f"{phase}: {len(windows)} targets, ranked among {ranked}")
         self.order = np.argsort(windows.length, kind="stable")
         self.targets = dataset.histories.items[windows.end]
-        self.candidates: npt.NDArray[np.int32] | None = None
+        self.candidates: npt.NDArray[np.int32] | _LateCandidates | None = None
         if sample_num:
-            rng = np.random.default_rng([_EVAL_STREAM, config["seed"], ("valid", "test").index(phase)])
+            seed = [_EVAL_STREAM, config["seed"], ("valid", "test").index(phase)]
+            rng, many = np.random.default_rng(seed), len(windows) * sample_num > _MAX_CANDIDATES
             weights = item_weights(dataset.item_counts, distribution)
-            negatives = evaluation_negatives(dataset.histories, windows.history, weights, sample_num, rng)
+            draw = partial(evaluation_negatives, dataset.histories, weights=weights, sample_num=sample_num)
+            negatives = None if many else draw(owners=windows.history, rng=rng)
             self.positive_column = rng.integers(0, sample_num + 1, size=len(windows))
-            self.candidates = _place(negatives, self.targets, self.positive_column)
+            if negatives is None:
+                self.candidates = _LateCandidates(self, draw, seed)
+            else:
+                self.candidates = _place(negatives, self.targets, self.positive_column)
 
     def __iter__(self) -> Iterator[EvalBatch]:
         """The batches, the same ones at every call."""
@@ -297,6 +303,20 @@ class EvalLoader(_Loader):
         pairs = np.unique(pairs[items != self.targets[chosen][row]])
         row, items = np.divmod(pairs, self.dataset.item_num)
         return torch.from_numpy(row), torch.from_numpy(items)
+
+
+@dataclass(frozen=True)
+class _LateCandidates:
+    """Candidates of each batch, drawn when it is read, where those of all targets take half a gigabyte or more."""
+
+    loader: EvalLoader
+    draw: Callable[..., npt.NDArray[np.int32]]
+    seed: list[int]
+
+    def __getitem__(self, chosen: Index) -> npt.NDArray[np.int32]:
+        loader, rng = self.loader, np.random.default_rng([*self.seed, int(chosen[0])])
+        negatives = self.draw(owners=loader.windows.history[chosen], rng=rng)
+        return _place(negatives, loader.targets[chosen], loader.positive_column[chosen])
 
 
 def _eval_mode(mode: str | dict[str, Any], phase: str) -> tuple[str, int]:

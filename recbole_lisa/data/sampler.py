@@ -11,7 +11,7 @@ from recbole_lisa.errors import UsageError
 Owners = npt.NDArray[np.integer[Any]]
 
 _SCALE = 2.0**40
-_DENSE_CELLS = 2**25
+_CHUNK_CELLS, _CHUNK_OF_MANY, _MANY_ITEMS = 2**25, 2**12, 2**22
 _ROUNDS = 24
 
 
@@ -87,7 +87,7 @@ def evaluation_negatives(
         UsageError: A user has fewer than K such items.
     """
     negatives = np.empty((len(owners), sample_num), dtype=np.int32)
-    chunk = max(1, _DENSE_CELLS // len(weights))
+    chunk = _CHUNK_CELLS // len(weights) if len(weights) < _MANY_ITEMS else _CHUNK_OF_MANY
     for start in range(0, len(owners), chunk):
         part = owners[start : start + chunk]
         negatives[start : start + chunk] = _draw_unseen(histories, part, weights, sample_num, rng)
@@ -98,13 +98,15 @@ def _draw_unseen(
     histories: Histories, owners: Owners, weights: Index, sample_num: int, rng: np.random.Generator
 ) -> npt.NDArray[np.int32]:
     """(n, K) negatives of one chunk of targets."""
-    blocked = _seen_items(histories, owners, weights)
-    free = len(weights) - int(blocked.sum(axis=1).max(initial=0))
+    n_items, drawable = len(weights), np.count_nonzero(weights)
+    blocked = _seen_items(histories, owners, n_items)
+    row, item = np.divmod(blocked, n_items)
+    free = drawable - int(np.bincount(row[weights[item] > 0]).max(initial=0))
     if free < sample_num:
         fewer = f", or to at most {free} negatives" if free else ""
         raise UsageError(
             f"eval_args.mode needs {sample_num} evaluation negatives per user, but a user has only {free} items of "
-            f"{np.count_nonzero(weights)} that can be drawn and are not in its history: set mode to full{fewer}"
+            f"{drawable} that can be drawn and are not in its history: set mode to full{fewer}"
         )
     negatives = np.zeros((len(owners), sample_num), dtype=np.int32)
     cumulative = np.cumsum(weights)
@@ -113,33 +115,32 @@ def _draw_unseen(
         if not len(row):
             return negatives
         item = np.searchsorted(cumulative, rng.integers(0, cumulative[-1], size=len(row)), side="right")
-        _, first = np.unique(row * len(weights) + item, return_index=True)
-        fresh = first[~blocked[row[first], item[first]]]
+        pairs, first = np.unique(row * n_items + item, return_index=True)
+        is_new = np.append(blocked, -1)[np.searchsorted(blocked, pairs)] != pairs
+        fresh = first[is_new]
         negatives[row[fresh], column[fresh]] = item[fresh]
-        blocked[row[fresh], item[fresh]] = True
+        blocked = np.insert(blocked, np.searchsorted(blocked, pairs[is_new]), pairs[is_new])
     _complete(negatives, blocked, weights, rng)
     return negatives
 
 
-def _seen_items(histories: Histories, owners: Owners, weights: Index) -> npt.NDArray[np.bool_]:
-    """(n, V), True where an item must not be drawn: in the user's history, or without weight."""
-    blocked = np.tile(weights == 0, (len(owners), 1))
+def _seen_items(histories: Histories, owners: Owners, n_items: int) -> Index:
+    """Ascending numbers row * V + item of the items in the histories of the owners, each once."""
     lengths = histories.lengths[owners]
     row = np.repeat(np.arange(len(owners)), lengths)
     within = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    blocked[row, histories.items[histories.offsets[owners][row] + within]] = True
-    return blocked
+    seen: Index = np.unique(row * n_items + histories.items[histories.offsets[owners][row] + within])
+    return seen
 
 
-def _complete(
-    negatives: npt.NDArray[np.int32], blocked: npt.NDArray[np.bool_], weights: Index, rng: np.random.Generator
-) -> None:
+def _complete(negatives: npt.NDArray[np.int32], blocked: Index, weights: Index, rng: np.random.Generator) -> None:
     """Fill the empty places by ranking ALL items of those few users by exponential keys / weight.
 
     That is the same distribution as drawing one by one, in bounded time.
     """
     for row in np.flatnonzero((negatives == 0).any(axis=1)):
         empty = np.flatnonzero(negatives[row] == 0)
-        items = np.flatnonzero(~blocked[row])
+        first, end = np.searchsorted(blocked, [row * len(weights), (row + 1) * len(weights)])
+        items = np.setdiff1d(np.flatnonzero(weights), blocked[first:end] % len(weights), assume_unique=True)
         keys = rng.standard_exponential(len(items)) / weights[items]
         negatives[row, empty] = items[np.argsort(keys)[: len(empty)]]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from recbole_lisa.data import dataloader
 from recbole_lisa.data.dataloader import EvalLoader, create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from tests.data.conftest import MakeConfig, many_users
@@ -44,8 +45,13 @@ def test_every_held_out_item_comes_once_with_the_items_before_it(make_config: Ma
         assert sorted(seen) == sorted(user for user, items in whole.items() if len(items) >= shortest)
 
 
-def test_candidates_are_the_target_and_items_never_interacted_with(make_config: MakeConfig) -> None:
+@pytest.mark.parametrize("most", [0, 2**27], ids=["late", "at once"])
+def test_candidates_are_the_target_and_items_never_interacted_with(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(dataloader, "_MAX_CANDIDATES", most)
     loader = paper(make_config)
+    assert all(torch.equal(one.candidates, two.candidates) for one, two in zip(loader, loader, strict=True))
     whole = histories(loader)
     for batch in loader:
         assert batch.candidates.shape == (len(batch.interaction["user_id"]), 11)
