@@ -20,6 +20,7 @@ so the package starts quickly and works, slower, without Numba.
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from importlib.util import find_spec
 from types import FunctionType
@@ -161,25 +162,18 @@ class _Team:
         """Call kernel_in_parts(n, workers, operands) with as many threads as workers."""
         import numba
 
-        if self._is_safe:
-            self._run(numba, kernel_in_parts, n, workers, operands)
-            return
-        with self._one_at_a_time:  # the first call starts the threads; some threading layers serve one caller at a time
-            torch_threads = torch.get_num_threads()
-            self._run(numba, kernel_in_parts, n, workers, operands)
+        # The first call starts the threads; some threading layers serve one caller at a time.
+        with nullcontext() if self._is_safe else self._one_at_a_time:
+            torch_threads, before = torch.get_num_threads(), numba.get_num_threads()
+            numba.set_num_threads(workers)
+            try:
+                kernel_in_parts(n, workers, operands)
+            finally:
+                numba.set_num_threads(before)
             if self._process is None:
                 torch.set_num_threads(torch_threads)  # starting them has set OpenMP's number to that of all cores
                 self._process = os.getpid()
                 self._is_safe = numba.threading_layer() in ("omp", "tbb")  # type: ignore[attr-defined]  # numba has no types
-
-    @staticmethod
-    def _run(numba: Any, kernel_in_parts: Callable[..., Any], n: int, workers: int, operands: Any) -> None:
-        before = numba.get_num_threads()
-        numba.set_num_threads(workers)
-        try:
-            kernel_in_parts(n, workers, operands)
-        finally:
-            numba.set_num_threads(before)
 
 
 _team = _Team()
