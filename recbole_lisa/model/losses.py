@@ -55,14 +55,7 @@ def sampled_softmax(scores: Tensor, log_q: Tensor | None) -> Tensor:
     return (logits.logsumexp(dim=1) - logits[:, 0]).mean()
 
 
-def sampled_loss(
-    name: str,
-    scores: Tensor,
-    *,
-    n_items: int,
-    gbce_t: float,
-    log_q: Tensor | None,
-) -> Tensor:
+def sampled_loss(name: str, scores: Tensor, *, n_items: int, gbce_t: float, log_q: Tensor | None) -> Tensor:
     """One of SAMPLED_LOSSES by name; scores (M, 1 + R) has the targets in column 0.
 
     n_items, without padding, and gbce_t, the calibration, are for gBCE. log_q (M, 1 + R), the log sampling

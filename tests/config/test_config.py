@@ -38,11 +38,7 @@ def yaml_file(folder: Path, name: str, text: str) -> Path:
 def test_each_layer_of_settings_overrides_the_weaker_ones(tmp_path: Path) -> None:
     first = yaml_file(tmp_path, "first.yaml", "epochs: 1\nseed: 1\neval_step: 1\nstopping_step: 1\n")
     second = yaml_file(tmp_path, "second.yaml", "epochs: 2\nseed: 2\neval_step: 2\n")
-    config = build(
-        config_files=[first, second],
-        config_dict={"epochs": 3, "seed": 3},
-        command_line={"epochs": "4"},
-    )
+    config = build(config_files=[first, second], config_dict={"epochs": 3, "seed": 3}, command_line={"epochs": "4"})
     assert [config[key] for key in ("epochs", "seed", "eval_step", "stopping_step")] == [4, 3, 2, 1]
 
 

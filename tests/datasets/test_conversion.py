@@ -212,11 +212,7 @@ REFUSED = [
     ("csv", TABLE + "u,i,1\nu,i,2,3\n", "Expected 3 fields in line 3, saw 4"),
     ("csv", TABLE + "u,i,1,2\n", "not a table separated by ','"),
     ("csv", TABLE + 'u,"i,1\n', "EOF inside string"),
-    (
-        "csv",
-        TABLE.encode() + b"u,i,1\nu,\xff,1\n",
-        "raw.csv, line 3: byte 0xff is not utf-8: write it in",
-    ),
+    ("csv", TABLE.encode() + b"u,i,1\nu,\xff,1\n", "raw.csv, line 3: byte 0xff is not utf-8: write it in"),
     ("csv --separator=,", TABLE.replace(",", ";"), "line 1: .* looks separated by ';': separate the columns by ','"),
     ("csv --separator=", TABLE, "--separator is ''"),
     ("csv", TABLE + "u,\0,1\n", "raw.csv has a NUL character in line 2: a packed file must be named .gz"),

@@ -52,10 +52,7 @@ def test_a_published_form_warns_that_it_sees_the_future(
 
 @pytest.mark.parametrize(
     ("model", "settings"),
-    [
-        (SASRec, {"hidden_size": 8, "inner_size": 8, "n_heads": 1}),
-        (GRU4Rec, {"hidden_size": 8, "embedding_size": 8}),
-    ],
+    [(SASRec, {"hidden_size": 8, "inner_size": 8, "n_heads": 1}), (GRU4Rec, {"hidden_size": 8, "embedding_size": 8})],
 )
 def test_recboles_models_are_ranked_by_their_own_scores(tmp_path: Path, model: Any, settings: dict[str, Any]) -> None:
     """With the items that a user has had, and without them, against ranks counted one user at a time."""

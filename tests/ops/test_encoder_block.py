@@ -73,11 +73,7 @@ def test_a_nan_is_not_hidden(place: str) -> None:
     ("name", "bad", "message"),
     [
         ("attended", torch.zeros(22, 7), r"attended must be \(23, 7\) as stream is, got \(22, 7\)"),
-        (
-            "w2",
-            torch.zeros(6, 10),
-            r"w2 must be .*\(D, F\) with D = 7, F = 10, got .*\(6, 10\)",
-        ),
+        ("w2", torch.zeros(6, 10), r"w2 must be .*\(D, F\) with D = 7, F = 10, got .*\(6, 10\)"),
         ("gain1", torch.zeros(7, dtype=torch.float64), "gain1 must be torch.float32"),
     ],
 )

@@ -12,13 +12,7 @@ from pytest import LogCaptureFixture, MonkeyPatch
 from recbole.data.interaction import Interaction
 
 from recbole_lisa.quick_start import run
-from recbole_lisa.training.codebook_usage import (
-    SAMPLED_WINDOWS,
-    codebook_usage,
-    collapsed,
-    draw_codebooks,
-    log_line,
-)
+from recbole_lisa.training.codebook_usage import SAMPLED_WINDOWS, codebook_usage, collapsed, draw_codebooks, log_line
 from tests.model.build import build_model, random_batch
 from tests.tiny import tiny_config, tiny_settings, tiny_trainer
 

@@ -81,9 +81,7 @@ def test_ranking_gives_the_fractions(tmp_path: Path, protocol: str, first: int, 
     assert all(type(value) is float for value in metrics.values())
 
 
-def test_sampled_metrics_equal_those_over_the_whole_catalogue_with_the_others_at_minus_infinity(
-    tmp_path: Path,
-) -> None:
+def test_sampled_metrics_equal_those_over_the_whole_catalogue_with_the_others_at_minus_infinity(tmp_path: Path) -> None:
     paper = tiny_config(tmp_path, "paper")
     n_users, n_items = 50, 90
     candidates = torch.stack([torch.randperm(n_items - 1)[:N_RANKED] + 1 for _ in range(n_users)])

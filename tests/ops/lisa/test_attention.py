@@ -339,10 +339,7 @@ def test_arguments_are_not_edited() -> None:
         ({"table": torch.ones(2, 3, 4)}, r"table must be .*W\), got torch.float32 \(2, 3, 4\)"),
         ({"values": torch.ones(1, 3, 6)}, r"values must be .*\(B, W, D\) with B = 2, W = 3"),
         ({"codes": torch.ones(2, 5, 2, dtype=torch.bool)}, "codes must be integer .* got torch.bool"),
-        (
-            {"codes": torch.zeros(5, 2, dtype=torch.long)},
-            r"codes must be integer \(N, L, B\) .* got .*\(5, 2\)",
-        ),
+        ({"codes": torch.zeros(5, 2, dtype=torch.long)}, r"codes must be integer \(N, L, B\) .* got .*\(5, 2\)"),
         ({"codes": torch.full((2, 5, 2), 3)}, r"codes must lie in 0\.\.2 \(W - 1\), got 3"),
         ({"codes": torch.full((2, 5, 2), -1)}, r"codes must lie in 0\.\.2 \(W - 1\), got -1"),
         ({"decay": torch.tensor(-0.25)}, "at least 0, got -0.25"),
