@@ -1,4 +1,7 @@
-"""Compare packed codes with a dense item table, and sessions with cached keys and values."""
+"""Compare packed codes with a dense item table, and sessions with cached keys and values.
+
+`--case=index` compares the index of coded items with scoring all of them, see `benchmarks.index`.
+"""
 
 import argparse
 from functools import partial
@@ -9,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from benchmarks import index
 from benchmarks.measure import Call, CheckError, Record, in_fresh_process, peak_of_call, time_calls
 from benchmarks.options import add_list, add_machine, add_number, set_up_device
 from benchmarks.report import Report, Table, megabytes, ratio, spread
@@ -46,6 +50,11 @@ def add_model(parser: argparse.ArgumentParser, *, items: int) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of `serving`."""
+    parser.add_argument(
+        "--case", choices=("packed", "index"), default="packed", help="what is compared (default packed)"
+    )
+    add_number(parser, "queries", 1000, "index: lists that are compared first")
+    parser.add_argument("--export", metavar="FOLDER", help="index: also the codes of this export, repeated and changed")
     add_model(parser, items=10**6)
     add_number(parser, "k", 10, "items of a list")
     add_number(parser, "history", 50, "items of a history")
@@ -59,6 +68,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run `python -m benchmarks serving`."""
     report = Report(options, set_up_device(options))
+    if options.case == "index":
+        index.run(options, report)
+        return
     sizes = Sizes(options.items, options.width, options.codebooks, options.codewords, options.k, options.history)
     recommender = build(sizes)
     ranking = measure_ranking(recommender, sizes, options.batches, options.repeats)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.ops.codeword_scores import lookup_tables, scores_of_one, sum_of_rows
-from recbole_lisa.ops.numba_threads import check_rows, numba_serves
+from recbole_lisa.ops.numba_threads import numba_serves
 from recbole_lisa.ops.quantize import Quantized
 from recbole_lisa.ops.score_bounds import code_blocks
 
@@ -74,18 +74,16 @@ class CodedTargets(_Targets):
     Codes (V, B) have the type of `ops.packing.code_dtype`: one byte each, more if W > 256.
     """
 
-    blocks: Tensor | None
-
     def __init__(self, codes: Tensor, codewords: Tensor, *, temperature: float | None = None) -> None:
         super().__init__()
         self.codes, self.codewords = nn.Buffer(codes), nn.Buffer(codewords)
+        self.blocks: Tensor | None
         self.register_buffer("blocks", None, persistent=False)
         self._set_temperature(temperature, codes)
 
     def build_index(self) -> None:
-        """Set blocks, the index of `serving.ranking`: for products, W <= 256, on the CPU; B bytes an item."""
+        """Set blocks, B bytes an item, for `ops.score_bounds.shortlist`: for products, W <= 256, on the CPU."""
         if self.temperature is None and self.codes.dtype == torch.uint8 and numba_serves(self.codewords):
-            check_rows(self.codes, self.codewords.shape[1], "codes")
             self.blocks = code_blocks(self.codes)
 
     def __len__(self) -> int:

@@ -4,7 +4,6 @@ A byte shuffle (`vpermi2b` of AVX-512 VBMI: Intel since Ice Lake, AMD since Zen 
 bytes of two registers. Two shuffles and a choice by the highest bit of a code serve 256 codewords.
 """
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,26 +12,51 @@ from numba import types
 from numba.core import cgutils, registry
 from numba.extending import intrinsic
 
-from recbole_lisa.ops.numba_threads import over_range
+from recbole_lisa.ops.numba_threads import compiled, over_range
 
+HAS_BYTE_SHUFFLES = "+avx512vbmi," in f"{registry.cpu_target.target_context.codegen().magic_tuple()[2]},"
+"""Whether the processor for which Numba compiles has AVX-512 VBMI."""
 _BYTES = ir.VectorType(ir.IntType(8), 64)
 
 
-class SmallSums(NamedTuple):
-    """blocks (n, B, 64) and tables (N, B, 256), both uint8, are read; masks (n,) int64, zeros, are written."""
+class Bounds(NamedTuple):
+    """blocks (n, B, 64), sample (m, B, 64) uint8, deficits (N, B, W), slack (N,) float64, ranks (N,) int64 are read."""
 
     blocks: Any
-    tables: Any
-    masks: Any
+    sample: Any
+    deficits: Any
+    slack: Any
+    ranks: Any
+    small: Any  # (N, B, 256) uint8, zeros, written
+    masks: Any  # (n,) int64, zeros, written
 
 
-@cache
-def has_byte_shuffles() -> bool:
-    """Whether the processor for which Numba compiles has AVX-512 VBMI."""
-    return "+avx512vbmi," in f"{registry.cpu_target.target_context.codegen().magic_tuple()[2]},"
+@compiled
+def _add_up(tables: Any, block: Any, sums: Any) -> None:
+    """sums[j] = sum_b tables[b, block[b, j]]."""
+    sums[:] = 0
+    for b in range(len(tables)):
+        table, code = tables[b], block[b]
+        for j in range(64):
+            sums[j] += table[code[j]]
 
 
-def _mask_of_block(_: Any, codes: Any, tables: Any, n_books: Any) -> Any:
+@over_range
+def set_small_tables(first: int, end: int, op: Bounds) -> None:
+    """small[n] = q of score_bounds for queries first..end-1."""
+    _, n_books, n_codewords = op.deficits.shape
+    sums = np.empty((len(op.sample), 64))
+    for n in range(first, end):
+        for i in range(len(op.sample)):
+            _add_up(op.deficits[n], op.sample[i], sums[i])
+        largest = np.partition(sums.ravel(), op.ranks[n])[op.ranks[n]] * (1 + 1e-9) + op.slack[n]
+        for b in range(n_books):
+            for c in range(n_codewords):
+                op.small[n, b, c] = int(min(254 * op.deficits[n, b, c] / largest, 255.0))
+
+
+@intrinsic
+def _block_mask(_: Any, codes: Any, tables: Any, n_books: Any) -> Any:
     """Bit j: sum_b tables[b, codes[b, j]] < 255. Takes the addresses of (B, 64) and (B, 256) bytes, and B."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -60,30 +84,23 @@ def _mask_of_block(_: Any, codes: Any, tables: Any, n_books: Any) -> Any:
     return types.int64(types.intp, types.intp, types.intp), generate
 
 
-_block_mask: Any = intrinsic(_mask_of_block)
-
-
 @over_range
-def masks_by_shuffles(first: int, end: int, op: SmallSums) -> None:
-    """Bit j of masks[i]: for any query n, sum_b tables[n, b, blocks[i, b, j]] < 255; blocks first..end-1."""
-    n_queries, n_books, _ = op.tables.shape
-    codes, tables = op.blocks.ctypes.data, op.tables.ctypes.data
+def masks_by_shuffles(first: int, end: int, op: Bounds) -> None:
+    """Bit j of masks[i]: for any query n, sum_b small[n, b, blocks[i, b, j]] < 255; blocks first..end-1."""
+    n_queries, n_books, _ = op.small.shape
+    codes, tables = op.blocks.ctypes.data, op.small.ctypes.data
     for i in range(first, end):
         for n in range(n_queries):
             op.masks[i] |= _block_mask(codes + i * n_books * 64, tables + n * n_books * 256, n_books)
 
 
 @over_range
-def masks_by_look_ups(first: int, end: int, op: SmallSums) -> None:
+def masks_by_look_ups(first: int, end: int, op: Bounds) -> None:
     """As masks_by_shuffles, on any processor."""
     sums = np.empty(64, dtype=np.uint32)
     for i in range(first, end):
-        for n in range(op.tables.shape[0]):
-            sums[:] = 0
-            for b in range(op.tables.shape[1]):
-                table, code = op.tables[n, b], op.blocks[i, b]
-                for j in range(64):
-                    sums[j] += table[code[j]]
+        for n in range(len(op.small)):
+            _add_up(op.small[n], op.blocks[i], sums)
             for j in range(64):
                 if sums[j] < 255:
                     op.masks[i] |= np.int64(1) << j

@@ -1,10 +1,5 @@
-"""The best items for hidden states, over the whole catalogue or some candidates, in blocks.
+"""The best items for hidden states, over the whole catalogue or some candidates, in blocks."""
 
-With an index (`CodedTargets.build_index`) a sample is scored first. The k-th best score of the catalogue is not below
-that of the sample, so only items that can reach it are scored (`ops.score_bounds`). The lists are equal to the bit.
-"""
-
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +7,7 @@ import torch
 from torch import Tensor
 
 from recbole_lisa.layers.item_store import CodedTargets, Targets
-from recbole_lisa.ops.score_bounds import BLOCK, items_above
+from recbole_lisa.ops.score_bounds import shortlist
 from recbole_lisa.ops.top_k import Best, best_of_row, merge
 from recbole_lisa.serving.inputs import Numbers
 
@@ -20,8 +15,6 @@ MAX_QUERIES = 64
 """Hidden states scored together: with more, the look-up tables of LISA's codebooks leave the cache."""
 BLOCK_SCORES = 2**19
 """Scores that exist at once."""
-SAMPLE = 3
-"""Items of the sample, in sqrt(k V); about sqrt(k V) / SAMPLE items of the catalogue reach its k-th best score."""
 
 
 def rank(targets: Targets, hidden: Tensor, k: int, left_out: Sequence[Numbers] | None = None) -> Best:
@@ -53,21 +46,14 @@ def _pairs(left_out: Sequence[Numbers]) -> tuple[Tensor, Tensor]:
 
 
 def _rank_together(targets: Targets, hidden: Tensor, k: int, left_out: Sequence[Numbers] | None) -> Best:
-    query, n_items, size = targets.query(hidden), len(targets), BLOCK_SCORES // len(hidden)
+    query, size, ids = targets.query(hidden), BLOCK_SCORES // len(hidden), None
     if isinstance(targets, CodedTargets) and targets.blocks is not None:
-
-        def rank_some(ids: Tensor) -> Best:
-            own = left_out and [positions_of(items, ids.numpy()) for items in left_out]
-            best = _in_blocks(targets.take(ids), query, k, own, size)
-            return Best(best.scores, ids[best.ids])
-
-        blocks = torch.arange(0, n_items // BLOCK, max(math.isqrt(n_items // k) // SAMPLE, 1))
-        sample = (blocks.unsqueeze(1) * BLOCK + torch.arange(BLOCK)).flatten()
-        if 4 * (k + max(map(len, left_out or ()), default=0)) <= len(sample):
-            ids = items_above(targets.blocks, n_items, query, rank_some(sample).scores[:, -1])
-            if ids is not None:
-                return rank_some(ids)
-    return _in_blocks(targets, query, k, left_out, size)
+        ids = shortlist(targets.blocks, len(targets), query, k, left_out)
+    if ids is None:
+        return _in_blocks(targets, query, k, left_out, size)
+    left_out = left_out and [positions_of(items, ids.numpy()) for items in left_out]
+    best = _in_blocks(targets.take(ids), query, k, left_out, size)
+    return Best(best.scores, ids[best.ids])
 
 
 def _in_blocks(targets: Targets, query: Tensor, k: int, left_out: Sequence[Numbers] | None, size: int) -> Best:

@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import main, serving
+from benchmarks import index, main, serving
 from benchmarks.measure import CheckError
+from recbole_lisa.serving.export import write_export
+from recbole_lisa.serving.ranking import rank
 
 SIZES = serving.Sizes(n_items=70, width=8, n_codebooks=2, n_codewords=4, k=5, length=3)
 ARGUMENTS = ["--items=70", "--width=8", "--codebooks=2", "--codewords=4", "--k=5", "--history=3", "--batches", "1", "3"]
@@ -27,6 +29,25 @@ def test_it_measures_both_sides_of_everything(tmp_path: Path, capsys: pytest.Cap
     printed = capsys.readouterr().out
     assert "The 5 best of 70 items, D = 8, B = 2, W = 4" in printed
     assert "6 sessions in one batch" in printed
+
+
+def test_the_index_is_compared_with_scoring_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "TRAINED_ON", 300)
+    recommender = serving.build(SIZES)
+    write_export(recommender.bundle, tmp_path / "export")
+    arguments = ["--case=index", "--items=5000", "--width=8", "--codebooks=3", "--codewords=200", "--queries=2"]
+    more = ["--repeats=1", "--threads=1", f"--export={tmp_path / 'export'}", f"--output={tmp_path / 'r'}"]
+    assert main(["serving", *arguments, *more]) == 0
+    records = json.loads((tmp_path / "r.json").read_text())["index"]
+    assert [record["codes"] for record in records] == ["random", "residual", "product", "model"]
+    assert all(min(record["all"]["median"], record["index"]["median"]) > 0 for record in records)
+    assert [record["bytes_an_item"] for record in records] == pytest.approx([3, 3, 3, 2], abs=0.05)
+    assert "The 10 best of 5,000 coded items" in capsys.readouterr().out
+    monkeypatch.setattr(index, "rank", lambda targets, query, k: rank(targets, query, k + (targets.blocks is None)))
+    assert main(["serving", *arguments, "--repeats=1"]) == 1
+    assert "random codes, query 0: the list with the index differs, nothing was timed" in capsys.readouterr().err
 
 
 @torch.no_grad()

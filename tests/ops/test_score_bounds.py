@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from recbole_lisa.ops.codeword_scores import scores_of_one, sum_of_rows
-from recbole_lisa.ops.score_bounds import code_blocks, items_above
+from recbole_lisa.ops.score_bounds import code_blocks, shortlist
 
 kernels = pytest.importorskip("recbole_lisa.ops.score_bound_kernels")
 
@@ -10,72 +10,70 @@ kernels = pytest.importorskip("recbole_lisa.ops.score_bound_kernels")
 @pytest.fixture(params=["shuffles", "look-ups"])
 def _kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     by_shuffles = request.param == "shuffles"
-    if by_shuffles and not kernels.has_byte_shuffles():
+    if by_shuffles and not kernels.HAS_BYTE_SHUFFLES:
         pytest.skip("the processor has no byte shuffles")
-    monkeypatch.setattr(kernels, "has_byte_shuffles", lambda: by_shuffles)
+    monkeypatch.setattr(kernels, "HAS_BYTE_SHUFFLES", by_shuffles)
 
 
 @pytest.mark.usefixtures("_kernel")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize(
-    ("n_items", "n_books", "n_codewords"), [(1, 1, 1), (64, 3, 256), (65, 8, 256), (2063, 5, 129), (1000, 33, 7)]
+    ("n_items", "n_books", "n_codewords", "k"),
+    [(3000, 1, 256, 1), (4096, 3, 256, 9), (4097, 8, 256, 20), (9063, 5, 129, 3), (20000, 33, 7, 1)],
 )
-def test_every_item_at_the_threshold_is_listed(
-    n_items: int, n_books: int, n_codewords: int, n: int, dtype: torch.dtype
+def test_every_item_of_a_list_is_on_the_shortlist(
+    n_items: int, n_books: int, n_codewords: int, k: int, n: int, dtype: torch.dtype
 ) -> None:
     codes = torch.randint(n_codewords, (n_items, n_books)).byte()
-    tables, most = torch.randn(n_books, n_codewords, n, dtype=dtype), max(n_items // 9, 1)
-    scores = sum_of_rows(codes, tables)
-    if n == 1:
-        scores = scores_of_one(codes, tables.squeeze(2)).unsqueeze(1)
-    thresholds = scores.topk(max(n_items // 50, 1), dim=0).values[-1]
-    ids = items_above(code_blocks(codes), n_items, tables, thresholds)
-    if n_items // 4 < most:
-        assert ids is None
-        return
+    tables = torch.randn(n_books, n_codewords, n, dtype=dtype)
+    scores = scores_of_one(codes, tables.squeeze(2)).unsqueeze(1) if n == 1 else sum_of_rows(codes, tables)
+    left_out = [scores[:, i].topk(i).indices.numpy() for i in range(n)]
+    ids = shortlist(code_blocks(codes), n_items, tables, k, left_out)
     assert ids is not None
-    needed = (scores >= thresholds).any(dim=1).nonzero().squeeze(1)
+    for i in range(n):
+        scores[left_out[i], i] = float("-inf")
+    needed = (scores >= scores.topk(k, dim=0).values[-1]).any(dim=1).nonzero().squeeze(1)
     assert set(needed.tolist()) <= set(ids.tolist())
     assert torch.equal(ids, ids.unique())
     assert ids.max() < n_items
-    # A sum of B floors is low by less than B steps of G / 254, so what is listed comes near the threshold.
-    gap = tables.amax(dim=1).sum(dim=0) - thresholds
-    assert (scores[ids] > thresholds - gap * (n_books + 1) / 254 - 1e-5).any(dim=1).all()
+    assert len(ids) < n_items / 5
 
 
 @pytest.mark.usefixtures("_kernel")
-def test_items_below_the_threshold_by_rounding_alone_are_no_loss() -> None:
+@pytest.mark.parametrize("scale", [0.0, 1e-38, 1.0, 1e30])
+def test_items_that_rounding_puts_on_a_list_are_on_the_shortlist(scale: float) -> None:
     codes = torch.randint(256, (5000, 8)).byte()
-    for scale in (1e-30, 1.0, 1e30):
-        tables = scale * (1e4 + torch.randn(8, 256, 1))  # sums lose most of the digits
-        scores = scores_of_one(codes, tables.squeeze(2))
-        ids = items_above(code_blocks(codes), 5000, tables, scores.max().unsqueeze(0))
-        assert ids is not None
-        assert set((scores == scores.max()).nonzero().squeeze(1).tolist()) <= set(ids.tolist())
+    tables = scale * (1e4 + torch.randn(8, 256, 1))  # sums lose most of the digits
+    scores = scores_of_one(codes, tables.squeeze(2))
+    ids = shortlist(code_blocks(codes), 5000, tables, 10, None)
+    needed = (scores >= scores.topk(10).values[-1]).nonzero().squeeze(1)
+    assert scale == 0 if ids is None else set(needed.tolist()) <= set(ids.tolist())
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf"), 3e38])
-def test_numbers_without_a_bound_give_no_list(wrong: float) -> None:
-    codes, tables = torch.randint(4, (640, 2)).byte(), torch.randn(2, 4, 1)
-    threshold = torch.tensor([9.0])
-    assert items_above(code_blocks(codes), 640, tables, threshold) is not None
+def test_numbers_that_are_not_finite_or_may_overflow_have_no_shortlist(wrong: float) -> None:
+    codes, tables = torch.randint(200, (6400, 2)).byte(), torch.randn(2, 200, 1)
+    assert shortlist(code_blocks(codes), 6400, tables, 1, None) is not None
     tables[1, 2] = wrong
-    assert items_above(code_blocks(codes), 640, tables, threshold) is None
+    assert shortlist(code_blocks(codes), 6400, tables, 1, None) is None
 
 
-def test_more_than_a_quarter_of_the_items_give_no_list() -> None:
-    codes = (torch.arange(640) < 160).byte().unsqueeze(1)
-    tables, threshold = torch.tensor([[0.0, 1.0]]).unsqueeze(2), torch.ones(1)
-    ids = items_above(code_blocks(codes), 640, tables, threshold)
+def test_many_equal_items_or_many_places_have_no_shortlist() -> None:
+    codes = (torch.arange(6400) < 1600).byte().unsqueeze(1)
+    tables = torch.tensor([[0.0, 1.0]]).unsqueeze(2)
+    ids = shortlist(code_blocks(codes), 6400, tables, 3, None)
     assert ids is not None
-    assert ids.tolist() == list(range(160))
-    codes[639] = 1
-    assert items_above(code_blocks(codes), 640, tables, threshold) is None
+    assert ids.tolist() == list(range(1600))
+    assert shortlist(code_blocks(codes), 6400, tables, 3, [ids.numpy()]) is None
+    codes[6399] = 1
+    assert shortlist(code_blocks(codes), 6400, tables, 3, None) is None
 
 
 @pytest.mark.parametrize(("n_items", "n_codewords"), [(64, 256), (129, 256), (128, 257)])
 def test_blocks_and_tables_must_fit(n_items: int, n_codewords: int) -> None:
-    blocks = code_blocks(torch.zeros(128, 2, dtype=torch.uint8))
+    blocks = code_blocks(torch.full((128, 2), 5, dtype=torch.uint8))
     with pytest.raises(ValueError, match=r"needs blocks \(\d, B, 64\) uint8 and tables \(B, W <= 256, N\), got"):
-        items_above(blocks, n_items, torch.zeros(2, n_codewords, 1), torch.zeros(1))
+        shortlist(blocks, n_items, torch.zeros(2, n_codewords, 1), 1, None)
+    with pytest.raises(IndexError, match=r"codes must lie in 0\.\.4, got 5\.\.5"):
+        shortlist(blocks, 128, torch.zeros(2, 5, 1), 1, None)
