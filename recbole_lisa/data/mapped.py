@@ -235,7 +235,6 @@ def _prepare(dataset: Any, folder: Path) -> None:
     """Write the arrays of a data set into a folder."""
     started = perf_counter()
     rows, tokens = _read(dataset, folder / "rows")
-    _log_speed(dataset, len(rows.kept), "read", started)
     run_filters(dataset, _filters(dataset, rows), rows.n_kept, rows.sizes)
     by_time = bool(dataset.config["rm_dup_inter"] and dataset.time_field)
     orders = rows.first_appearances(by_time)
@@ -250,12 +249,8 @@ def _prepare(dataset: Any, folder: Path) -> None:
                 sizes = table.ends[order[places]] - begins[places]
                 shifts = begins[places] - np.cumsum(sizes) + sizes
                 stream.write(table.text[np.repeat(shifts, sizes) + np.arange(sizes.sum())].data)
-    _log_speed(dataset, rows.n_kept(), "prepared", started)
-
-
-def _log_speed(dataset: Any, n_rows: int, what: str, started: float) -> None:
     seconds = perf_counter() - started
-    dataset.logger.info(f"{n_rows:,} rows {what} in {seconds:.1f} s, {n_rows / seconds:,.0f} rows/s")
+    dataset.logger.info(f"{len(rows.kept):,} rows prepared in {seconds:.1f} s, {len(rows.kept) / seconds:,.0f} rows/s")
 
 
 def _read(dataset: Any, path: Path) -> tuple[_Rows, list[Tokens]]:
