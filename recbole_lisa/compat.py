@@ -25,8 +25,7 @@ def restore_before_recbole() -> None:
     """Restore the names now if numpy is imported, else just before RecBole is: a command starts without numpy."""
     if "numpy" in sys.modules:
         restore_numpy_aliases()
-    else:
-        sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_nothing))
+    sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_nothing))
 
 
 def _find_nothing(name: str, *_: object) -> None:

@@ -65,7 +65,9 @@ def _read_vectors(path: Path) -> tuple[list[str], torch.Tensor]:
     except KeyError as error:
         raise UsageError(f"'{path}' must end in .csv or .tsv") from error
     except (OSError, ValueError) as error:
-        raise UsageError(f"'{path}' is not a table of item_id and numbers: {error}") from error
+        raise UsageError(
+            f"'{path}' is not a table of item_id and numbers, separated by {separator!r}: {error}"
+        ) from error
     if not table.size or not np.isfinite(table.to_numpy()).all() or table.index.has_duplicates:
         raise UsageError(f"'{path}' must hold each item_id once, with at least one number, all of them finite")
     return table.index.tolist(), torch.from_numpy(table.to_numpy())

@@ -9,7 +9,6 @@ from typing import Any
 from recbole.config import Config
 from recbole.utils import dataset_arguments, evaluation_arguments, general_arguments, training_arguments
 
-from recbole_lisa.compat import restore_numpy_aliases
 from recbole_lisa.config.data_checks import check_reading
 from recbole_lisa.config.model_defaults import lineage, models_with, settings_files
 from recbole_lisa.config.properties import properties_path
@@ -71,7 +70,6 @@ class LISAConfig(Config):
 
         A UsageError names the first key, name, type or value that is wrong.
         """
-        restore_numpy_aliases()
         if not isinstance(dataset, str | PathLike):
             raise UsageError(f"dataset is {dataset!r}, it must be the name of a data set, such as 'ml-100k'")
         self.model_class = model_class(model)
@@ -173,9 +171,8 @@ class LISAConfig(Config):
         check_settings(settings)
         check_reading(settings)
         if settings["windows"] == "whole" and not getattr(self.model_class, "reads_any_length", False):
-            raise UsageError(
-                f"windows is whole, but {self.model} reads at most MAX_ITEM_LIST_LENGTH items: set windows to disjoint"
-            )
+            limit = f"{self.model} reads at most MAX_ITEM_LIST_LENGTH items"
+            raise UsageError(f"windows is whole, but {limit}: set windows to disjoint")
         if hasattr(self.model_class, "check_settings"):  # a class of the user may be any of RecBole's
             self.model_class.check_settings(settings)
         return settings
@@ -193,9 +190,8 @@ def _sources(files: Any, config_dict: Any, command_line: Any) -> list[tuple[str,
     """The user's settings with their origins, weakest first."""
     paths = [files] if isinstance(files, str | PathLike) else list(files) if isinstance(files, Iterable) else [files]
     if isinstance(files, Mapping) or not all(isinstance(path, str | PathLike) for path in paths):
-        raise UsageError(
-            f"config_files is {files!r}, it must be a yaml file or a list of them; config_dict has settings"
-        )
+        right = "a yaml file or a list of them; config_dict has settings"
+        raise UsageError(f"config_files is {files!r}, it must be {right}")
     sources: list[tuple[str, Mapping[str, Any]]] = [(f"file {path}", read_yaml(Path(path))) for path in paths]
     by_key = (("config_dict", config_dict), ("command line", command_line))
     return [*sources, *((origin, _by_key(settings, origin)) for origin, settings in by_key)]

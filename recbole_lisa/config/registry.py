@@ -48,8 +48,7 @@ def model_class(model: Any) -> type[Any]:
     named = class_by_name(str(model))
     if named is None:
         known = [*MODELS, *OPTIONAL_MODELS]
-        of_recbole = [name for name in dir(import_module(_OF_RECBOLE)) if name[0].isupper()]
-        hint = did_you_mean(str(model), [*known, *of_recbole])
+        near = [*known, *(name for name in dir(import_module(_OF_RECBOLE)) if name[0].isupper())]
         names = f"{', '.join(known)} and RecBole's sequential models, such as SASRec"
-        raise UsageError(f"unknown model '{model}': known are {names}.{hint}")
+        raise UsageError(f"unknown model '{model}': known are {names}.{did_you_mean(str(model), near)}")
     return named

@@ -33,12 +33,10 @@ WITHOUT_EFFECT = (
     *("TAIL_ENTITY_ID_FIELD", "numerical_features", "discretization"),
     *("entity_kg_num_interval", "relation_kg_num_interval"),
 )
-_ONLY_WITH = {
-    "seen_negatives": ("loss_type", "CE"),
-    "gbce_t": ("loss_type", "gBCE"),
-    "score_temperature": ("score", "cosine"),
-}
-"""Key -> the key and the value without which it has no effect."""
+_ONLY_WITH = (  # a key, and the key and the value without which it has no effect
+    *(("seen_negatives", "loss_type", "CE"), ("gbce_t", "loss_type", "gBCE")),
+    ("score_temperature", "score", "cosine"),
+)
 # The parts of settings that are dicts.
 _PARTS = {
     "eval_args": (
@@ -115,7 +113,7 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
     """Lines for the log: settings of the user that have no effect, and settings that the program chose."""
     without_effect = [key for key in WITHOUT_EFFECT if key in external and external[key] != defaults.get(key)]
     lines = [f"no effect: {', '.join(f'{key}={external[key]!r}' for key in without_effect)}"] if without_effect else []
-    for key, (other, value) in _ONLY_WITH.items():
+    for key, other, value in _ONLY_WITH:
         changed = key in external and external[key] != defaults.get(key)
         if settings.get(other) != value and (changed or settings.get(key) is False):  # False is of a recipe
             lines.append(f"no effect: {key}={settings[key]!r}; it needs {other} {value}, not {settings[other]}")
@@ -181,9 +179,8 @@ def checked_eval_args(eval_args: Any) -> dict[str, Any]:
     if "TS" in split:
         return {**checked, "split": {"TS": _checked_times(split["TS"], mode)}}
     if checked["group_by"] == "none":
-        raise UsageError(
-            "unknown group_by 'none' (eval_args): known are user; one split in time for all is --protocol=global_time"
-        )
+        right = "known are user; one split in time for all is --protocol=global_time"
+        raise UsageError(f"unknown group_by 'none' (eval_args): {right}")
     ratios = _checked_parts("eval_args split", split).get("RS", [1, 0, 0])
     if len(ratios) != 3 or not all(map(is_number, ratios)) or ratios[0] == 0:
         raise UsageError(f"eval_args split RS is {ratios!r}, it must be like [0.8, 0.1, 0.1], the first above 0")

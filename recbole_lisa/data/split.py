@@ -106,9 +106,8 @@ def by_time(
     for (phase, used), part in zip({"training": 1, **held_out_parts(split)}.items(), parts, strict=True):
         if used and not part.count.any():
             period = f"from {times.min():.0f} to {times.max():.0f} seconds, t1 is {ends[0]:.0f}, t2 is {ends[1]:.0f}"
-            raise UsageError(
-                f"the split {dict(split)} leaves no {phase} item after another of its user: times are {period}"
-            )
+            left = f"no {phase} item after another of its user"
+            raise UsageError(f"the split {dict(split)} leaves {left}: times are {period}")
     getLogger().info(f"training before {ends[0]:.0f}, validation before {ends[1]:.0f}, then test (seconds)")
     return parts
 

@@ -208,9 +208,8 @@ def _parsed(line: str, number: int, name: str) -> dict[str | int, Any]:
         raise UsageError(f"line {number} of {name} is not JSON: {error}") from error
     if isinstance(row, dict):
         return row
-    raise UsageError(
-        f"line {number} of {name} is not a JSON object, it is {line.strip()[:40]!r}: write one object a line"
-    )
+    what = f"is not a JSON object, it is {line.strip()[:40]!r}"
+    raise UsageError(f"line {number} of {name} {what}: write one object a line")
 
 
 def _json_text(place: str, key: str | int, value: Any) -> str | None:

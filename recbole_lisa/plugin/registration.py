@@ -31,11 +31,6 @@ from recbole_lisa.training.evaluation import check_topk
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OF_OUR_RUN = (
-    *("recipe", "learning_rate_warmup", "learning_rate_decay", "ema_decay", "adam_betas", "sparse_item_updates", "amp"),
-    *("compile", "detect_anomaly", "resume", "eval_seen", "test_step", "result_file", "per_user_file", "codebook_plot"),
-    *("overwrite", "download", "codebook_init", "restart_dead_codewords"),
-)
 _undo = ExitStack()
 _read_defaults, _evaluate, _resume = Config._load_internal_config_dict, Trainer.evaluate, Trainer.resume_checkpoint
 _final_settings, _build_trainer = Config._get_final_config_dict, Trainer.__init__
@@ -151,11 +146,13 @@ def _check_trainer(self: Any, config: Config, model: Any) -> None:
         check_topk(config, model.n_items - 1, "items")
     _build_trainer(self, config, model)
     if isinstance(model, AttentiveRecommender) and not isinstance(config, LISAConfig):
+        overall = read_yaml(properties_path() / "overall.yaml")
         has_windows = f"{config['model']}Dataset" in vars(recbole.data.dataset)
-        defaults = read_yaml(properties_path() / "overall.yaml") | model_defaults(type(model))
-        ours = (*_OF_OUR_RUN, *(() if has_windows else ("windows", "supervision")))
-        idle = [key for key in ours if config.external_config_dict.get(key, defaults.get(key)) != defaults.get(key)]
-        if idle:
+        read = {*known_keys([], config["model"]), "encoding", "tail_ratio", *(("windows", "supervision") * has_windows)}
+        ours = {*overall, "codebook_init", "restart_dead_codewords"} - read
+        defaults = overall | model_defaults(type(model))
+        changed = [key for key, value in config.external_config_dict.items() if value != defaults.get(key)]
+        if idle := [key for key in changed if key in ours]:
             self.logger.warning(f"no effect in RecBole's run, only in recbole_lisa.run: {', '.join(idle)}")
 
 

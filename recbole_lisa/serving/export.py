@@ -26,18 +26,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    Field,
-    PositiveInt,
-    Strict,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, Field, PositiveInt, Strict, TypeAdapter, ValidationError
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError, first_mistake
@@ -61,7 +50,7 @@ def _printable(text: str) -> str:
     return text
 
 
-Name = Annotated[StrictStr, AfterValidator(_printable)]
+Name = Annotated[str, Strict(), AfterValidator(_printable)]
 
 
 class _CodeSet(BaseModel):
@@ -83,8 +72,8 @@ class _Encoder(BaseModel):
     layers: list[tuple[str, dict[str, Any]]]
     layer_norm_eps: Annotated[float, Strict(), Field(gt=0, le=1)]
     hidden_act: Name
-    attention_gate: StrictBool = False
-    any_length: StrictBool = False
+    attention_gate: Annotated[bool, Strict()] = False
+    any_length: Annotated[bool, Strict()] = False
 
 
 class _File(BaseModel):
@@ -95,8 +84,8 @@ class _File(BaseModel):
 class _Manifest(BaseModel):
     """The keys of a manifest that reading depends on."""
 
-    version: StrictInt
-    written_by: StrictStr
+    version: Annotated[int, Strict()]
+    written_by: Annotated[str, Strict()]
     model: Name
     dataset: Name
     items: _Items
@@ -153,9 +142,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         manifest = json.loads(_regular_file(path).read_bytes())
     except OSError as error:
-        raise UsageError(
-            f"'{folder}' is not an export ({path.name}: {error.strerror}): give a folder that recbole-lisa export wrote"
-        ) from error
+        reason, right = f"{path.name}: {error.strerror}", "give a folder that recbole-lisa export wrote"
+        raise UsageError(f"'{folder}' is not an export ({reason}): {right}") from error
     except (ValueError, RecursionError) as error:
         raise _damaged(folder, f"{MANIFEST} is not JSON") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:

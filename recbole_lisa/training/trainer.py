@@ -209,8 +209,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             n_batches += 1
             self.n_sequences += len(batch)
             where = f"epoch {epoch_idx + 1}, batch {n_batches} of {len(train_data)}"
-            is_first_step = epoch_idx == 0 and n_batches == 1
-            parts = self.step(batch, loss_func or self.model.calculate_loss, where, is_first=is_first_step)
+            parts = self.step(batch, loss_func or self.model.calculate_loss, where, is_first=epoch_idx + n_batches == 1)
             if self.schedule is not None:
                 self.schedule.step()
             if self.average is not None:

@@ -79,9 +79,9 @@ def test_a_topk_above_the_items_is_refused_before_the_training(topk: list[int]) 
         (
             None,
             {"recipe": "modern", "ema_decay": 0.9, "learning_rate_warmup": 5},
-            "recipe, learning_rate_warmup, ema_dec",
+            "recipe, ema_decay, learning_rate_warmup",
         ),
-        (None, {"windows": "overlapping", "codebook_init": "data"}, "codebook_init, windows"),
+        (None, {"windows": "overlapping", "codebook_init": "data"}, "windows, codebook_init"),
         (AllPositionsDataset, {"windows": "overlapping", "adam_betas": [0.9, 0.98]}, "adam_betas"),
         (None, {"ema_decay": 0.0, "adam_betas": [0.9, 0.999], "windows": "disjoint", "tail_ratio": 0.2}, None),
     ],

@@ -109,8 +109,8 @@ def test_add_items_writes_an_export(export: Path, tmp_path: Path, option: str, c
     [
         ("in.csv", "item_id,a\nfresh,1\n", "new items must have neighbours in the model"),
         ("in.csv", f"item_id,a\n{IDS[1]},1\n", "new items must have neighbours in the model"),
-        ("in.csv", "item_id,a\nfresh,x\n", "is not a table of item_id and numbers"),
-        ("in.csv", "item,a\nfresh,1\n", "is not a table of item_id and numbers"),
+        ("in.csv", "item_id,a\nfresh,x\n", "is not a table of item_id and numbers, separated by ',':"),
+        ("in.csv", "item,a\nfresh,1\n", "is not a table of item_id and numbers, separated by ',':"),
         ("in.csv", "item_id,a\nfresh,nan\n", "must hold each item_id once, with at least one number, all of them"),
         ("in.csv", "item_id,a\nfresh,1\nfresh,1\n", "must hold each item_id once"),
         ("gone.csv", None, "No such file or directory"),
