@@ -1,6 +1,7 @@
 """B learnable codebooks that quantise any embedding (LISA, Section 3.1.2)."""
 
 import math
+from functools import reduce
 from typing import Any
 
 import torch
@@ -8,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_sizes
-from recbole_lisa.ops.codeword_scores import sum_of_rows
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest
 from recbole_lisa.ops.packing import code_dtype
-from recbole_lisa.ops.quantize import SIMILARITIES, Quantized, quantize
+from recbole_lisa.ops.quantize import SIMILARITIES, Quantized, quantize, quantize_hard
 
 ENCODINGS = ("residual", "parallel")
 KMEANS_ROUNDS = 10
@@ -50,6 +50,9 @@ class Codebook(nn.Module):
     Raises:
         ValueError: on a size below 1, a temperature below MIN_TEMPERATURE, or an unknown similarity or encoding.
     """
+
+    sums_rows = False
+    """Whether hard codes are computed by quantize_hard."""
 
     def __init__(
         self,
@@ -109,7 +112,9 @@ class Codebook(nn.Module):
         """
         if x.is_floating_point():
             return self._quantize(x, self.codewords)
-        return Quantized(x.long(), self.codewords.new_empty(len(x), 0), sum_of_rows(x, self.codewords))
+        codes = x.long()
+        words = (book.index_select(0, code) for book, code in zip(self.codewords, codes.t(), strict=True))
+        return Quantized(codes, self.codewords.new_empty(len(x), 0), reduce(torch.add, words))
 
     @torch.no_grad()
     def restart(self, x: Tensor, *, used_too: bool) -> None:
@@ -140,12 +145,12 @@ class Codebook(nn.Module):
 
     def _quantize(self, x: Tensor, codewords: Tensor) -> Quantized:
         with torch.autocast(x.device.type, enabled=False):
-            return quantize(
-                x.to(self.codewords.dtype),
-                codewords,
-                similarity=self.similarity,
-                bilinear=self.bilinear,
-                temperature=self.temperature,
-                residual=self.residual,
-                hard=self.hard,
-            )
+            operands: dict[str, Any] = {
+                "x": x.to(self.codewords.dtype),
+                "codebooks": codewords,
+                "similarity": self.similarity,
+                "bilinear": self.bilinear,
+                "temperature": self.temperature,
+                "residual": self.residual,
+            }
+            return quantize_hard(**operands) if self.sums_rows and self.hard else quantize(**operands, hard=self.hard)

@@ -3,6 +3,7 @@ import torch
 
 from benchmarks import references
 from recbole_lisa.ops import quantize
+from recbole_lisa.ops.quantize import quantize_hard
 from tests.helpers import assert_close, assert_close_with_gradients
 
 U, B, W, D = 7, 3, 5, 4
@@ -26,6 +27,20 @@ def test_soft_encoding_equals_the_vector_by_vector_reference(similarity: str, re
     assert torch.equal(fast.codes, slow[0])
     for ours, reference in zip((fast.assignment, fast.reconstruction), slow[1:], strict=True):
         assert_close_with_gradients(ours, reference, leaves)
+
+
+@pytest.mark.parametrize("residual", [True, False], ids=["residual", "parallel"])
+@pytest.mark.parametrize("similarity", ["bilinear", "dot", "euclidean"])
+def test_quantize_hard_equals_quantize_in_codes_outputs_and_gradients(similarity: str, residual: bool) -> None:
+    x, books, bilinear = case(similarity)
+    settings = {"similarity": similarity, "bilinear": bilinear, "temperature": 0.7, "residual": residual}
+    ours, reference = quantize_hard(x, books, **settings), quantize(x, books, hard=True, **settings)
+    assert torch.equal(ours.codes, reference.codes)
+    leaves = [t for t in (x, books, bilinear) if t is not None]
+    both = [torch.cat([q.reconstruction, q.assignment.flatten(1)], dim=1) for q in (ours, reference)]
+    assert_close_with_gradients(*both, leaves)
+    for ours_alone, reference_alone in zip(ours[1:], reference[1:], strict=True):
+        assert_close_with_gradients(ours_alone, reference_alone, leaves)
 
 
 @pytest.mark.parametrize("residual", [True, False], ids=["residual", "parallel"])
