@@ -92,7 +92,8 @@ def quantile_codes(components: Vectors, n_codewords: int, seed: int) -> Codes:
     rng, n = np.random.default_rng(seed), len(components)
     codes = np.empty(components.shape, np.int64)
     for b, column in enumerate(components.T):
-        codes[np.lexsort((rng.random(n), column)), b] = np.arange(n) * n_codewords // n
+        order = rng.permutation(n)
+        codes[order[column[order].argsort()], b] = np.arange(n) * n_codewords // n
     return codes
 
 

@@ -86,6 +86,16 @@ def test_items_with_equal_codes_have_equal_scores_and_win_nothing(tmp_path: Path
         assert metrics["hit@5"] < 0.7  # a random order of 30 or 13 items: 0.17 or 0.38 are expected
 
 
+@pytest.mark.parametrize(("n_codebooks", "n_codewords"), [(2, 4), (8, 256), (9, 256)])
+def test_items_with_equal_codes_are_counted(n_codebooks: int, n_codewords: int) -> None:
+    network = build_model("LISABase", item_codes="svd", n_codebooks=n_codebooks, n_codewords=n_codewords)
+    codes = network.item_embedding.weight[1:]
+    codes.copy_(torch.randint(2, codes.shape) * (n_codewords - 1))
+    codes[3], codes[4] = codes[5], codes[6]
+    rows = [tuple(row) for row in codes.tolist()]
+    assert network.items_with_equal_codes() == sum(rows.count(row) > 1 for row in rows) >= 4
+
+
 @pytest.mark.parametrize("model", QUANTIZED)
 @pytest.mark.parametrize("source", ["svd", "kmeans"])
 def test_a_run_keeps_its_codes_in_checkpoint_export_and_new_items(

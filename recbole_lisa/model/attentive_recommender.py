@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import partial, reduce
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -426,7 +426,12 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         targets = self.item_store().targets
         if not isinstance(targets, CodedTargets):
             return 0
-        counts = torch.unique(targets.codes, dim=0, return_counts=True)[1]
+        n_codebooks, n_codewords, _ = targets.codewords.shape
+        rows: Tensor = targets.codes
+        if numbered := n_codewords**n_codebooks <= 2**64:  # a number for each row, which stays its own in int64
+            start = rows.new_zeros(1, dtype=torch.int64)
+            rows = reduce(lambda number, column: number * n_codewords + column, rows.t(), start)
+        counts = torch.unique(rows, dim=None if numbered else 0, return_counts=True)[1]
         return int(counts[counts > 1].sum())
 
 
