@@ -103,10 +103,10 @@ def _draw_unseen(
     row, item = np.divmod(blocked, n_items)
     free = drawable - int(np.bincount(row[weights[item] > 0]).max(initial=0))
     if free < sample_num:
-        fewer = f", or to at most {free} negatives" if free else ""
+        fewer = f", or rank at most {free} negatives" if free else ""
         raise UsageError(
             f"eval_args.mode needs {sample_num} evaluation negatives per user, but a user has only {free} items of "
-            f"{drawable} that can be drawn and are not in its history: set mode to full{fewer}"
+            f"{drawable} that can be drawn and are not in its history: write --eval_args='{{mode: full}}'{fewer}"
         )
     negatives = np.zeros((len(owners), sample_num), dtype=np.int32)
     cumulative = np.cumsum(weights)

@@ -134,8 +134,8 @@ class Conversion:
         (read, written), (users, kept_users), (items, kept_items) = self.rows, self.users, self.items
         return [
             f"read {self.name}: {read:,} rows, {users:,} users, {items:,} items",
-            *(f"left out {self.left_out[key]:,} rows {text}" for key, text in _LEFT_OUT.items() if self.left_out[key]),
-            *(f"noted {self.notes[key]:,} {text}" for key, text in _NOTES.items() if self.notes[key]),
+            *(f"rows left out {text}: {self.left_out[key]:,}" for key, text in _LEFT_OUT.items() if self.left_out[key]),
+            *(f"noted: {text}: {self.notes[key]:,}" for key, text in _NOTES.items() if self.notes[key]),
             f"wrote {self._target}: {written:,} rows, {kept_users:,} users, {kept_items:,} items",
         ]
 

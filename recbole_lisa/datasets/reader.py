@@ -60,7 +60,7 @@ def read_pieces(raw: RawFile, layout: Layout) -> Iterator[pd.DataFrame]:
         if isinstance(error, pd.errors.ParserWarning):
             reason = "its first line has fewer cells than the lines below it"
         reason += f"; put a cell with {separator!r} in double quotes" if layout.quoted else ""
-        raise UsageError(f"{raw.name} is not a table separated by {separator!r}: {reason}") from error
+        raise UsageError(f"{raw.name}, with cells separated by {separator!r}: {reason}") from error
 
 
 def _find_separator(head: str, columns: set[str | int]) -> str:

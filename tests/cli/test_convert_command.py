@@ -23,9 +23,9 @@ def test_the_command_writes_and_prints_the_counts_and_needs_neither_torch_nor_re
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": root})
     assert done.stdout.splitlines() == [
         "read raw.csv: 3 rows, 2 users, 1 items",
-        "left out 1 rows without an item",
-        "left out 1 rows equal to an earlier row in every column",
-        "noted 2 times as dates, written as seconds since 1970 (UTC where no zone is named)",
+        "rows left out without an item: 1",
+        "rows left out equal to an earlier row in every column: 1",
+        "noted: times as dates, written as seconds since 1970 (UTC where no zone is named): 2",
         "wrote d/d.inter: 1 rows, 1 users, 1 items",
         "[] 0",
     ], done.stderr

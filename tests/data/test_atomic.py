@@ -71,8 +71,8 @@ def test_cells_are_read_as_they_are_written(
     [
         ("\t", HEAD + "u\0\t5", "x.inter has a NUL character in line 2"),
         ("::", "u:token::t:float\nv::1\nu\0::5", "x.inter has a NUL character in line 3"),
-        ("\t", HEAD + "u\t5\t6", "x.inter is not a table separated by '.t': its first line has fewer cells"),
-        ("::", "u:token::t:float\nu::5::6", "x.inter is not a table separated by '::': its first line has fewer cells"),
+        ("\t", HEAD + "u\t5\t6", "x.inter, with cells separated by '.t': its first line has fewer cells"),
+        ("::", "u:token::t:float\nu::5::6", "x.inter, with cells separated by '::': its first line has fewer cells"),
         ("\t", HEAD + "v\t1\nu\t5\t6", "Expected 2 fields in line 3, saw 3"),
         ("::", "u:token::t:float\nv::1\nu::5::6", "Expected 2 fields in line 3, saw 3"),
         ("::", "u:token::t:float\nu::1\x1f", "x.inter has a cell with '.x1f': use a separator of one character"),

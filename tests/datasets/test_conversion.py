@@ -66,7 +66,7 @@ REVIEW = {"overall": 5.0, "reviewerID": "A1", "asin": "B01", "unixReviewTime": 1
 AMAZON_23 = HEAD_WITH_RATING + "A1\tB01\t5\t1363392000.123\n"
 REVIEW_23 = {"rating": 5.0, "user_id": "A1", "asin": "x", "parent_asin": "B01", "timestamp": 1363392000123}
 TABLE_23 = "user_id,parent_asin,rating,timestamp\nA1,B01,5.0,1363392000123\n"
-MILLISECONDS = "noted 1 times in milliseconds, written as seconds"
+MILLISECONDS = "noted: times in milliseconds, written as seconds: 1"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_rows_that_lack_a_cell_or_have_an_unreadable_time_are_left_out_and_count
     atomic, report = converted(raw(tmp_path, text), "csv --rating=stars")
     assert atomic == HEAD_WITH_RATING + "u\ti\t\t2\nu\tj\t\t3\n"
     assert report.left_out == {"no user": 1, "no item": 2, "no time": 1, "odd time": 8, "repeated": 0}
-    assert "left out 8 rows with a time that is neither a number up to the year 9999 nor an ISO date" in report.lines()
+    assert "rows left out with a time that is neither a number up to the year 9999 nor an ISO date: 8" in report.lines()
     assert report.notes["odd rating"] == 1
     assert (report.rows, report.users, report.items) == ((14, 2), (1, 1), (3, 2))
 
@@ -200,7 +200,7 @@ def test_marks_of_the_encoding_and_windows_line_ends(tmp_path: Path, encoding: s
     atomic, report = converted(raw(tmp_path, "user_id,item_id,timestamp\r\nü,😀,5\r\n".encode(encoding)))
     assert atomic == HEAD + "ü\t😀\t5\n"
     assert report.notes["bom"] == 1
-    assert "noted 1 file with Windows line ends, read like any other" in report.lines()
+    assert "noted: file with Windows line ends, read like any other: 1" in report.lines()
     named = raw(tmp_path, f"{TABLE}ü,i,5\n".encode("utf-16-le"))
     assert converted(named, "csv --encoding=utf-16-le", overwrite=True)[0] == HEAD + "ü\ti\t5\n"
 
@@ -208,9 +208,9 @@ def test_marks_of_the_encoding_and_windows_line_ends(tmp_path: Path, encoding: s
 REFUSED = [
     ("csv", "", "raw.csv is empty"),
     ("csv", TABLE, "no row of raw.csv can be used: it holds no rows"),
-    ("csv", TABLE + "u,,1\n", "can be used: left out 1 rows without an item"),
+    ("csv", TABLE + "u,,1\n", "can be used: rows left out without an item: 1"),
     ("csv", TABLE + "u,i,1\nu,i,2,3\n", "Expected 3 fields in line 3, saw 4"),
-    ("csv", TABLE + "u,i,1,2\n", "not a table separated by ','"),
+    ("csv", TABLE + "u,i,1,2\n", "with cells separated by ','"),
     ("csv", TABLE + 'u,"i,1\n', "EOF inside string"),
     ("csv", TABLE.encode() + b"u,i,1\nu,\xff,1\n", "raw.csv, line 3: byte 0xff is not utf-8: write it in"),
     ("csv --separator=,", TABLE.replace(",", ";"), "line 1: .* looks separated by ';': separate the columns by ','"),

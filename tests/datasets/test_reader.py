@@ -54,7 +54,7 @@ def test_the_line_with_too_many_cells_is_named_in_any_piece(
         if row == 2 and "its first line has fewer cells" in str(caught.value):
             reason = "its first line has fewer cells than the lines below it"
         reason += f"; put a cell with {separator!r} in double quotes" * quoted
-        assert str(caught.value) == f"x.csv is not a table separated by {separator!r}: {reason}"
+        assert str(caught.value) == f"x.csv, with cells separated by {separator!r}: {reason}"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -82,7 +82,7 @@ def test_random_tables_have_the_rows_of_csv_or_are_refused(tmp_path: Path, monke
         expected = [tuple(cell.replace(mark, separator) for cell in [*row, "", ""][:3]) for row in rows[1:]]
         if any(len(row) > 3 and any(row[3:]) for row in rows):
             n_refused += 1
-            with pytest.raises(UsageError, match="x.csv is not a table separated by"):
+            with pytest.raises(UsageError, match="x.csv, with cells separated by"):
                 rows_of(path, separator, quoted)
         elif all(len(row) <= 3 for row in rows):
             read = [tuple(cell.replace(mark, separator) for cell in row) for row in rows_of(path, separator, quoted)]

@@ -59,7 +59,7 @@ def test_parquet_is_read_with_its_own_types_and_damage_or_nulls_are_errors(tmp_p
         ),
         ("h.tsv", "user_id,item_id\na,b\n", "looks separated by ',': separate the columns by '\\t'"),
         ("h.csv", "user_id,item_id\n", "holds no interactions, only a header"),
-        ("h.csv", "user_id,item_id\na,b,c\n", "h.csv is not a table separated by ',': its first line has fewer cells"),
+        ("h.csv", "user_id,item_id\na,b,c\n", "h.csv, with cells separated by ',': its first line has fewer cells"),
         (
             "h.csv",
             "user_id,item_id,timestamp\na,b,1\na,b,noon\n",
