@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from time import perf_counter, time
 from typing import Any
 
@@ -16,6 +17,7 @@ from recbole_lisa.data.split import check_held_out
 from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.distributed.launch import launch
 from recbole_lisa.distributed.processes import is_first, process_group, started_by_torchrun
+from recbole_lisa.errors import UsageError
 from recbole_lisa.files import advise_after_interruption, check_output
 from recbole_lisa.item_codes import set_item_codes
 from recbole_lisa.training.checkpoint import Checkpoint, advice_after_interruption, check_resume
@@ -92,9 +94,12 @@ def run_configured(
 
 def check_run(config: LISAConfig) -> None:
     """Raise a UsageError for what can be known before the data is read: outputs, checkpoint, compiler, memory."""
+    outputs: dict[Path, str] = {}
     for key in ("result_file", "codebook_plot", "per_user_file"):
         if config[key] is not None:
             check_output(config[key], overwrite=may_overwrite(config))
+            if (other := outputs.setdefault(Path(config[key]).resolve(), key)) != key:
+                raise UsageError(f"{other} and {key} are both '{config[key]}': each needs its own file")
     check_output(config["checkpoint_dir"] or "", overwrite=True, folder=True)
     check_codebook_plot(config["codebook_plot"])
     check_resume(config["resume"])

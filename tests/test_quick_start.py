@@ -186,6 +186,7 @@ def test_diverged_training_stops_with_the_place() -> None:
         ({"topk": [102], "valid_metric": "NDCG@102"}, "the 102 best of only 101 candidates"),
         ({"result_file": "."}, "'.' is a folder: name a file in it"),
         ({"result_file": ""}, "the path of the output is empty"),
+        ({"result_file": "./a.json", "per_user_file": "a.json"}, "result_file and per_user_file are both 'a.json'"),
         ({"result_file": "old.json"}, "'old.json' exists: add --overwrite to replace it, or name another file"),
         ({"codebook_plot": "x.pdf"}, r"codebook_plot is 'x\.pdf', it must end in \.png"),
         ({"codebook_plot": "old.png"}, "'old.png' exists: add --overwrite to replace it, or name another file"),

@@ -19,9 +19,11 @@ _EPILOG = """\
 The model is not trained: new items get codes (or vectors), and the scores of the old items stay. Give one of
 
   --input FILE    interactions as for recommend (user_id, item_id, timestamp). Ids that the model does not know are
-                  new items. A new item becomes the mean of the items at most 5 places before or after it.
+                  new items. A new item becomes the mean of the items at most 5 places before or after it,
+                  scaled to the mean length of their vectors.
   --vectors FILE  .csv or .tsv with the column item_id and one column a number, for old and new items, in any space,
-                  such as embeddings of titles. A new item becomes the mean of the 10 most similar old items.
+                  such as embeddings of titles. A new item becomes the scaled mean of the 10 most similar
+                  old items.
 """
 
 
@@ -41,6 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if (options.input is None) == (options.vectors is None):
         raise UsageError("give one of --input FILE and --vectors FILE")
+    if options.output.resolve() == options.export.resolve():
+        raise UsageError(f"'{options.output}' is the input, too: name another folder for the output")
     check_export_folder(options.output, overwrite=options.overwrite)
     bundle, _ = read_export(options.export)
     if options.vectors is None:
@@ -49,6 +53,14 @@ def main(arguments: Sequence[str]) -> int:
     else:
         near = neighbours_by_vectors(bundle, *_read_vectors(options.vectors))
     usable = {item: numbers for item, numbers in near.items() if len(numbers)}
+    if not usable:
+        source = options.input or options.vectors
+        lack = (
+            f"none of the {len(near)} new items of '{source}' has an old item near it"
+            if near
+            else f"'{source}' has no new item"
+        )
+        raise UsageError(f"{lack}: give old and new items together")
     left_out = len(near) - len(usable)
     print(f"added: {len(usable):,} items to {len(bundle.ids):,}; {left_out:,} without neighbours left out")
     manifest = write_export(add_items(bundle, usable), options.output, overwrite=options.overwrite)
@@ -61,13 +73,22 @@ def _read_vectors(path: Path) -> tuple[list[str], torch.Tensor]:
     try:
         separator = SEPARATORS[path.suffix]
         cells = pd.read_csv(path, sep=separator, index_col="item_id", dtype={"item_id": str}, keep_default_na=False)
-        table = cells.astype(np.float32)
+        with np.errstate(over="ignore"):
+            table = cells.astype(np.float32)
     except KeyError as error:
         raise UsageError(f"'{path}' must end in .csv or .tsv") from error
     except (OSError, ValueError) as error:
         raise UsageError(
             f"'{path}' is not a table of item_id and numbers, separated by {separator!r}: {error}"
         ) from error
-    if not table.size or not np.isfinite(table.to_numpy()).all() or table.index.has_duplicates:
-        raise UsageError(f"'{path}' must hold each item_id once, with at least one number, all of them finite")
+    if not table.size:
+        raise UsageError(f"'{path}' must hold an item_id and at least one number in each line")
+    if (repeated := table.index.duplicated()).any():
+        raise UsageError(f"'{path}' has item '{table.index[repeated][0]}' twice: keep one of the lines")
+    numbers = table.to_numpy()
+    wrong = ~np.isfinite(numbers).all(axis=1) | ~numbers.any(axis=1)
+    if wrong.any():
+        raise UsageError(
+            f"'{path}': the numbers of item '{table.index[wrong][0]}' must be finite float32 and not all 0"
+        )
     return table.index.tolist(), torch.from_numpy(table.to_numpy())

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from recbole_lisa.cli.arguments import UsageParser, parse_settings
 from recbole_lisa.errors import UsageError
@@ -10,7 +11,7 @@ from recbole_lisa.saved import load_data_and_model
 from recbole_lisa.training.evaluation import check_loader, evaluate_targets
 from recbole_lisa.training.per_user import write_per_user
 
-_SETTINGS = ("eval_seen", "metrics", "topk", "valid_metric", "metric_decimal_place", "per_user_file", "overwrite")
+_SETTINGS = ("eval_seen", "metrics", "topk", "metric_decimal_place", "per_user_file", "overwrite")
 _PLACES = ("data_path", "use_gpu", "gpu_id", "eval_batch_size")
 _EPILOG = f"""\
 The split and the data are those of the checkpoint. Settings that may be others, as --key=value:
@@ -26,8 +27,11 @@ def main(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")
     add("--phase", choices=("valid", "test"), default="test", help="the held-out items to rank; default test")
+    add("--overwrite", nargs="?", const="True", help="replace the per_user_file")
     options, rest = parser.parse_known_args(arguments)
-    settings = parse_settings(rest)
+    settings: dict[str, Any] = parse_settings(rest)
+    if options.overwrite is not None:
+        settings["overwrite"] = options.overwrite
     for key in settings:
         if key not in (*_SETTINGS, *_PLACES):
             raise UsageError(f"evaluate does not take '--{key}': known are {', '.join((*_SETTINGS, *_PLACES))}")

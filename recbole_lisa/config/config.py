@@ -28,6 +28,7 @@ from recbole_lisa.errors import UsageError, did_you_mean
 _MERGED = ("eval_args", "train_neg_sample_args")
 _DEFAULT_PROTOCOL = "full_ranking"
 BUNDLED_DATASET = "ml-100k"
+NAME_BYTES = 255  # of a file, on the usual file systems
 # What RecBole or the constructor derives from other keys or from the machine.
 _DERIVED = {
     *("model", "dataset", "protocol", "data_path", "MODEL_TYPE", "MODEL_INPUT_TYPE", "eval_type"),
@@ -131,6 +132,8 @@ class LISAConfig(Config):
         seen = {**config_dict, **command_line}.get("eval_seen")
         if seen in ("rank", "mask"):  # the same metric, by its name in the other ranking
             settings["valid_metric"] = settings["valid_metric"].removesuffix("_masked") + SEEN_SUFFIXES[seen][0]
+        if {"metrics", "topk"} & {*config_dict, *command_line}:  # the default, or the first that is left
+            del settings["valid_metric"]
         settings.update(config_dict)
         settings = {key: value for key, value in settings.items() if key not in command_line}
         model, names = model or saved_settings["model"], {key: saved_settings[key] for key in ("dataset", "protocol")}
@@ -222,6 +225,8 @@ def _packaged_files(model: type[Any], dataset: str, protocol: str) -> list[Path]
     """Our files for this run, weakest first; a data set of the user has none."""
     root = properties_path()
     of_dataset = root / "dataset" / f"{dataset}.yaml"
+    if len(of_dataset.name.encode()) > NAME_BYTES:
+        raise UsageError(f"dataset must be the name of a folder, got {len(dataset):,} characters: {dataset[:40]!r}...")
     files = [root / "overall.yaml", *settings_files(model), of_dataset, _named_file("protocol", protocol)]
     return [file for file in files if file != of_dataset or file.is_file()]
 

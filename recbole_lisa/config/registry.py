@@ -45,10 +45,12 @@ def model_class(model: Any) -> type[Any]:
         return model
     if isinstance(model, type):
         raise UsageError(f"{model.__name__} is not a recommender: derive the class from AttentiveRecommender")
-    named = class_by_name(str(model))
+    if not isinstance(model, str):
+        raise UsageError(f"model must be a name or a class, got {model!r}")
+    named = class_by_name(model)
     if named is None:
         known = [*MODELS, *OPTIONAL_MODELS]
         near = [*known, *(name for name in dir(import_module(_OF_RECBOLE)) if name[0].isupper())]
         names = f"{', '.join(known)} and RecBole's sequential models, such as SASRec"
-        raise UsageError(f"unknown model '{model}': known are {names}.{did_you_mean(str(model), near)}")
+        raise UsageError(f"unknown model '{model}': known are {names}.{did_you_mean(model, near)}")
     return named

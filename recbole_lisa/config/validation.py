@@ -35,7 +35,7 @@ WITHOUT_EFFECT = (
 )
 _ONLY_WITH = (  # a key, and the key and the value without which it has no effect
     *(("seen_negatives", "loss_type", "CE"), ("gbce_t", "loss_type", "gBCE")),
-    ("score_temperature", "score", "cosine"),
+    *(("score_temperature", "score", "cosine"), ("item_codes_checkpoint", "item_codes", "kmeans")),
 )
 # The parts of settings that are dicts.
 _PARTS = {

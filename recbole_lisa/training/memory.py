@@ -62,6 +62,8 @@ def _parameter_bytes(config: Any, n_items: int) -> Counter[str]:
             "n_projected": layers * 2 * longest * (config["n_projected"] or 0) * each,
             "n_top_buckets": layers * 2 * width * (config["n_top_buckets"] or 0) * each,
             "n_hash_planes": layers * 4 * width * (config["n_hash_planes"] or 0),
+            "conv_width": layers * width * (config["conv_width"] or 0) * each,
+            "shared_negatives": 4 * (config["shared_negatives"] or 0) * width,
             "state_size": layers * 2 * width * (config["state_size"] or 0) * each,
         }
     )
@@ -89,8 +91,9 @@ def _step_bytes(config: Any, windows: Windows) -> Counter[str]:
     n_batches = -(-len(windows) // rows)
     positions = max(rows * shortest, int(lengths.sum()) // n_batches)  # or the mean batch, where that is larger
     layers, width = config["n_layers"], config["hidden_size"]
-    stored = 4 * layers * (5 * width + inner_width(config["inner_size"], width))
-    needed = Counter({"train_batch_size or MAX_ITEM_LIST_LENGTH": positions * stored})
+    inner, largest = 4 * layers * inner_width(config["inner_size"], width), "train_batch_size or MAX_ITEM_LIST_LENGTH"
+    needed = Counter({largest: positions * 20 * layers * width})
+    needed[largest if inner <= 20 * layers * width else "inner_size"] += positions * inner
     needed["n_hashes"] = 8 * positions * (config["n_hashes"] or 0)
     needed["n_projected"] = 4 * layers * positions * (config["n_projected"] or 0)
     needed["n_hash_planes"] = positions * (config["n_hash_planes"] or 0)

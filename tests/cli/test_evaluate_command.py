@@ -47,13 +47,23 @@ def test_one_protocol_keeps_the_metric_of_the_best_epoch(result: dict[str, str])
     assert set(evaluate(model, test, config)) == {f"{name}_masked" for name in result["test"]}
 
 
+def test_other_metrics_need_no_other_metric_of_the_best_epoch(
+    result: dict[str, str], tmp_path: Path, capsys: CaptureFixture[str]
+) -> None:
+    arguments = ["evaluate", f"--checkpoint={result['checkpoint']}", "--metrics=[MAP,ItemCoverage]", "--topk=[7,30]"]
+    file = f"--per_user_file={tmp_path / 'users.json'}"
+    assert [main([*arguments, file]), main([*arguments, file]), main([*arguments, file, "--overwrite"])] == [0, 2, 0]
+    out = capsys.readouterr().out
+    assert list(printed(out[: out.index("LISABase", 1)])) == ["map@7", "map@30", "itemcoverage@7", "itemcoverage@30"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--eval_seen=all"], "unknown eval_seen 'all'"),
         (["--eval_args={mode: uni9}"], "evaluate does not take '--eval_args': known are eval_seen, metrics"),
         (["--phase=train"], "argument --phase: invalid choice: 'train'"),
-        (["--topk=[50]"], "valid_metric 'Hit@5' is not reported"),
+        (["--topk=[50]"], "topk asks for the 50 best of only 30 items"),
         (["--topk=[5, 50]"], "topk asks for the 50 best of only 30 items"),
     ],
 )

@@ -294,7 +294,9 @@ def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> Non
         ),
         ({"config_dict": [1]}, "config_dict is [1], it must hold settings by key, such as {'epochs': 10}"),
         ({"model": "Transformer", "config_dict": {"n_heads": 3}}, "n_heads is 3, it must divide hidden_size"),
-        ({"model": None}, "unknown model 'None': known are LISABase,"),
+        ({"model": Path("LISABase")}, "model must be a name or a class, got PosixPath"),
+        ({"dataset": "x" * 5000}, "dataset must be the name of a folder, got 5,000 characters: 'xxx"),
+        ({"model": None}, "model must be a name or a class, got None"),
         ({"model": Linear}, "Linear is not a recommender: derive the class from AttentiveRecommender"),
     ],
 )

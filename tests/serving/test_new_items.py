@@ -107,12 +107,15 @@ def test_add_items_writes_an_export(export: Path, tmp_path: Path, option: str, c
 @pytest.mark.parametrize(
     ("name", "table", "message"),
     [
-        ("in.csv", "item_id,a\nfresh,1\n", "new items must have neighbours in the model"),
-        ("in.csv", f"item_id,a\n{IDS[1]},1\n", "new items must have neighbours in the model"),
+        ("in.csv", "item_id,a\nfresh,1\n", "none of the 1 new items of"),
+        ("in.csv", f"item_id,a\n{IDS[1]},1\n", "has no new item: give old and new items together"),
         ("in.csv", "item_id,a\nfresh,x\n", "is not a table of item_id and numbers, separated by ',':"),
         ("in.csv", "item,a\nfresh,1\n", "is not a table of item_id and numbers, separated by ',':"),
-        ("in.csv", "item_id,a\nfresh,nan\n", "must hold each item_id once, with at least one number, all of them"),
-        ("in.csv", "item_id,a\nfresh,1\nfresh,1\n", "must hold each item_id once"),
+        ("in.csv", "item_id,a\nfresh,nan\n", "the numbers of item 'fresh' must be finite float32 and not all 0"),
+        ("in.csv", f"item_id,a\n{IDS[1]},1\nfresh,1e308\n", "the numbers of item 'fresh' must be finite float32"),
+        ("in.csv", f"item_id,a\n{IDS[1]},1\nfresh,0\n", "the numbers of item 'fresh' must be finite float32 and not"),
+        ("in.csv", "item_id,a\nfresh,1\nfresh,1\n", "has item 'fresh' twice: keep one of the lines"),
+        ("in.csv", "item_id\nfresh\n", "must hold an item_id and at least one number in each line"),
         ("gone.csv", None, "No such file or directory"),
         ("in.txt", "", "must end in .csv or .tsv"),
     ],
@@ -126,3 +129,10 @@ def test_wrong_tables_of_vectors_are_named(
     assert main(["add-items", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "more").exists()
+
+
+def test_an_export_is_not_its_own_output(export: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    (tmp_path / "in.csv").write_text(TABLES["--input"])
+    command = ["add-items", f"--export={export}", f"--output={export}", f"--input={tmp_path / 'in.csv'}"]
+    assert main([*command, "--overwrite"]) == 2
+    assert "is the input, too: name another folder for the output" in capsys.readouterr().err

@@ -45,6 +45,8 @@ def test_the_largest_part_is_named_and_items_count_once_they_are_known(tmp_path:
         ("ClusteredTransformer", {"n_hash_planes": 2 * 10**9}, "n_hash_planes"),
         ("SinkhornTransformer", {"n_top_buckets": 10**12}, "n_top_buckets"),
         ("Mamba2Rec", {"state_size": 10**10}, "state_size"),
+        ("Transformer", {"conv_width": 10**10}, "conv_width"),
+        ("Transformer", {"loss_type": "SSM", "shared_negatives": 10**12}, "shared_negatives"),
         ("LISABase", {"nproc": 10**6, "train_batch_size": 10**6}, "nproc"),
     ],
 )
@@ -56,7 +58,8 @@ def test_settings_of_models_count_before_data(tmp_path: Path, model: str, settin
 @pytest.mark.parametrize(
     ("model", "settings", "key"),
     [
-        ("Transformer", {"inner_size": 10**10}, "train_batch_size or MAX_ITEM_LIST_LENGTH"),
+        ("Transformer", {"inner_size": 10**10}, "inner_size"),
+        ("Transformer", {"hidden_size": 10**10, "inner_size": 8}, "train_batch_size or MAX_ITEM_LIST_LENGTH"),
         ("LISAMini", {"train_neg_sample_args": {"sample_num": 10**9}}, "sample_num of train_neg_sample_args"),
         ("Reformer", {"n_hashes": 10**8}, "n_hashes"),
         ("Transformer", {"attn_dropout_prob": 0.1, "n_heads": 2**34, "hidden_size": 2**34}, "attn_dropout_prob to 0"),
