@@ -5,7 +5,9 @@ needs, after it has checked that the export scores items as the model does.
 """
 
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +56,7 @@ def load_data_and_model(
 
     Args:
         path: A checkpoint of this package, or a file that RecBole's trainer wrote for a model of this package.
-        model: The model class, where it is not in the registry.
+        model: The model class, where it is not in the registry; that of the checkpoint or a subclass of it.
         config_dict: Settings that replace saved ones, such as `data_path` or `use_gpu`; for checkpoints of this
             package only.
         trusted: Allow to read a file of RecBole's trainer, which can run any code when it is read.
@@ -89,9 +91,10 @@ def is_recbole_file(path: AnyPath) -> bool:
     """Whether RecBole's trainer wrote this file for a model of this package; no code in the file is run."""
     if not path_of(path, "a checkpoint").is_file() or not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as archive:
+    with suppress(zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError), zipfile.ZipFile(path) as archive:
         pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         return any(_MODULE_OF_MODELS in archive.read(name) for name in pickles)
+    return False
 
 
 def read_recbole_file(path: AnyPath) -> dict[str, Any]:
@@ -116,6 +119,8 @@ def _config_of(state: Mapping[str, Any], path: Any, model: type[Any] | None, set
     if model is None and class_by_name(state["model"]) is None:
         name = state["model"]
         raise UsageError(f"'{path}' holds a model of the class {name}, which is not in the registry: pass model={name}")
+    if isinstance(model, type) and state["model"] not in {base.__name__ for base in model.__mro__}:
+        raise UsageError(f"'{path}' holds a model of the class {state['model']}, not {model.__name__}: leave model out")
     try:
         return LISAConfig.from_plain(state["config"], model=model, config_dict=settings)
     except (KeyError, TypeError, AttributeError) as error:
@@ -193,9 +198,15 @@ def export(
 
 
 def with_titles(bundle: Bundle, titles: Mapping[str, str]) -> Bundle:
-    """The bundle with the titles of its items; those of other items are left out."""
+    """The bundle with titles of its items; a UsageError where none is of an item, or one is no text (UTF-8)."""
+    for item, text in titles.items():
+        if not isinstance(text, str) or text.encode(errors="ignore").decode() != text:
+            raise UsageError(f"the title of the item {item!r} must be a text of whole characters, got {text!r}")
     unknown = set(bundle.ids.unknown(list(titles)))
-    return replace(bundle, titles={str(item): str(text) for item, text in titles.items() if str(item) not in unknown})
+    by_item = {str(item): text for item, text in titles.items() if str(item) not in unknown}
+    if titles and not by_item:
+        raise UsageError(f"titles names no item of the model, only others, such as {next(iter(titles))!r}")
+    return replace(bundle, titles=by_item)
 
 
 def read_titles(path: AnyPath) -> dict[str, str]:

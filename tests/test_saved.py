@@ -1,5 +1,6 @@
 import resource
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,15 @@ def test_a_class_outside_of_the_registry_is_named_and_exported(tmp_path: Path) -
     with pytest.raises(UsageError, match="a model of the class TwoHeads, which is not in the registry: pass model=Two"):
         load_data_and_model(path)
     assert export(path, tmp_path / "export", model=TwoHeads)["model"] == "TwoHeads"
+    loads: list[Any] = [load_data_and_model, partial(export, folder=tmp_path / "other")]
+    for load in loads:
+        with pytest.raises(UsageError, match="holds a model of the class TwoHeads, not LISABase: leave model out"):
+            load(path, model=LISABase)
+    content = bytearray(Path(path).read_bytes())
+    content[200] ^= 255  # inside of data.pkl
+    Path("damaged.pth").write_bytes(content)
+    with pytest.raises(UsageError, match=r"'damaged\.pth' is damaged or is not a checkpoint"):
+        load_data_and_model("damaged.pth")
     with pytest.raises(UsageError, match="a checkpoint must be a path, got None"):
         export(None, tmp_path / "other")  # type: ignore[arg-type]  # a user's mistake
     with pytest.raises(UsageError, match="the folder of an export must be a path, got None"):
@@ -161,6 +171,10 @@ def test_export_takes_titles_as_the_command_does(tmp_path: Path) -> None:
         export(path, "export", titles=titles, overwrite=True)
         assert Recommender.load("export").bundle.titles == {"i5": "Up"}
     Path("t.csv").write_text("item_id,title\ni5,Up\ni5,Down\n")
+    wrong: Any
+    for wrong in ({"i5": None}, {"i5": "\ud800"}, {1: "One"}):
+        with pytest.raises(UsageError, match="title of the item 'i5' must be a text|titles names no item .* as 1"):
+            export(path, "export", titles=wrong, overwrite=True)
     with pytest.raises(UsageError, match="'t.csv' gives the item 'i5' two titles, 'Up' and 'Down'"):
         export(path, "export", titles="t.csv", overwrite=True)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention.codebook import Codebook
-from recbole_lisa.ops.checks import check_sizes
+from recbole_lisa.ops.checks import check_operands, check_sizes
 from recbole_lisa.ops.lisa.operands import check_right_padding
 from recbole_lisa.ops.quantize import Quantized
 
@@ -145,7 +145,7 @@ class Attention(nn.Module):
         vectors = self.checked_vectors(x, valid)
         if not valid.numel():
             return vectors
-        return zero_padding(self.everywhere(zero_padding(vectors, valid), valid), valid)
+        return zero_padding(self._everywhere(zero_padding(vectors, valid), valid), valid)
 
     def non_padding(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> Tensor:
         """As forward, at the M non-padding positions only, row after row: (M, D)."""
@@ -158,13 +158,18 @@ class Attention(nn.Module):
             return vectors.new_zeros(len(valid), self.hidden_size)
         return self.at_last(zero_padding(vectors, valid), valid).masked_fill(~valid.any(dim=1, keepdim=True), 0.0)
 
+    def _everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
+        out = self.everywhere(x, valid)
+        check_operands(f"x: floating-point N L D; {type(self).__name__}.everywhere(): floating-point N L D", x, out)
+        return out
+
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """As forward; x is 0 at padding, N and L are at least 1, and the result at padding is ignored."""
         raise NotImplementedError
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """As last; x is 0 at padding, N and L are at least 1, and the result of a row of padding is ignored."""
-        return take_positions(self.everywhere(x, valid), final_positions(valid))
+        return take_positions(self._everywhere(x, valid), final_positions(valid))
 
     def init_state(self, n: int) -> Any:
         """The empty history of n users: a NamedTuple of tensors; only where has_state."""

@@ -34,6 +34,8 @@ def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[
     """
     if path.suffix not in _SEPARATORS:
         raise UsageError(f"'{path}' must end in .csv, .tsv, .inter or .parquet")
+    if len({user, item, time}) < 3:
+        raise UsageError(f"user, item and time are '{user}', '{item}' and '{time}': give each its own column")
     columns: Columns = {"user": user, "item": item, "time": time}
     quoted = path.suffix != ".inter"
     layout = Layout(

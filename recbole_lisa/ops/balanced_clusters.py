@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.numba_threads import check_rows
 from recbole_lisa.ops.sorted_window import chunk_logits, split, take_rows
 
 MEAN_EPSILON = 1e-5
@@ -20,6 +21,7 @@ def balanced_cluster_attention(query: Tensor, key: Tensor, value: Tensor, member
     forms = "query: N L+ D; key: N L D; value: floating-point N L D; members: int64 N C w"
     check_operands(forms, query, key, value, members)
     n, length = query.shape[:2]
+    check_rows(members, length + 1, "members")
     present = members < length
     position = members.clamp_max(length - 1)
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.checks import check_operands, check_sizes
+from recbole_lisa.ops.numba_threads import check_rows
 from recbole_lisa.ops.sorted_window import take_rows
 
 GROUP = 16
@@ -32,6 +33,7 @@ class Groups(NamedTuple):
 def cluster_means(x: Tensor, cluster: Tensor, valid: Tensor, n_clusters: int) -> Tensor:
     """Mean of each cluster's valid vectors, 0 for an empty one: x (N, L, D), cluster (N, L) int64 -> (N, C, D)."""
     check_operands("x: N L D; cluster: int64 N L; valid: bool N L", x, cluster, valid)
+    check_rows(cluster, n_clusters, "cluster")
     n = x.shape[0]
     rows = (cluster + torch.arange(n, device=x.device).unsqueeze(1) * n_clusters).flatten()
     present = valid.unsqueeze(-1).to(x.dtype)
@@ -46,6 +48,7 @@ def group_queries(cluster: Tensor, n_clusters: int) -> Groups:
     C + L / GROUP groups hold any clustering.
     """
     check_operands("cluster: int64 N L+", cluster)
+    check_rows(cluster, n_clusters, "cluster")
     n, length = cluster.shape
     most = min(n_clusters, length)
     n_groups = most + (length - most) // GROUP
@@ -71,7 +74,7 @@ def causal_clustered_attention(
     (N, L, D), centroid (N, C, D) mean queries, valid (N, L) bool with padding on the right, and the groups of the
     queries to compute. Returns (N, M, D) at the places of the groups.
     """
-    _check(query, key, value, centroid, valid)
+    _check(n_top, query, key, value, centroid, valid)
     with torch.no_grad():
         top = _scores(centroid, key, valid).topk(min(n_top, key.shape[1]), dim=-1, sorted=False).indices
     keys = take_rows(top, groups.cluster).unsqueeze(2)  # (N, G, 1, K)
@@ -87,7 +90,7 @@ def bidirectional_clustered_attention(
 
     Arguments and result as causal_clustered_attention.
     """
-    _check(query, key, value, centroid, valid)
+    _check(n_top, query, key, value, centroid, valid)
     scores = _scores(centroid, key, valid)  # (N, C, L)
     top = scores.detach().topk(min(n_top, key.shape[1]), dim=-1, sorted=False).indices
     rest = torch.softmax(scores, dim=-1).scatter(-1, top, 0.0)  # (N, C, L)
@@ -100,7 +103,8 @@ def bidirectional_clustered_attention(
     return coarse + mass.to(value.dtype) * sharp
 
 
-def _check(*operands: Tensor) -> None:
+def _check(n_top: int, *operands: Tensor) -> None:
+    check_sizes(n_top=n_top)
     forms = "query: N L+ D; key: N L D; value: floating-point N L D; centroid: floating-point N C D; valid: bool N L"
     check_operands(forms, *operands)
 

@@ -68,6 +68,9 @@ def catalogue_cross_entropy(
     check_rows(target, len(table), "target")
     if excluded is not None:
         check_operands("excluded: int64 N K; group: int64 M", excluded, group)
+        check_rows(excluded.clamp_min(0), len(table), "excluded")
+        if group is not None:
+            check_rows(group, len(excluded), "group")
     with torch.autocast(hidden.device.type, enabled=False):
         total: Tensor = _CatalogueCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch's Function is untyped
             hidden, table.to(hidden.dtype), target, excluded, group

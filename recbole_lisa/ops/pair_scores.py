@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recbole_lisa.ops.checks import check_operands
-from recbole_lisa.ops.numba_threads import arrays, numba_serves, writable
+from recbole_lisa.ops.numba_threads import arrays, check_rows, numba_serves, writable
 
 BLOCK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 """Entries of the gathered (rows, R, D) block: 2 MB in float32, near the cache, and 256 MB on a GPU."""
@@ -24,6 +24,7 @@ def pair_scores(hidden: Tensor, table: Tensor, index: Tensor) -> Tensor:
         IndexError: an index is not in 0..U-1.
     """
     check_operands("hidden: floating-point M D; table: floating-point U D; index: integer M R", hidden, table, index)
+    check_rows(index, len(table), "index")
     index = index if index.dtype in (torch.int32, torch.int64) else index.long()
     dtype = torch.promote_types(hidden.dtype, table.dtype)
     with torch.autocast(hidden.device.type, enabled=False):

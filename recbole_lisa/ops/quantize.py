@@ -43,7 +43,7 @@ def quantize(
     """Encode vectors.
 
     Args:
-        x: (U, D).
+        x: (U, D). Its numbers are not checked: a row with NaN gets codes without meaning.
         codebooks: (B, W, D).
         similarity: bilinear (x^T M c), dot (x^T c) or euclidean (-|x - c|^2).
         bilinear: (D, D) matrix M, for similarity="bilinear" only.

@@ -18,13 +18,15 @@ import torch
 from torch import Tensor
 
 from recbole_lisa.ops.checks import check_operands, check_sizes
+from recbole_lisa.ops.numba_threads import check_rows
 
 SELF_LOGIT = -5e4
 """Logit of a position's own key: below every other, above what is masked."""
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """x[n, index[n]]: x (N, L, ...), index (N, M) int64 -> (N, M, ...)."""
+    """x[n, index[n]]: x (N, L, ...), index (N, M) int64 -> (N, M, ...); an IndexError outside of 0..L-1."""
+    check_rows(index, x.shape[1], "index")
     offsets = torch.arange(x.shape[0], device=x.device).unsqueeze(1) * x.shape[1]
     rows = x.flatten(0, 1).index_select(0, (index + offsets).flatten())
     return rows.view(*index.shape, *x.shape[2:])
@@ -32,6 +34,8 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
 
 def split(x: Tensor, size: int) -> Tensor:
     """Cut the second dimension into pieces: (N, C * size, ...) -> (N, C, size, ...)."""
+    if size < 1:
+        raise ValueError(f"size must be at least 1, got {size}")
     return x.reshape(x.shape[0], x.shape[1] // size, size, *x.shape[2:])
 
 
@@ -132,6 +136,7 @@ def bucket_attention_last(
     """bucket_attention at one position of each row, O(L D): query (N, D), final (N,) its position -> (N, D)."""
     _check(key, key, value, bucket, window)
     check_operands("key: N L D; query: N D; final: int64 N", key, query, final)
+    check_rows(final, key.shape[1], "final")
     final = final.view(-1, 1, 1)
     position = torch.arange(bucket.shape[2], device=bucket.device)
     own_bucket = bucket.gather(2, final.expand(-1, bucket.shape[1], 1))  # (N, R, 1)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from recbole_lisa.ops.checks import check_operands, check_sizes
+
 CHUNK = 32
 """Columns whose largest score is computed first."""
 
@@ -25,11 +27,14 @@ def best_of_row(scores: Tensor, k: int) -> Best:
 
     Args:
         scores: (N, m); -inf leaves an item out.
-        k: At most m.
+        k: 1..m.
 
     Returns:
         Scores (N, k), best first, and their columns (N, k); equal scores by column.
     """
+    check_operands("scores: N m", scores)
+    if not 1 <= k <= scores.shape[1]:
+        raise ValueError(f"k must lie in 1..{scores.shape[1]} (m), got {k}")
     columns, outside = _candidates(scores, k)
     values, places = scores.gather(1, columns).topk(min(k + 1, columns.shape[1]), dim=1)
     # topk keeps any of several equal scores: look at the whole row where one was left over.
@@ -67,6 +72,7 @@ def _candidates(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def merge(blocks: list[Best], k: int) -> Best:
     """Join the best of consecutive blocks of items; equal scores stay in the order of the blocks."""
+    check_sizes(k=k, number_of_blocks=len(blocks))
     scores, ids = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
     order = scores.argsort(dim=1, descending=True, stable=True)[:, :k]
     return Best(scores.gather(1, order), ids.gather(1, order))

@@ -86,7 +86,7 @@ def check_weights(bundle: Bundle) -> None:
         with torch.device("meta"):  # shapes without memory
             encoder = SessionEncoder(**_arguments(bundle.encoder))
     except (TypeError, RuntimeError, OverflowError, KeyError, IndexError) as error:
-        raise ValueError(f"its settings build no encoder: {str(error).partition(chr(10))[0]}") from error
+        raise ValueError("its settings build no encoder: one has a value of the wrong type or size") from error
     tensors = (*bundle.weights.values(), *bundle.items.state_dict().values())
     types = {str(tensor.dtype) for tensor in tensors if tensor.is_floating_point()}
     if len(types) > 1:

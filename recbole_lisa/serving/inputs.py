@@ -32,8 +32,10 @@ def warn_caller(message: str) -> None:
     warnings.warn(message, stacklevel=level)
 
 
-def check_policy(on_unknown: str) -> None:
-    """Refuse a policy that does not exist."""
+def check_policy(on_unknown: str, filter_seen: object = True) -> None:
+    """Refuse a policy that does not exist, and a flag that is no bool: the text 'False' would count as True."""
+    if not isinstance(filter_seen, bool | np.bool_):
+        raise UsageError(f"filter_seen must be True or False, got {filter_seen!r}")
     if on_unknown not in POLICIES:
         hint = did_you_mean(str(on_unknown), POLICIES)
         raise UsageError(f"on_unknown must be {', '.join(POLICIES)}, got {on_unknown!r}.{hint}")

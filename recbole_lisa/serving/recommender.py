@@ -9,7 +9,7 @@ import torch
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.serving.export import read_export
-from recbole_lisa.serving.inputs import Numbers, as_list, numbers_of, read_histories
+from recbole_lisa.serving.inputs import Numbers, as_list, check_policy, numbers_of, read_histories
 from recbole_lisa.serving.scorer import Recommendation, Scorer
 from recbole_lisa.serving.sessions import Session, SessionBatch
 
@@ -59,6 +59,7 @@ class Recommender(Scorer):
         """
         if exact is not True:
             raise UsageError(f"exact must be True, got {exact!r}: there are no approximate lists; leave it out")
+        check_policy(on_unknown, filter_seen)
         read = read_histories(self.ids, histories, times, on_unknown)
         self.check_times(times is not None)
         empty = [n for n, history in enumerate(read) if not len(history.items)]

@@ -167,7 +167,7 @@ class SessionBatch:
         Raises:
             UsageError: A session has no item yet, a candidate is unknown under raise, or k is below 1.
         """
-        check_policy(on_unknown)
+        check_policy(on_unknown, filter_seen)
         if 0 in self.lengths:
             raise UsageError(f"session {self.lengths.index(0)} has no item yet: update it first")
         seen = [row[row >= 0].astype(np.int64) for row in self.kept.recent.numpy()] if filter_seen else None

@@ -224,3 +224,13 @@ def test_autocast_is_close(attention: Attention) -> None:
 @torch.no_grad()
 def test_length_4096_is_finite(build: Callable[..., Attention]) -> None:
     assert torch.isfinite(build(max_length=4096).eval()(torch.randn(1, 4096, D), all_valid(1, 4096))).all()
+
+
+@pytest.mark.parametrize("result", [None, torch.ones(3, 2, D), torch.ones(3, D)], ids=["None", "L", "two"])
+def test_a_mechanism_that_returns_another_shape_is_named(result: Any) -> None:
+    attention = type("Own", (Attention,), {"everywhere": lambda *_: result})(hidden_size=D)
+    for call in (attention, attention.last):
+        with pytest.raises(
+            ValueError, match=r"Own.everywhere\(\) must be floating-point \(N, L, D\) with N = 3, L = 6"
+        ):
+            call(torch.ones(3, 6, D), all_valid(3, 6))

@@ -47,6 +47,12 @@ def test_parquet_is_read_with_its_own_types_and_damage_or_nulls_are_errors(tmp_p
         read_user_histories(file, **NAMES)
 
 
+@pytest.mark.parametrize("role", ["item", "time"])
+def test_two_roles_have_two_columns(role: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'user_id'.*: give each its own column"):
+        read_user_histories(tmp_path / "h.csv", **{**NAMES, role: "user_id"})
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -27,7 +27,14 @@ from recbole_lisa.ops.packing import pack_codes
 from recbole_lisa.ops.pair_scores import pair_scores
 from recbole_lisa.ops.recurrences import diagonal_recurrence, selective_recurrence
 from recbole_lisa.ops.rotation_hashing import rotation_buckets
-from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last, chunked_round_attention
+from recbole_lisa.ops.sorted_window import (
+    bucket_attention,
+    bucket_attention_last,
+    chunked_round_attention,
+    split,
+    take_rows,
+)
+from recbole_lisa.ops.top_k import best_of_row, merge
 
 N, L, D, W = 2, 9, 4, 5
 
@@ -138,6 +145,10 @@ def test_an_operand_of_another_kind_or_shape_is_named(op: Callable[..., Any], na
             for call in (draw_mask, lambda p: block(X, X, dropout=p, **WEIGHTS))
             for p in (1.0, -1.0, float("nan"), "0.5", None)
         ),
+        *((partial(best_of_row, X[0], k), rf"k must lie in 1\.\.4 \(m\), got {k}") for k in (-1, 0, 5)),
+        (lambda: best_of_row(X[0, 0], 3), r"scores must be floating-point \(N, m\), got"),
+        (lambda: merge([], 3), "number_of_blocks must be a whole number of at least 1, got 0"),
+        (lambda: split(X, 0), "size must be at least 1, got 0"),
         (lambda: check_number("x", torch.ones(2), 0), "x must be a finite number of at least 0, got tensor"),
     ],
 )
@@ -150,8 +161,26 @@ def test_numbers_out_of_range_are_named() -> None:
     for call in (partial(sum_of_rows, tables=torch.ones(3, W, N)), partial(codeword_usage, n_codewords=W)):
         with pytest.raises(IndexError, match=r"codes must lie in 0\.\.4, got 0\.\.5"):
             call(torch.tensor([[0, 0, W]]))
-    with pytest.raises(IndexError, match=r"target must lie in 0\.\.8, got 9\.\.9"):
-        catalogue_cross_entropy(X[0], X[1], whole(L) + L)
+    in_group = partial(catalogue_cross_entropy, X[0], X[1], whole(L))
+    inside: dict[str, Callable[[Tensor], Any]] = {
+        "target": partial(catalogue_cross_entropy, X[0], X[1]),
+        "excluded": lambda x: in_group(excluded=x.view(1, L), group=whole(L)),
+        "group": lambda x: in_group(excluded=whole(L, 2), group=x),
+        "index": lambda x: pair_scores(X[0], X[1], x.view(L, 1)),
+        "members": lambda x: balanced_cluster_attention(X, X, X, x.view(1, 3, 3).expand(N, -1, -1) + 1),
+    }
+    for name, call in inside.items():
+        with pytest.raises(IndexError, match=rf"{name} must lie in 0\.\.\d, got (9|10)\.\.(9|10)"):
+            call(whole(L) + L)
+    in_row: dict[str, Callable[[Tensor], Any]] = {
+        "index": lambda x: take_rows(X, x),
+        "cluster": lambda x: cluster_means(X, x, VALID, L),
+        "cluster ": lambda x: group_queries(x, L),
+    }
+    for name, call in in_row.items():
+        for number in (-1, L):
+            with pytest.raises(IndexError, match=rf"{name.strip()} must lie in 0\.\.8, got"):
+                call(whole(N, L) + number)
     for number in (-0.5, float("inf")):
         with pytest.raises(ValueError, match=f"assignment must be at least 0 and finite, got .*{number:g}"):
             lisa_attention_last(**{**GOOD[lisa_attention_last], "assignment": torch.full((6, 3, W), number)})

@@ -1,4 +1,5 @@
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,13 @@ def test_candidates_for_all_or_for_each(filter_seen: bool) -> None:
     for kind in (tuple, iter):
         shared: Any = kind(raw([4, 1, 7, 20]))
         assert_same(recommender.recommend(histories, 3, candidates=shared, filter_seen=filter_seen), separate)
+
+
+def test_a_flag_that_is_a_text_is_refused() -> None:
+    recommender: Any = small_recommender()
+    for recommend in (recommender.start(["item 1"]).recommend, partial(recommender.recommend, [["item 1"]])):
+        with pytest.raises(UsageError, match="filter_seen must be True or False, got 'False'"):
+            recommend(3, filter_seen="False")
 
 
 def test_batches_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
