@@ -48,7 +48,7 @@ def dense_metrics(model: Any, loader: Any, config: Any, histories: dict[str, lis
             scores[row, seen] = -torch.inf
         collector.eval_batch_collect(scores, batch.interaction, torch.arange(len(scores)), target)
     data = collector.get_data_struct()
-    data.set("data.num_items", dataset.item_num)
+    data.set("data.num_items", dataset.item_num - 1)  # the padding is no item
     # RecBole takes the place of the lowest score, here -inf, for the number of ranked items.
     return {name: float(value) for name, value in Evaluator(config).evaluate(data).items()}
 
