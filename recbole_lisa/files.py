@@ -47,7 +47,7 @@ def atomic_writer(path: AnyPath, *, overwrite: bool = True) -> Iterator[AtomicFi
     target = Path(path)
     _check_kind(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(target)
+    temporary = temporary_path(target)
     try:
         with AtomicFile(io.FileIO(temporary, "w")) as stream:
             yield stream
@@ -150,7 +150,7 @@ def probe_writing(path: AnyPath) -> None:
     target = Path(path)
     _check_kind(target)
     folder = next(parent for parent in target.parents if parent.exists())
-    temporary = _temporary(folder / target.name)
+    temporary = temporary_path(folder / target.name)
     try:
         temporary.open("xb").close()
     finally:
@@ -169,7 +169,7 @@ def check_output(path: AnyPath, *, overwrite: bool, folder: bool = False, source
     """Refuse an output that cannot be written or that would replace something, before the work for it starts.
 
     An absent path, an empty file and an empty folder are free. Nothing is left behind. `overwrite` allows to replace a
-    file, or to write to a folder with files in it; `source` is a file that the work reads and must not replace.
+    file, or to write to a folder with files in it; `source` is what the work reads and must not replace.
 
     Raises:
         UsageError: The path is empty, of the other kind, a device or the source, its folder cannot be written, or it
@@ -179,7 +179,7 @@ def check_output(path: AnyPath, *, overwrite: bool, folder: bool = False, source
     if not str(path).strip():
         raise UsageError(f"the path of the output is empty: name a {kind}")
     if source is not None and target.resolve() == Path(source).resolve():
-        raise UsageError(f"'{path}' is the input, too: name another file for the output")
+        raise UsageError(f"'{path}' is the input, too: name another {kind} for the output")
     try:
         if target.is_dir() and not folder:
             raise UsageError(f"'{path}' is a folder: name a file in it")
@@ -229,6 +229,6 @@ def _check_kind(target: Path) -> None:
         raise FileExistsError(errno.EEXIST, "Is no regular file", str(target))
 
 
-def _temporary(target: Path) -> Path:
+def temporary_path(target: Path) -> Path:
     """A hidden name beside `target` that no other process uses."""
     return target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(8).hex()}.tmp")

@@ -43,9 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if (options.input is None) == (options.vectors is None):
         raise UsageError("give one of --input FILE and --vectors FILE")
-    if options.output.resolve() == options.export.resolve():
-        raise UsageError(f"'{options.output}' is the input, too: name another folder for the output")
-    check_export_folder(options.output, overwrite=options.overwrite)
+    check_export_folder(options.output, overwrite=options.overwrite, source=options.export)
     bundle, _ = read_export(options.export)
     if options.vectors is None:
         users = read_user_histories(options.input, user="user_id", item="item_id", time="timestamp")
@@ -54,9 +52,9 @@ def main(arguments: Sequence[str]) -> int:
         near = neighbours_by_vectors(bundle, *_read_vectors(options.vectors))
     usable = {item: numbers for item, numbers in near.items() if len(numbers)}
     if not usable:
-        source = options.input or options.vectors
+        source, n_new = options.input or options.vectors, len(near)
         lack = (
-            f"none of the {len(near)} new items of '{source}' has an old item near it"
+            f"none of the {n_new} new items of '{source}' has an old item near it"
             if near
             else f"'{source}' has no new item"
         )

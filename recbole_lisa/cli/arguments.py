@@ -27,6 +27,14 @@ class UsageParser(argparse.ArgumentParser):
         """Raise `UsageError` with argparse's message."""
         raise UsageError(message)
 
+    def parse_with_settings(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
+        """Read the options, and as settings what `parse_settings` reads of the rest; an option --overwrite is one."""
+        options, rest = self.parse_known_args(arguments)
+        settings: dict[str, Any] = parse_settings(rest)
+        if options.overwrite is not None:
+            settings["overwrite"] = options.overwrite
+        return options, settings
+
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help or version; argparse itself hides the error of a full disk."""
         print(message, end="", file=file or sys.stderr, flush=True)

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from recbole_lisa.cli.arguments import UsageParser, parse_settings
+from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output
 from recbole_lisa.saved import load_data_and_model
@@ -28,10 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a run")
     add("--phase", choices=("valid", "test"), default="test", help="the held-out items to rank; default test")
     add("--overwrite", nargs="?", const="True", help="replace the per_user_file")
-    options, rest = parser.parse_known_args(arguments)
-    settings: dict[str, Any] = parse_settings(rest)
-    if options.overwrite is not None:
-        settings["overwrite"] = options.overwrite
+    options, settings = parser.parse_with_settings(arguments)
     for key in settings:
         if key not in (*_SETTINGS, *_PLACES):
             raise UsageError(f"evaluate does not take '--{key}': known are {', '.join((*_SETTINGS, *_PLACES))}")

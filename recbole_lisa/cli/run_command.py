@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from recbole_lisa import __version__
-from recbole_lisa.cli.arguments import Once, UsageParser, parse_settings
+from recbole_lisa.cli.arguments import Once, UsageParser
 from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 
 _EPILOG = """\
@@ -42,12 +42,9 @@ def main(arguments: Sequence[str]) -> int:
         "--overwrite", nargs="?", const="True", help="replace the result_file, per_user_file, codebook_plot"
     )
     parser.add_argument("--version", action="version", version=f"recbole-lisa {__version__}")
-    options, rest = parser.parse_known_args(arguments)
+    options, settings = parser.parse_with_settings(arguments)
     # RecBole's form, several names in one argument, unless the argument itself is a file.
     files = [file for text in options.config_files for file in ([text] if Path(text).is_file() else text.split())]
-    settings = parse_settings(rest)
-    if options.overwrite is not None:
-        settings["overwrite"] = options.overwrite
     # Imported late: a mistake in the arguments should not wait for torch.
     run = import_module("recbole_lisa.quick_start").run
     import_module("recbole_lisa.environment").keep_freed_memory()

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from secrets import token_hex
 from time import perf_counter
 from typing import Any, BinaryIO
 
@@ -37,6 +36,7 @@ from recbole_lisa.data.loading import check_times, choose_columns, reading_optio
 from recbole_lisa.data.tokens import Numbering, Tokens
 from recbole_lisa.datasets.obtain import interaction_files
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import temporary_path
 
 Records = npt.NDArray[np.void]
 
@@ -109,7 +109,7 @@ class MappedFolder:
         Raises:
             UsageError: Something in the file or in the settings is wrong, or the disk is full.
         """
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{token_hex(8)}.tmp")
+        temporary = temporary_path(self.path)
         try:
             temporary.mkdir(parents=True)
             _prepare(dataset, temporary)

@@ -30,7 +30,7 @@ from pydantic import AfterValidator, BaseModel, Field, PositiveInt, Strict, Type
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError, first_mistake
-from recbole_lisa.files import atomic_writer, check_output, locked, path_of
+from recbole_lisa.files import AnyPath, atomic_writer, check_output, locked, path_of
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.ops.packing import pack_codes, unpack_codes
 from recbole_lisa.serving.bundle import Bundle, check_weights
@@ -96,9 +96,9 @@ class _Manifest(BaseModel):
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-def check_export_folder(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
+def check_export_folder(folder: AnyPath, *, overwrite: bool, source: AnyPath | None = None) -> None:
     """Refuse, as a UsageError, what `check_output` refuses, and a folder with files that are no part of an export."""
-    check_output(folder, overwrite=True, folder=True)
+    check_output(folder, overwrite=True, folder=True, source=source)
     manifest, parts = Path(folder) / MANIFEST, {MANIFEST, ITEMS, ENCODER, ITEM_IDS, TITLES}
     names = {file.name for file in Path(folder).iterdir()} if Path(folder).is_dir() else set()
     others = any(not name.startswith(".") for name in names - parts)  # a hidden file is of an unfinished export
