@@ -281,7 +281,9 @@ def test_requests_that_wait_when_the_service_stops_get_503(caplog: pytest.LogCap
     held, bodies = HeldUp(), [("/recommend", {"histories": [raw([1])], "candidates": raw([n])}) for n in range(2, 6)]
     bodies.append(("/sessions", {"history": raw([1])}))
     with running(held.recommender, limits=Limits(batch=1)) as service, ThreadPoolExecutor(len(bodies)) as clients:
-        waiting = [clients.submit(service.post, *body) for body in bodies]
+        waiting = [clients.submit(service.post, *bodies[0])]
+        assert held.called.wait(PATIENCE)  # before /sessions, which nothing holds up, can reach the model
+        waiting += [clients.submit(service.post, *body) for body in bodies[1:]]
         wait_until(lambda: f"recbole_lisa_waiting {len(bodies)}.0".encode() in service.get("/metrics").body)
         service.server.config.timeout_graceful_shutdown = 0.1
         service.server.should_exit = True
