@@ -8,6 +8,8 @@ kmeans: residual k-means of another model's items. Codebook b clusters what code
 codewords start at the centres.
 """
 
+from contextlib import suppress
+from hashlib import sha256
 from logging import getLogger
 from typing import Any
 from zipfile import BadZipFile
@@ -19,12 +21,15 @@ import torch
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.distributed.processes import from_first, is_first
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import atomic_writer
+from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.saved import load_bundle
 from recbole_lisa.serving.ids import IdMap
 
-Codes = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.integer[Any]]
 Vectors = npt.NDArray[np.float32]
 KMEANS_BATCH, POWER_ITERATIONS = 4096, 4
+_BLOCK_IDS = 2**16
 
 
 def set_item_codes(network: Any, config: Any, dataset: Any) -> None:
@@ -51,15 +56,32 @@ def set_item_codes(network: Any, config: Any, dataset: Any) -> None:
 def _codes_and_codewords(source: str, books: list[Codebook], config: Any, dataset: Any) -> tuple[Codes, list[Vectors]]:
     """Codes (V - 1, C) of all codebooks, and the first codewords of each where the source has them."""
     if source == "svd":
-        components = svd_components(dataset, books[0].n_codebooks, config["seed"])
-        return np.concatenate([quantile_codes(components, book.n_codewords, config["seed"]) for book in books], 1), []
-    ids = [str(raw) for raw in dataset.field2id_token[dataset.iid_field][1:]]
+        return _kept_svd_codes(books, config["seed"], dataset), []
     if source == "kmeans":
-        vectors = _vectors(config["item_codes_checkpoint"], ids)
+        vectors = _vectors(config["item_codes_checkpoint"], dataset)
         sets = [residual_kmeans(vectors, book.n_codebooks, book.n_codewords, config["seed"]) for book in books]
         codewords = [start for _, start in sets if start.shape[2] == config["hidden_size"]]
         return np.concatenate([codes for codes, _ in sets], 1), codewords
-    return _codes_of_file(source, ids, books), []
+    return _codes_of_file(source, books, dataset), []
+
+
+def _kept_svd_codes(books: list[Codebook], seed: int, dataset: Any) -> Codes:
+    """Codes (V - 1, C) by `svd`; those of a mapped data set are kept in its folder, by what they depend on."""
+    sizes, trained = [book.codewords.shape[:2] for book in books], dataset.part.count + dataset.part.first
+    digest = sha256(f"{dataset.data_fingerprint} {seed} {sizes}".encode())
+    digest.update(trained.data)
+    path = None if dataset.folder is None else dataset.folder / f"svd-{digest.hexdigest()[:16]}.npy"
+    if path is not None:
+        with suppress(OSError, ValueError, EOFError):  # one that is damaged is made anew
+            kept: Codes = np.load(path)
+            if kept.shape == (dataset.item_num - 1, sum(n_codebooks for n_codebooks, _ in sizes)):
+                return kept
+    components = svd_components(dataset, books[0].n_codebooks, seed)
+    codes = np.concatenate([quantile_codes(components, book.n_codewords, seed) for book in books], 1)
+    if path is not None:
+        with suppress(OSError), atomic_writer(path) as stream:  # a folder that cannot be written keeps none
+            np.save(stream, codes)
+    return codes
 
 
 def svd_components(dataset: Any, n_components: int, seed: int) -> Vectors:
@@ -90,7 +112,7 @@ def svd_components(dataset: Any, n_components: int, seed: int) -> Vectors:
 def quantile_codes(components: Vectors, n_codewords: int, seed: int) -> Codes:
     """Codes (V, B) of components (V, B): the W quantiles of each; equal values are ordered at random."""
     rng, n = np.random.default_rng(seed), len(components)
-    codes = np.empty(components.shape, np.int64)
+    codes = np.empty(components.shape, torch.empty(0, dtype=code_dtype(n_codewords)).numpy().dtype)
     for b, column in enumerate(components.T):
         order = rng.permutation(n)
         codes[order[column[order].argsort()], b] = np.arange(n) * n_codewords // n
@@ -111,36 +133,40 @@ def residual_kmeans(vectors: Vectors, n_codebooks: int, n_codewords: int, seed: 
     return codes, codewords
 
 
-def _vectors(checkpoint: str, ids: list[str]) -> Vectors:
-    """Target vectors (V - 1, D) of a checkpoint's items, in the order of the raw ids of a data set."""
+def _vectors(checkpoint: str, dataset: Any) -> Vectors:
+    """Target vectors (V - 1, D) of a checkpoint's items, in the order of the items of a data set."""
     bundle = load_bundle(checkpoint)
-    rows = _rows(bundle.ids, ids, checkpoint)
+    rows = _rows(bundle.ids, dataset, checkpoint)
     vectors: Vectors = bundle.items.targets.rows(torch.from_numpy(rows)).float().numpy()
     return vectors
 
 
-def _codes_of_file(path: str, ids: list[str], books: list[Codebook]) -> Codes:
+def _codes_of_file(path: str, books: list[Codebook], dataset: Any) -> Codes:
     """Codes (V - 1, C): of a .npy in the order of the data set's items, of a .npz (codes, item_id) by raw id."""
     try:
         content: Any = np.load(path, allow_pickle=False)
         by_id = not isinstance(content, np.ndarray)
         codes: npt.NDArray[Any] = content["codes"] if by_id else content
-        known = IdMap.from_ids(map(str, content["item_id"]) if by_id else ids)
+        known = IdMap.from_ids(map(str, content["item_id"])) if by_id else None
     except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
         raise UsageError(f"item_codes: '{path}' cannot be read ({error}): a .npz needs codes and item_id") from error
     most = np.repeat([book.n_codewords for book in books], [book.n_codebooks for book in books])
-    fits = codes.ndim == 2 and codes.shape == (len(known), len(most)) and codes.dtype.kind in "iu"
+    n_items = dataset.item_num - 1 if known is None else len(known)
+    fits = codes.ndim == 2 and codes.shape == (n_items, len(most)) and codes.dtype.kind in "iu"
     if not fits or (codes < 0).any() or (codes >= most).any():
         counts = " and ".join(f"{book.n_codebooks} below {book.n_codewords}" for book in books)
         raise UsageError(
-            f"item_codes: '{path}' has {codes.dtype} {codes.shape}, it must have a row for each of {len(known)} items, "
+            f"item_codes: '{path}' has {codes.dtype} {codes.shape}, it must have a row for each of {n_items} items, "
             f"with whole numbers from 0 on: {counts}"
         )
-    return codes[_rows(known, ids, path) if by_id else slice(None)].astype(np.int64)
+    return codes[slice(None) if known is None else _rows(known, dataset, path)].astype(np.int64)
 
 
-def _rows(known: IdMap, ids: list[str], source: str) -> Codes:
-    numbers = known.numbers(ids)
+def _rows(known: IdMap, dataset: Any, source: str) -> npt.NDArray[np.int64]:
+    """The numbers of all items of a data set in a map, `_BLOCK_IDS` texts at a time."""
+    ids, n_items = dataset.field2id_token[dataset.iid_field], dataset.item_num - 1
+    numbers = np.concatenate([known.numbers(ids[n : n + _BLOCK_IDS]) for n in range(1, n_items + 1, _BLOCK_IDS)])
     if missing := int((numbers < 0).sum()):
-        raise UsageError(f"item_codes: '{source}' lacks {missing} of {len(ids)} items, such as {known.unknown(ids)[0]}")
+        example = ids[int(np.argmin(numbers)) + 1]
+        raise UsageError(f"item_codes: '{source}' lacks {missing} of {n_items} items, such as {example}")
     return numbers

@@ -22,6 +22,7 @@ from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.config.registry import class_by_name
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.data.tokens import joined_tokens
 from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.reader import read_pieces
 from recbole_lisa.datasets.source import open_raw
@@ -139,7 +140,7 @@ def check_sizes(config: LISAConfig, state: Mapping[str, Any], path: Any) -> None
         if (config["n_layers"] or 0) > len(weights):
             raise ValueError(f"n_layers is {config['n_layers']}, it has {len(weights)} weights")
         if issubclass(config.model_class, AttentiveRecommender):  # a class of RecBole may need data
-            items = _Items(len(weights.get("item_embedding.weight", ())) if ids is None else len(ids) + 1)
+            items = _Items(len(weights.get("item_embedding.weight", ())) if ids is None else ids.count(b"\n") + 2)
             with torch.device("meta"):
                 check_shapes(weights, config.model_class(config, items).state_dict())
     except (TypeError, ValueError, RuntimeError, OverflowError, IndexError) as error:
@@ -249,8 +250,8 @@ def load_bundle(path: AnyPath, *, model: type[Any] | None = None, data_path: str
     if ids is None:
         return bundle_of_checkpoint(path, model=model, data_path=data_path)[0]
     check_sizes(config, state, path)
-    network = _with_weights(config.model_class(config, _Items(len(ids) + 1)), state, path)
-    bundle = bundle_of(network, ids, config["dataset"])
+    network = _with_weights(config.model_class(config, _Items(ids.count(b"\n") + 2)), state, path)
+    bundle = bundle_of(network, IdMap.from_lines(ids), config["dataset"])
     check_scores(network, Recommender(bundle))
     return bundle
 
@@ -267,13 +268,14 @@ def bundle_of_checkpoint(
     """
     settings = {"use_gpu": False} | ({} if data_path is None else {"data_path": data_path})
     config, network, dataset, *_ = load_data_and_model(path, model=model, config_dict=settings)
-    bundle = bundle_of(network, [str(raw) for raw in dataset.field2id_token[dataset.iid_field][1:]], config["dataset"])
+    ids = IdMap.from_lines(joined_tokens(dataset.field2id_token[dataset.iid_field], "\n"))
+    bundle = bundle_of(network, ids, config["dataset"])
     check_scores(network, Recommender(bundle))
     return bundle, dataset
 
 
-def bundle_of(model: Any, raw_ids: Sequence[str], dataset: str) -> Bundle:
-    """Collect what recommending needs of an `AttentiveRecommender`; `raw_ids` begin with item 1, as 0 is padding.
+def bundle_of(model: Any, ids: IdMap | Sequence[str], dataset: str) -> Bundle:
+    """Collect what recommending needs of an `AttentiveRecommender`; the raw ids begin with item 1, as 0 is padding.
 
     Raises:
         UsageError: The model is one of RecBole's, or an attention of it is not in MECHANISMS.
@@ -291,7 +293,7 @@ def bundle_of(model: Any, raw_ids: Sequence[str], dataset: str) -> Bundle:
         encoder=encoder,
         weights=encoder_weights(model.encoder, items),
         items=items,
-        ids=IdMap.from_ids(raw_ids),
+        ids=ids if isinstance(ids, IdMap) else IdMap.from_ids(ids),
         time_unit=float(model.time_unit),
     )
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from recbole_lisa import item_codes
 from recbole_lisa.attention.codebook import FixedCodes
 from recbole_lisa.cli.main import main
 from recbole_lisa.data.dataloader import create_loaders
@@ -159,6 +160,35 @@ def test_svd_reads_training_interactions_only(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.abs(components[known]), np.abs(expected[known]), atol=1e-4)
 
 
+def test_a_mapped_data_set_keeps_its_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_made = 0
+
+    def components(*arguments: Any) -> Any:
+        nonlocal n_made
+        n_made += 1
+        return svd_components(*arguments)
+
+    def codes(**settings: Any) -> torch.Tensor:
+        config = tiny_config(tmp_path, model="LISABase", **SMALL | {"item_codes": "svd"} | settings)
+        dataset = create_loaders(config, create_dataset(config))[0].dataset
+        set_item_codes(network := config.model_class(config, dataset), config, dataset)
+        weight: torch.Tensor = network.item_embedding.weight
+        return weight
+
+    expected = codes()
+    monkeypatch.setattr(item_codes, "svd_components", components)
+    mapped = {"memory_map": True, "dataset_save_path": str(tmp_path / "mapped")}
+    assert torch.equal(codes(**mapped), expected) and torch.equal(codes(**mapped), expected) and n_made == 1
+    (file,) = (tmp_path / "mapped").glob("svd-*.npy")
+    for damaged in (b"no array", file.read_bytes()[:-1], b""):
+        file.write_bytes(damaged)
+        assert torch.equal(codes(**mapped), expected)
+    np.save(file, np.load(file)[1:])
+    assert torch.equal(codes(**mapped), expected) and n_made == 5
+    others: list[dict[str, Any]] = [{"seed": 1}, {"eval_args": {"split": {"RS": [5, 2, 3]}}}, {"n_codewords": 9}]
+    assert all(len(codes(**mapped | other)) == 31 for other in others) and n_made == 8
+
+
 def test_items_without_training_interactions_get_codes_of_their_own(tmp_path: Path) -> None:
     rows = [(f"u{u}", f"i{(7 * u + t) % 60}", t) for u in range(60) for t in range(6)]
     rows += [(f"u{u}", f"new{u}", 9) for u in range(40)]  # test items
@@ -173,7 +203,7 @@ def test_items_without_training_interactions_get_codes_of_their_own(tmp_path: Pa
 @pytest.mark.parametrize(("n", "n_codewords"), [(100, 10), (103, 10), (5, 8)])
 def test_quantiles_use_every_codeword_alike(n: int, n_codewords: int) -> None:
     components = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
-    codes = quantile_codes(components, n_codewords, seed=0)
+    codes = quantile_codes(components, n_codewords, seed=0).astype(int)
     counts = [np.bincount(column, minlength=n_codewords) for column in codes.T]
     assert max(c.max() for c in counts) - min(c.min() for c in counts) <= 1
     assert (np.diff(np.take_along_axis(codes, components.argsort(axis=0), 0), axis=0) >= 0).all()

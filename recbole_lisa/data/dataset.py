@@ -76,6 +76,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         item_counts: (V,) interactions of each item in the TRAINING part, int64.
         time_unit: Median positive gap between a user's training interactions, seconds; 1.0 if there is none.
         data_fingerprint: Equal for equal tokens under equal ids with equal histories; whatever the split.
+        folder: Where its files are mapped from; None for a data set in memory.
 
     Raises:
         UsageError: Something in the configuration or in the files is wrong.
@@ -87,6 +88,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     item_counts: Index
     time_unit: float
     data_fingerprint: str
+    folder: Path | None = None
 
     @classmethod
     def restored(cls, config: Config, state: dict[str, Any]) -> WindowDataset:
@@ -279,7 +281,7 @@ class MappedDataset(WindowDataset):
 
     def __init__(self, config: Config, folder: MappedFolder) -> None:
         self._read_settings(config)
-        state = folder.read()
+        self.folder, state = folder.path, folder.read()
         if state is None:
             if is_first():
                 folder.prepare(self)

@@ -410,6 +410,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     def item_codes(self, codebook: Codebook, *, step: int = 1) -> Tensor:
         """Codes (V - 1, B) of the items, or of every step-th item, by a quantiser, block by block."""
         small = code_dtype(codebook.n_codewords)
+        if self.has_fixed_codes:
+            return self._columns(codebook, self.item_embedding.weight[1::step]).to(small)
         return torch.cat([self.quantized(codebook, self.embed(ids)).codes.to(small) for ids in self._blocks(1, step)])
 
     @torch.no_grad()

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -53,13 +54,28 @@ class IdMap:
     def from_ids(cls, ids: Iterable[str]) -> "IdMap":
         """Number ids in the order given; a ValueError where one appears twice."""
         encoded = [one.encode(_ENCODING, _ERRORS) for one in ids]
-        if len(set(encoded)) != len(encoded):
-            twice = Counter(encoded).most_common(1)[0][0]
-            raise ValueError(f"the id {twice.decode(_ENCODING, _ERRORS)!r} appears twice")
-        hashes = np.array([_hash(one) for one in encoded], dtype=np.uint64)
-        order = np.argsort(hashes, kind="stable")
-        text, ends = np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([*map(len, encoded)], dtype=np.int64)
-        return cls(text, ends, hashes[order], order.astype(np.int32))
+        return cls._numbered(b"".join(encoded), np.cumsum([*map(len, encoded)], dtype=np.int64))
+
+    @classmethod
+    def from_lines(cls, text: bytes) -> "IdMap":
+        """As `from_ids`, of ids in UTF-8, one a line."""
+        letters = np.frombuffer(text + b"\n", np.uint8)
+        ends = np.flatnonzero(letters == ord("\n"))
+        return cls._numbered(text.replace(b"\n", b""), ends - np.arange(len(ends)))
+
+    @classmethod
+    def _numbered(cls, text: bytes, ends: npt.NDArray[np.int64]) -> "IdMap":
+        parts = (text[begin:end] for begin, end in pairwise(chain((0,), ends.data)))
+        hashes = np.fromiter(map(_hash, parts), np.uint64, len(ends))
+        order = np.argsort(hashes, kind="stable").astype(np.int32)
+        hashes = hashes[order]
+        ids = cls(np.frombuffer(text, np.uint8), ends, hashes, order)
+        equal = np.flatnonzero(hashes[1:] == hashes[:-1])
+        texts = Counter(ids.raw(number) for number in order[np.union1d(equal, equal + 1)].tolist())
+        for raw, count in texts.most_common(1):
+            if count > 1:
+                raise ValueError(f"the id {raw!r} appears twice")
+        return ids
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "IdMap":

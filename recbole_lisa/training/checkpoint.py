@@ -246,14 +246,16 @@ def load_checkpoint(path: AnyPath, *, needed: Iterable[str] = (), lazy: bool = F
     return checkpoint
 
 
-def item_ids_of(state: Mapping[str, Any]) -> list[str] | None:
-    """The raw ids of items 1, 2, ... in a checkpoint; None in files of earlier versions."""
+def item_ids_of(state: Mapping[str, Any]) -> bytes | None:
+    """The raw ids of items 1, 2, ... in a checkpoint, one a line; None in files of earlier versions."""
     ids = state.get("item_ids")
     try:
         content = None if ids is None else ids.numpy().astype("u1", casting="no").tobytes()
-        return None if content is None else content.decode(*_ID_ENCODING).split("\n")
+        if content is not None:
+            content.decode(*_ID_ENCODING)
     except (TypeError, ValueError) as error:
         raise UsageError("the checkpoint is damaged or forged: item_ids must be the bytes of a text") from error
+    return content
 
 
 def last_file(best_file: AnyPath) -> Path:

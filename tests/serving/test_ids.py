@@ -1,4 +1,5 @@
 import math
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -28,6 +29,19 @@ def test_a_missing_value_is_no_id_though_its_text_is_one() -> None:
     missing = [None, math.nan, np.float32("nan"), np.datetime64("NaT"), pd.NaT, pd.NA]
     assert ids.numbers([*missing, "None", "nan", "NaT", "<NA>", 7]).tolist() == [-1] * 6 + list(range(5))
     assert ids.unknown([None, "nan"]) == ["None"]
+
+
+def test_lines_are_numbered_in_a_few_bytes_an_id() -> None:
+    raw = [f"product-{i}" for i in range(50_000)]
+    text, expected = "\n".join(raw).encode(), IdMap.from_ids(raw)
+    tracemalloc.start()
+    ids = IdMap.from_lines(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * len(text) + 50 * len(raw)  # a Python text takes 60
+    assert all(np.array_equal(*pair) for pair in zip(ids.arrays().values(), expected.arrays().values(), strict=True))
+    with pytest.raises(ValueError, match="the id 'b' appears twice"):
+        IdMap.from_lines(b"a\nb\nb")
 
 
 def test_equal_hashes_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
