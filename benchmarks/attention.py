@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from tqdm import tqdm
 
 from benchmarks import measure
 from benchmarks.measure import Record, TimeLimitError, in_fresh_process, peak_of_call, status_of
@@ -14,6 +13,7 @@ from benchmarks.options import add_list, add_machine, add_number, set_up_device
 from benchmarks.report import Panel, Report, Table, by_length, compared, lines, megabytes, milliseconds, spread
 from benchmarks.rows import LISA_NAIVE, LISA_ONE_PRODUCT, LISA_ROWS, NAIVE, ROWS, SDPA, Problem, check_rows
 from recbole_lisa.errors import UsageError
+from recbole_lisa.progress import progress_bar
 
 PARTS = ("sublayer", "core")
 
@@ -77,7 +77,7 @@ def measure_rows(
     here = [r for r in earlier if (r["part"], r["width"]) == (problem.part, problem.width)]
     skipped = {r["row"] for r in here if r["status"] == late}
     records: dict[str, Record] = {}
-    for name in tqdm(names, desc=f"{problem.part} D={problem.width} L={problem.length}", disable=None, leave=False):
+    for name in progress_bar(names, f"{problem.part} D={problem.width} L={problem.length}"):
         alone = {"status": late} if name in skipped else probe(name, problem, seconds)
         records[name] = {"row": name, **where, **alone}
     builders, most = {}, measure.SAMPLES_FRACTION * seconds

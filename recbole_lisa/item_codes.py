@@ -23,6 +23,7 @@ from recbole_lisa.distributed.processes import from_first, is_first
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer
 from recbole_lisa.ops.packing import code_dtype
+from recbole_lisa.progress import progress_bar
 from recbole_lisa.saved import load_bundle
 from recbole_lisa.serving.ids import IdMap
 
@@ -43,14 +44,14 @@ def set_item_codes(network: Any, config: Any, dataset: Any) -> None:
         return
     books, parts = list(network.codebooks().values()), None
     if is_first():
+        getLogger().info(f"item codes: {source}, {dataset.item_num - 1:,} items")
         parts = _codes_and_codewords(source, books, config, dataset)
     codes, codewords = from_first(parts)  # type: ignore[misc]  # the first process has made them
     with torch.no_grad():
         network.item_embedding.weight[1:] = torch.from_numpy(codes)
         for book, start in zip(books, codewords, strict=False):
             book.codewords.copy_(torch.from_numpy(start))
-    n = len(codes)
-    getLogger().info(f"item codes: {source}, {n:,} items; {network.items_with_equal_codes():,} have those of another")
+    getLogger().info(f"{network.items_with_equal_codes():,} of {len(codes):,} items have the codes of another")
 
 
 def _codes_and_codewords(source: str, books: list[Codebook], config: Any, dataset: Any) -> tuple[Codes, list[Vectors]]:
@@ -59,7 +60,8 @@ def _codes_and_codewords(source: str, books: list[Codebook], config: Any, datase
         return _kept_svd_codes(books, config["seed"], dataset), []
     if source == "kmeans":
         vectors = _vectors(config["item_codes_checkpoint"], dataset)
-        sets = [residual_kmeans(vectors, book.n_codebooks, book.n_codewords, config["seed"]) for book in books]
+        options = {"seed": config["seed"], "show_progress": bool(config["show_progress"])}
+        sets = [residual_kmeans(vectors, book.n_codebooks, book.n_codewords, **options) for book in books]
         codewords = [start for _, start in sets if start.shape[2] == config["hidden_size"]]
         return np.concatenate([codes for codes, _ in sets], 1), codewords
     return _codes_of_file(source, books, dataset), []
@@ -119,14 +121,16 @@ def quantile_codes(components: Vectors, n_codewords: int, seed: int) -> Codes:
     return codes
 
 
-def residual_kmeans(vectors: Vectors, n_codebooks: int, n_codewords: int, seed: int) -> tuple[Codes, Vectors]:
+def residual_kmeans(
+    vectors: Vectors, n_codebooks: int, n_codewords: int, seed: int, *, show_progress: bool = False
+) -> tuple[Codes, Vectors]:
     """Codes (V, B) and codewords (B, W, D) of vectors (V, D); with fewer vectors than codewords some stay 0."""
     from sklearn.cluster import MiniBatchKMeans
 
     left, k = vectors.copy(), min(n_codewords, len(vectors))
     codes = np.empty((len(vectors), n_codebooks), np.int64)
     codewords = np.zeros((n_codebooks, n_codewords, vectors.shape[1]), np.float32)
-    for b in range(n_codebooks):
+    for b in progress_bar(range(n_codebooks), "k-means", unit=" codebooks", show_progress=show_progress):
         clusters = MiniBatchKMeans(k, batch_size=KMEANS_BATCH, n_init=1, random_state=seed + b).fit(left)
         codes[:, b], codewords[b, :k] = clusters.labels_, clusters.cluster_centers_
         left -= codewords[b, codes[:, b]]

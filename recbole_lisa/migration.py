@@ -63,7 +63,7 @@ def migrate(
     take_over(network, state["state_dict"])
     trainer = LISATrainer(config, network)
     Checkpoint(trainer).adopt_data(train)
-    metrics = trainer.evaluate(test, load_best_model=False)
+    metrics = trainer.evaluate(test, load_best_model=False, show_progress=bool(config["show_progress"]))
     save_checkpoint(Checkpoint(trainer).state_dict(_UNTRAINED), output)
     if "epochs" not in settings:
         return metrics, None

@@ -11,6 +11,7 @@ from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.cli.export_command import report
 from recbole_lisa.datasets.histories import read_user_histories
 from recbole_lisa.errors import UsageError
+from recbole_lisa.progress import progress_bar
 from recbole_lisa.serving.export import check_export_folder, read_export, write_export
 from recbole_lisa.serving.new_items import add_items, neighbours_by_vectors, neighbours_in_histories
 from recbole_lisa.serving.tables import SEPARATORS
@@ -47,7 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     bundle, _ = read_export(options.export)
     if options.vectors is None:
         users = read_user_histories(options.input, user="user_id", item="item_id", time="timestamp")
-        near = neighbours_in_histories(bundle, (user.items for user in users))
+        histories = (user.items for user in progress_bar(users, "neighbours", unit=" users"))
+        near = neighbours_in_histories(bundle, histories)
     else:
         near = neighbours_by_vectors(bundle, *_read_vectors(options.vectors))
     usable = {item: numbers for item, numbers in near.items() if len(numbers)}

@@ -1,16 +1,15 @@
 """The command `recbole-lisa compare`: two runs, user by user, with paired bootstrap intervals."""
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.errors import UsageError
+from recbole_lisa.progress import progress_bar
 
 RESAMPLES = 9999
 IDS = ["user_id", "item_id"]
@@ -72,7 +71,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     users = (b[names] - a[names]).groupby(level=0)
     sums, counts = users.sum().to_numpy(float), users.size().to_numpy()  # (U, M), (U,)
     rng, draws = np.random.default_rng(seed), np.empty((RESAMPLES, len(names)))
-    for draw in tqdm(draws, desc="resample", disable=not sys.stderr.isatty(), leave=False):
+    for draw in progress_bar(draws, "resample"):
         times = np.bincount(rng.integers(len(counts), size=len(counts)), minlength=len(counts))
         draw[:] = times @ sums / (times @ counts)
     low, high = np.quantile(draws, [0.025, 0.975], axis=0)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from recbole_lisa.cli.arguments import UsageParser, positive
 from recbole_lisa.datasets.histories import UserHistory, read_user_histories
 from recbole_lisa.errors import UsageError
+from recbole_lisa.progress import progress_bar
 from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.inputs import POLICIES, numbers_of
 from recbole_lisa.serving.tables import check_table, read_ids, write_recommendations
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def rows() -> Iterator[tuple[str, Sequence[str], Sequence[float]]]:
         nonlocal empty
-        with tqdm(total=len(users), desc="recommend", unit=" users", disable=not sys.stderr.isatty()) as bar:
+        with progress_bar(description="recommend", total=len(users), unit=" users", keep=True) as bar:
             for start in range(0, len(users), _USERS_AT_ONCE):
                 batch = users[start : start + _USERS_AT_ONCE]
                 answers = _recommend(recommender, batch, None if candidates is None else candidates.items, options)
@@ -102,7 +102,7 @@ def _users_of(dataset: Any) -> list[UserHistory]:
     store = dataset.histories
     user_ids, item_ids = dataset.field2id_token[dataset.uid_field], dataset.field2id_token[dataset.iid_field]
     users = []
-    for n, user in enumerate(store.users):
+    for n, user in enumerate(progress_bar(store.users, "histories", unit=" users")):
         rows = slice(store.offsets[n], store.offsets[n + 1])
         times = np.cumsum(store.gaps[rows], dtype=np.float64).tolist()
         users.append(UserHistory(str(user_ids[user]), list(map(str, item_ids[store.items[rows]])), times))

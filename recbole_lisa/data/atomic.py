@@ -7,7 +7,7 @@ megabytes, not the ten gigabytes of one Python string per cell. Cells are not qu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -66,6 +66,7 @@ def read_columns(
     encoding: str,
     seq_separator: str,
     tokens: Literal["category", "object"],
+    show_progress: bool = False,
 ) -> pd.DataFrame:
     """Read some columns of an atomic file, as `read_header` gives them.
 
@@ -74,7 +75,8 @@ def read_columns(
     Raises:
         UsageError: A cell cannot be read, or a line has more cells than the header.
     """
-    frame = joined(list(read_parts(path, fields, separator=separator, encoding=encoding, tokens=tokens)))
+    options: dict[str, Any] = {"tokens": tokens, "show_progress": show_progress}
+    frame = joined(list(read_parts(path, fields, separator=separator, encoding=encoding, **options)))
     for name, kind in fields.items():
         if kind.endswith("_seq"):
             try:
@@ -91,18 +93,17 @@ def read_parts(
     separator: str,
     encoding: str,
     tokens: Literal["category", "object"] = "category",
-    advance: Callable[[int], object] = lambda _: None,
+    show_progress: bool = False,
 ) -> Iterator[pd.DataFrame]:
-    """As `read_columns`, part by part, with sequences as text; `advance` gets the bytes read after each part."""
+    """As `read_columns`, part by part, with sequences as text."""
     labels = {name: f"{name}:{kind}" for name, kind in fields.items()}
     numbers = tuple(name for name, kind in fields.items() if kind == "float")
     layout = Layout((), {**labels}, separator=separator, quoted=False, encoding=encoding, numbers=numbers, advice="")
     categories = [name for name, kind in fields.items() if kind == "token" and tokens == "category"]
     try:
         with open_raw(path) as raw:
-            for piece in read_pieces(raw, layout):
+            for piece in read_pieces(raw, layout, show_progress=show_progress):
                 yield _compact(piece, categories)
-                advance(raw.position())
     except UsageError:
         raise
     except ValueError as error:

@@ -24,6 +24,7 @@ from recbole_lisa.data.loading import set_tokens
 from recbole_lisa.datasets.obtain import interaction_files
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer
+from recbole_lisa.progress import progress_bar
 
 _FORMAT = "recbole-lisa data set 1"
 # Of RecBole's keys of data sets, those that only name columns of batches or bound windows.
@@ -121,8 +122,11 @@ def dataset_key(config: Config) -> str:
     settings = {name: config[name] for name in sorted(_SHAPING)}
     digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
     # With features beside them nothing is saved, so that the interactions are all that counts.
+    options: dict[str, Any] = {"unit": "B", "show_progress": bool(config["show_progress"])}
     for path in interaction_files(config):
-        with path.open("rb") as stream:
+        bar = progress_bar(description=f"hash of {path.name}", total=path.stat().st_size, **options)
+        with path.open("rb") as stream, bar:
             while block := stream.read(_BLOCK_BYTES):
                 digest.update(block)
+                bar.update(len(block))
     return digest.hexdigest()

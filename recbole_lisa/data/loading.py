@@ -35,6 +35,7 @@ def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> p
         **reading_options(dataset.config),
         seq_separator=dataset.config["seq_separator"],
         tokens="category" if is_interactions else "object",
+        show_progress=bool(dataset.config["show_progress"]),
     )
     if is_interactions and fields.get(dataset.time_field) == "float":
         check_times(path, frame[dataset.time_field])

@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from recbole.utils import FeatureSource, FeatureType
-from tqdm import tqdm
 
 from recbole_lisa.config.data_checks import parse_intervals
 from recbole_lisa.data import atomic
@@ -37,6 +36,7 @@ from recbole_lisa.data.tokens import Numbering, Tokens
 from recbole_lisa.datasets.obtain import interaction_files
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import temporary_path
+from recbole_lisa.progress import progress_bar
 
 Records = npt.NDArray[np.void]
 
@@ -146,8 +146,9 @@ def _obstacle(config: Any, path: Path) -> str | None:
 class _Rows:
     """Records of rows in a file; the mask `kept` (rows,) marks those that the filters leave."""
 
-    def __init__(self, path: Path, n_rows: int, n_tokens: list[int]) -> None:
+    def __init__(self, path: Path, n_rows: int, n_tokens: list[int], show_progress: bool) -> None:
         self.path, self.kept, self._n_tokens = path, np.ones(n_rows, dtype=bool), n_tokens
+        self._bar = partial(progress_bar, total=n_rows, unit=" rows", show_progress=show_progress)
         self._sizes: list[Sizes] | None = None
 
     def n_kept(self) -> int:
@@ -155,9 +156,11 @@ class _Rows:
 
     def blocks(self) -> Iterator[Records]:
         """The records that are kept, in the order of the file."""
-        with self.path.open("rb") as stream:
+        with self.path.open("rb") as stream, self._bar(description="filtering") as bar:
             for start in range(0, len(self.kept), _BLOCK_ROWS):
-                yield np.fromfile(stream, _ROW, count=_BLOCK_ROWS)[self.kept[start : start + _BLOCK_ROWS]]
+                records = np.fromfile(stream, _ROW, count=_BLOCK_ROWS)
+                yield records[self.kept[start : start + _BLOCK_ROWS]]
+                bar.update(len(records))
 
     def sizes(self) -> list[Sizes]:
         """How often each user and each item occurs in the rows that are kept."""
@@ -189,9 +192,12 @@ class _Rows:
                 ends = np.cumsum(np.bincount(files, minlength=len(paths)))
                 for stream, part in zip(streams, np.split(records, ends[:-1]), strict=True):
                     stream.write(part.tobytes())
-        for path in paths:
-            yield np.fromfile(path, _ROW)
-            path.unlink()
+        with self._bar(description="sorting", total=self.n_kept()) as bar:
+            for path in paths:
+                records = np.fromfile(path, _ROW)
+                yield records
+                bar.update(len(records))
+                path.unlink()
 
     def drop_repeated(self, keep: str) -> None:
         """Keep the `first` or `last` row in time of each user and item; equal times have the order of the file."""
@@ -262,8 +268,9 @@ def _read(dataset: Any, path: Path) -> tuple[_Rows, list[Tokens]]:
     dataset.field2source |= {dataset.uid_field: FeatureSource.USER_ID, dataset.iid_field: FeatureSource.ITEM_ID}
     filters, numberings = value_filters(dataset), [Numbering() for _ in _ROLES]
     options = reading_options(dataset.config)
-    with path.open("wb") as stream, _bar(dataset, source.stat().st_size, "B", source.name) as bar:
-        for part in atomic.read_parts(source, fields, **options, advance=lambda at: bar.update(at - bar.n)):
+    show_progress = bool(dataset.config["show_progress"])
+    with path.open("wb") as stream:
+        for part in atomic.read_parts(source, fields, **options, show_progress=show_progress):
             records = np.zeros(len(part), _ROW)
             for role, field, numbering in zip(_ROLES, (dataset.uid_field, dataset.iid_field), numberings, strict=True):
                 column = part[field].cat
@@ -276,7 +283,8 @@ def _read(dataset: Any, path: Path) -> tuple[_Rows, list[Tokens]]:
             records["place"] = np.arange(n_rows, n_rows + len(part))
             stream.write(records.tobytes())
             n_rows += len(part)
-    return _Rows(path, n_rows, [numbering.n for numbering in numberings]), [one.tokens() for one in numberings]
+    tokens = [numbering.tokens() for numbering in numberings]
+    return _Rows(path, n_rows, [numbering.n for numbering in numberings], show_progress), tokens
 
 
 def _filters(dataset: Any, rows: _Rows) -> list[Callable[[], None]]:
@@ -317,7 +325,7 @@ def _sort(dataset: Any, rows: _Rows, orders: list[Index], folder: Path, by_time:
         rank[order] = np.arange(1, len(order) + 1)
     np.save(folder / "offsets.npy", np.append(0, np.cumsum(rows.sizes()[0][orders[0]])))
     kinds = {"items": "<i4", "gaps": "<f4", "times": "<f8"}
-    with ExitStack() as stack, _bar(dataset, rows.n_kept(), " rows", "sorting") as bar:
+    with ExitStack() as stack:
         files = [_npy(folder / f"{name}.npy", kind, rows.n_kept()) for name, kind in kinds.items()]
         streams = [stack.enter_context(file) for file in files]
         for part in rows.by_user(orders[0]):
@@ -331,7 +339,6 @@ def _sort(dataset: Any, rows: _Rows, orders: list[Index], folder: Path, by_time:
             histories = Histories.from_sorted(users, ranks[1][part["item"][order]], times)
             for stream, array in zip(streams, (histories.items, histories.gaps, times), strict=True):
                 stream.write(array.data)
-            bar.update(len(part))
 
 
 @contextmanager
@@ -343,8 +350,3 @@ def _npy(path: Path, kind: str, n: int) -> Iterator[BinaryIO]:
         yield stream
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _bar(dataset: Any, total: int, unit: str, name: str) -> Any:
-    is_hidden = None if dataset.config["show_progress"] else True  # None hides the bar where stderr is no terminal
-    return tqdm(total=total, unit=unit, unit_scale=True, desc=name, disable=is_hidden)

@@ -12,7 +12,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from tqdm import tqdm
 
 from recbole_lisa.datasets.cells import Ids, number_cells, read_numbers, read_times
 from recbole_lisa.datasets.layouts import Layout
@@ -72,11 +71,8 @@ def convert(
             if not raw.name.lower().endswith(PARQUET_SUFFIXES):
                 encoding, start = raw.start(layout.encoding)
                 conversion.notes.update(bom=int(encoding != layout.encoding), crlf=int("\r\n" in start))
-            is_hidden = None if show_progress else True  # None hides the bar where stderr is no terminal
-            with tqdm(total=raw.size, unit="B", unit_scale=True, desc=raw.name, disable=is_hidden) as bar:
-                for piece in read_pieces(raw, layout):
-                    conversion.add(piece)
-                    bar.update(raw.position() - bar.n)
+            for piece in read_pieces(raw, layout, show_progress=show_progress):
+                conversion.add(piece)
             if not conversion.rows[1]:
                 reasons = "; ".join(conversion.lines()[1:-1]) or "it holds no rows"
                 raise UsageError(f"no row of {conversion.name} can be used: {reasons}")

@@ -1,7 +1,6 @@
 """Downloading one file by pooch: it is complete and checked, or it is absent."""
 
 import re
-import sys
 import threading
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import requests
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import new_folder
+from recbole_lisa.progress import bars_shown
 
 _ANSWER_SECONDS = 10.0
 _READ_SECONDS = 30.0
@@ -38,8 +38,8 @@ def download(url: str, target: Path, checksum: str | None, *, show_progress: boo
     registry, urls = {target.name: checksum}, {target.name: url}
     store = pooch.create(target.parent, "", registry=registry, urls=urls, retry_if_failed=_RETRIES)
     pooch.get_logger().setLevel("WARNING")
-    bar = show_progress and sys.stderr.isatty()
-    downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=2**18, timeout=_READ_SECONDS, headers=_HEADERS)
+    options = {"chunk_size": 2**18, "timeout": _READ_SECONDS, "headers": _HEADERS}
+    downloader = pooch.HTTPDownloader(progressbar=bars_shown(show_progress), **options)
     try:
         with new_folder(target.parent):
             _check_answer(url)

@@ -42,7 +42,7 @@ def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[
         (), columns, separator=_SEPARATORS[path.suffix], quoted=quoted, optional=("time",), advice=COLUMN_OPTION
     )
     with open_raw(path) as raw:
-        frame = pd.concat([pd.DataFrame(), *read_pieces(raw, layout)], ignore_index=True)
+        frame = pd.concat([pd.DataFrame(), *read_pieces(raw, layout, show_progress=True)], ignore_index=True)
     if frame.empty:
         raise UsageError(f"'{path}' holds no interactions, only a header")
     for role in ("user", "item"):

@@ -21,6 +21,7 @@ from recbole_lisa.datasets.cells import MISSING
 from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.source import NO_TEXT, OTHER_ENCODING, RawFile
 from recbole_lisa.errors import UsageError, did_you_mean, install_extra
+from recbole_lisa.progress import progress_bar
 
 PIECE_ROWS = 2**18
 _LINE_SUFFIXES = (".jsonl", ".json", ".ndjson")
@@ -30,16 +31,23 @@ _UNIT_SEPARATOR = "\x1f"
 _NO_TEXT = re.compile("[\0\udc80-\udcff]")  # a NUL, or a byte that cannot be decoded
 
 
-def read_pieces(raw: RawFile, layout: Layout) -> Iterator[pd.DataFrame]:
+def read_pieces(raw: RawFile, layout: Layout, *, show_progress: bool = False) -> Iterator[pd.DataFrame]:
     """Read columns of a file that is at its start, at most `PIECE_ROWS` rows at a time; its name says its kind.
 
     Yields one column a role, in file order: text, NaN or None where the cell is empty. The name of a column matches
-    without RecBole's type, too (`user_id:token`).
+    without RecBole's type, too (`user_id:token`). `show_progress` shows a bar of bytes on a terminal.
 
     Raises:
         UsageError: A column is missing, a line is longer than the first, or the file is not of its kind.
         ValueError: A cell of `layout.numbers` is not a number.
     """
+    with progress_bar(description=raw.name, total=raw.size, unit="B", show_progress=show_progress) as bar:
+        for piece in _pieces(raw, layout):
+            yield piece
+            bar.update(raw.position() - bar.n)
+
+
+def _pieces(raw: RawFile, layout: Layout) -> Iterator[pd.DataFrame]:
     suffix = Path(raw.name).suffix.lower()
     if suffix in PARQUET_SUFFIXES:
         yield from _read_parquet(raw, layout)

@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems
 from recbole_lisa.ops.codeword_scores import sum_of_rows
+from recbole_lisa.progress import progress_bar
 from recbole_lisa.serving.bundle import Bundle
 from recbole_lisa.serving.inputs import Numbers
 
@@ -43,8 +44,9 @@ def neighbours_by_vectors(bundle: Bundle, ids: Sequence[str], vectors: Tensor) -
     numbers, vectors = bundle.ids.numbers(ids), normalize(vectors, dim=1)
     known = np.flatnonzero(numbers >= 0)
     near: dict[str, Numbers] = {}
-    for row in np.flatnonzero(numbers < 0).tolist():
-        best = (vectors[known] @ vectors[row]).topk(min(MOST_SIMILAR, len(known))).indices
+    old = vectors[known]
+    for row in progress_bar(np.flatnonzero(numbers < 0).tolist(), "neighbours", unit=" items"):
+        best = (old @ vectors[row]).topk(min(MOST_SIMILAR, len(known))).indices
         near[ids[row]] = numbers[known[best.numpy()]]
     return near
 
@@ -62,11 +64,11 @@ def add_items(bundle: Bundle, near: dict[str, Numbers]) -> Bundle:
     temperature, targets = items.targets.temperature, None
     if isinstance(items, DenseItems):
         vectors: Tensor = items.targets.vectors
-        vectors = torch.cat([vectors, _means(vectors[row] for row in rows)])
+        vectors = torch.cat([vectors, _means(vectors[row] for row in progress_bar(rows, "vectors", unit=" items"))])
         return replace(bundle, ids=all_ids, items=DenseItems(vectors, temperature=temperature))
     codes = []
     for old, codewords in items.tables():
-        x = _means(sum_of_rows(old[row], codewords) for row in rows)
+        x = _means(sum_of_rows(old[row], codewords) for row in progress_bar(rows, "vectors", unit=" items"))
         codes.append(torch.cat([old, nearest_codes(x, codewords).to(old.dtype)]))
     if items.has_own_targets:
         targets = CodedTargets(codes[1], items.targets.codewords, temperature=temperature)

@@ -25,8 +25,8 @@ from recbole_lisa.config.validation import SEEN_SUFFIXES
 from recbole_lisa.data.dataloader import EvalBatch, EvalLoader
 from recbole_lisa.distributed.processes import from_first, gathered, n_processes, rank, several
 from recbole_lisa.errors import TrainingDivergedError, UsageError
+from recbole_lisa.progress import progress_bar
 from recbole_lisa.training.ranking import collect, rank_all_items
-from recbole_lisa.training.reporting import progress_bar
 
 _OURS = ("lisa.rank", "lisa.tied", "lisa.number")
 _PER_HISTORY = ("rec.topk", "rec.items", "rec.meanrank", "rec.score", "data.label", *_OURS)
@@ -74,7 +74,8 @@ def evaluate_targets(model: Any, loader: EvalLoader, config: Config, *, show_pro
     generator = torch.Generator().manual_seed(config["seed"])
     item_order = torch.randperm(loader.dataset.item_num, generator=generator).to(config["device"])
     numbers = range(rank(), len(loader), n_processes())
-    for batch in progress_bar(loader.batches(numbers), len(numbers), "Evaluate   ", show_progress, keep=False):
+    batches = loader.batches(numbers)
+    for batch in progress_bar(batches, "Evaluate   ", total=len(numbers), show_progress=show_progress):
         check_ranking(batch, config, loader.dataset.item_num)
         if batch.candidates is None:
             _rank_all_items(model, batch, config, item_order, collectors)

@@ -1,8 +1,7 @@
 """What a run shows while it trains: bars, the lines of an epoch, and the curves of TensorBoard and wandb."""
 
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from logging import getLogger
@@ -11,17 +10,8 @@ from typing import Any
 import recbole.trainer.trainer as recbole_trainer
 from recbole.config import Config
 from recbole.utils import set_color
-from tqdm import tqdm
 
 from recbole_lisa.distributed.processes import is_first
-
-
-def progress_bar(batches: Iterable[Any], total: int, description: str, shown: bool, *, keep: bool) -> Iterable[Any]:
-    """The same `total` batches, with a bar on a terminal if `shown`; `keep` leaves the complete bar there."""
-    if not shown or not is_first() or not sys.stderr.isatty():
-        return batches
-    bar: Iterable[Any] = tqdm(batches, total=total, ncols=100, desc=set_color(description, "pink"), leave=keep)
-    return bar
 
 
 def training_line(epoch: int, seconds: float, parts: Sequence[float], names: Sequence[str], decimals: int) -> str:

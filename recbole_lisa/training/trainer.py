@@ -27,10 +27,11 @@ from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.distributed.processes import from_first, is_first, rank, sum_in_place
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output, locked, unique_run_name
+from recbole_lisa.progress import progress_bar
 from recbole_lisa.training import evaluation
 from recbole_lisa.training.checkpoint import Checkpoint, Saver, fingerprint_of, last_file
 from recbole_lisa.training.codebook_usage import watch_codebooks
-from recbole_lisa.training.reporting import curves_of_first_process, metric_rows, progress_bar, training_line
+from recbole_lisa.training.reporting import curves_of_first_process, metric_rows, training_line
 from recbole_lisa.training.row_adam import RowAdam
 from recbole_lisa.training.schedule import LearningRate, WeightAverage
 from recbole_lisa.training.step import LossFunction, OptimizerStep, amp_of
@@ -208,7 +209,8 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             train_data.set_epoch(epoch_idx)
         totals: list[float] = []
         n_batches = 0
-        for batch in progress_bar(train_data, len(train_data), f"Train {epoch_idx + 1:>5}", show_progress, keep=True):
+        name = f"Train {epoch_idx + 1:>5}"
+        for batch in progress_bar(train_data, name, total=len(train_data), show_progress=show_progress, keep=True):
             n_batches += 1
             self.n_sequences += len(batch)
             where = f"epoch {epoch_idx + 1}, batch {n_batches} of {len(train_data)}"

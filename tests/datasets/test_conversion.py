@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import importlib
-import io
 import json
 import signal
 import zipfile
@@ -326,14 +325,3 @@ def test_an_output_that_cannot_be_written_is_an_error(isolated_run_dir: Path, ou
     source = raw(isolated_run_dir, ML_25M)
     with pytest.raises(UsageError, match=message):
         convert(source, Path(output), parse_conversion("ml-25m"))
-
-
-def test_the_bar_counts_bytes(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    shown = io.StringIO()
-    monkeypatch.setattr(shown, "isatty", lambda: True)
-    monkeypatch.setattr("sys.stderr", shown)
-    converted(raw(tmp_path, ML_25M, "ratings.csv.gz"), "ml-25m", show_progress=True)
-    bar = shown.getvalue()
-    assert "100%" in bar
-    converted(tmp_path / "ratings.csv.gz", "ml-25m", overwrite=True)
-    assert shown.getvalue() == bar
