@@ -143,7 +143,9 @@ def memory_of(side: str, sizes: Sizes, n: int) -> float:
         return table.nbytes / 2**20 + peak_of_call(partial(dense_best, table, hidden, sizes.k)).extra_mb
     items = recommender.network.items
     n_bytes = sum({t.data_ptr(): t.nbytes for t in items.buffers()}.values())
-    rank(items.targets.take(few), hidden, sizes.k)
+    loaded = items.targets.take(few)
+    loaded.build_index()
+    rank(loaded, hidden, sizes.k)
     return n_bytes / 2**20 + peak_of_call(partial(rank, items.targets, hidden, sizes.k)).extra_mb
 
 
