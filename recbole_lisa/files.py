@@ -83,15 +83,21 @@ def new_folder(path: AnyPath) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def locked(path: Path, refusal: str) -> Iterator[None]:
-    """Hold a lock file, or raise a UsageError with `refusal` where another process does; a killed process frees it."""
+def locked(path: Path, refusal: str = "", *, waiting: str = "") -> Iterator[None]:
+    """Hold a lock file; a killed process frees it. While another process holds it, log `waiting` and wait for its end.
+
+    Without `waiting` this is a UsageError with `refusal`.
+    """
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=0)
     try:
         lock.acquire()
     except Timeout as error:
-        raise UsageError(refusal) from error
+        if not waiting:
+            raise UsageError(refusal) from error
+        getLogger().info(waiting)
+        lock.acquire(timeout=-1)
     try:
         yield
     finally:

@@ -22,10 +22,10 @@ from recbole.utils import FeatureSource, FeatureType
 
 from recbole_lisa.config.fields import field_names
 from recbole_lisa.data.atomic import joined
-from recbole_lisa.data.cache import DatasetCache, dataset_state, restore_dataset
+from recbole_lisa.data.cache import restore_dataset
 from recbole_lisa.data.filtering import filter_interactions
 from recbole_lisa.data.histories import Histories, Index
-from recbole_lisa.data.loading import filled, load_columns, number_tokens
+from recbole_lisa.data.loading import PART, filled, load_columns, number_tokens, register_part
 from recbole_lisa.data.mapped import MappedFolder
 from recbole_lisa.data.split import Part, by_file, by_time, split_targets
 from recbole_lisa.data.tokens import TokenNumbers, joined_tokens
@@ -33,14 +33,12 @@ from recbole_lisa.datasets.obtain import check_data, interaction_files
 from recbole_lisa.distributed.processes import from_first, is_first
 from recbole_lisa.errors import UsageError, did_you_mean
 
-PART = "part of benchmark_filename"
-"""Column of pre-split interactions: 0 for training, 1 for validation, 2 for test."""
 _STATISTICS_USERS = 2**18
 _UNSAVED = ("save_dataloaders", "dataloaders_save_path")
 
 
 def create_dataset(config: Config) -> WindowDataset:
-    """Load the data set that the configuration names, or read what `save_dataset` kept; see `cache.py`.
+    """Load the data set that the configuration names into memory, or map its files; see `mapped.py`.
 
     Raises:
         UsageError: Something in the configuration or in the files is wrong.
@@ -50,18 +48,7 @@ def create_dataset(config: Config) -> WindowDataset:
             raise UsageError(f"{key} is not supported: loaders are made in seconds; leave it out, or set save_dataset")
     check_data(config)
     folder = MappedFolder.of(config)
-    if folder is not None:
-        return MappedDataset(config, folder)
-    cache = DatasetCache.of(config)
-    if cache is None:
-        return WindowDataset(config)
-    state = cache.read()
-    if state is not None:
-        return WindowDataset.restored(config, state)
-    dataset = WindowDataset(config)
-    if is_first():
-        cache.write(dataset_state(dataset))
-    return dataset
+    return WindowDataset(config) if folder is None else MappedDataset(config, folder)
 
 
 class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no annotations
@@ -90,20 +77,6 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     data_fingerprint: str
     folder: Path | None = None
 
-    @classmethod
-    def restored(cls, config: Config, state: dict[str, Any]) -> WindowDataset:
-        """The data set of a `state` that `cache.dataset_state` gave, under these settings."""
-        dataset = cls.__new__(cls)
-        dataset._read_settings(config)
-        restore_dataset(dataset, state)
-        dataset._init_alias()
-        return dataset
-
-    def _read_settings(self, config: Config) -> None:
-        self.config, self.dataset_name, self.logger = config, config["dataset"], getLogger()
-        self._get_preset()
-        self._get_field_from_config()
-
     def build(self) -> list[WindowDataset]:
         """Split by `eval_args` into training, validation and test targets; nothing is augmented.
 
@@ -129,7 +102,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         """The targets of training, validation and test."""
         split, n_users = self.config["eval_args"]["split"], len(self.histories.users)
         if PART in self.field2type:
-            return by_file(*self._timed_rows(), self.inter_feat[PART].to_numpy().astype(np.int64), n_users)
+            return by_file(*self._timed_rows(), self._parts(), n_users)
         if "TS" in split:
             return by_time(split, *self._timed_rows(), n_users)
         return split_targets(self.config["eval_args"], self.histories.lengths)
@@ -139,6 +112,11 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         frame, time = self.inter_feat, self.time_field
         times = frame[time].to_numpy() if time else np.arange(len(frame), dtype=np.float64)
         return np.searchsorted(self.histories.users, frame[self.uid_field]), times
+
+    def _parts(self) -> Index:
+        """The number of the file of each interaction, in the order of `_timed_rows`."""
+        parts: Index = self.inter_feat[PART].to_numpy().astype(np.int64)
+        return parts
 
     def _log_split(self, *parts: Part) -> None:
         store = self.histories
@@ -214,14 +192,10 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         self.benchmark_filename_list = None  # RecBole's steps for it would leave the filters out
         files = interaction_files(self.config)
         frames: list[Any] = [load_columns(self, path, FeatureSource.INTERACTION) for path in files]
+        register_part(self, files, frames)
         if len(frames) > 1:
-            for path, frame in zip(files, frames, strict=True):
-                if list(frame) != list(frames[0]):
-                    raise UsageError(f"{path} has other columns than {files[0]}: {', '.join(frame)}")
             parts = np.repeat(np.arange(3.0), [len(frame) for frame in frames])
             frames = [joined(frames).assign(**{PART: parts})]
-            self.set_field_property(PART, FeatureType.FLOAT, FeatureSource.INTERACTION, 1)
-            self.field2bucketnum[PART] = 2
         self.inter_feat = frames[0]
 
     def _benchmark_presets(self) -> None:
@@ -280,7 +254,9 @@ class MappedDataset(WindowDataset):
     """A data set whose interactions and tokens are memory-mapped files; see `mapped.py`."""
 
     def __init__(self, config: Config, folder: MappedFolder) -> None:
-        self._read_settings(config)
+        self.config, self.dataset_name, self.logger = config, config["dataset"], getLogger()
+        self._get_preset()
+        self._get_field_from_config()
         self.folder, state = folder.path, folder.read()
         if state is None:
             if is_first():
@@ -288,8 +264,7 @@ class MappedDataset(WindowDataset):
             from_first(None)  # the other processes wait
             state = folder.read() or {}
         restore_dataset(self, state)
-        del self.inter_feat
-        self.histories, self._times = state["histories"], state["times"]
+        self.histories, self._times, self._files = state["histories"], state["times"], state["parts"]
         self._rows = Part(np.zeros_like(self.histories.users), self.histories.lengths)  # all
         self.field2id_token = dict(zip((self.uid_field, self.iid_field), state["ids"], strict=True))
         self.field2token_id = TokenNumbers(self.field2id_token)
@@ -300,3 +275,6 @@ class MappedDataset(WindowDataset):
 
     def _timed_rows(self) -> tuple[Index, npt.NDArray[np.float64]]:
         return np.repeat(np.arange(len(self.histories.users)), self.histories.lengths), self._times
+
+    def _parts(self) -> Index:
+        return self._files.astype(np.int64)  # type: ignore[no-any-return]  # of an array in a dictionary of Any

@@ -6,7 +6,7 @@ warnings for settings that cannot be read, and missing values that are filled un
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from recbole_lisa.errors import UsageError, did_you_mean
 # In the default of load_col, also for files that name these columns in another way.
 _DEFAULT_COLUMNS = ("user_id", "item_id", "timestamp")
 _SEQUENCES = (FeatureType.TOKEN_SEQ, FeatureType.FLOAT_SEQ)
+PART = "part of benchmark_filename"
+"""Column of pre-split interactions: 0 for training, 1 for validation, 2 for test."""
 
 
 def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> pd.DataFrame | None:
@@ -112,26 +114,34 @@ def register(dataset: Dataset, frame: pd.DataFrame, name: str, kind: FeatureType
         dataset.field2bucketnum[name] = 2
 
 
+def register_part(dataset: Dataset, files: Sequence[Path], columns: Sequence[Iterable[str]]) -> None:
+    """Register PART where there are several files; other columns than in the first one are a UsageError."""
+    for path, names in zip(files, columns, strict=True):
+        if list(names) != list(columns[0]):
+            raise UsageError(f"{path} has other columns than {files[0]}: {', '.join(names)}")
+    if len(files) > 1:
+        dataset.set_field_property(PART, FeatureType.FLOAT, FeatureSource.INTERACTION, 1)
+        dataset.field2bucketnum[PART] = 2
+
+
 def number_tokens(dataset: Dataset, columns: list[tuple[pd.DataFrame, str, FeatureType]]) -> None:
-    """Number the tokens of columns that share one numbering from 1 in order of appearance; 0 is padding."""
+    """Number the tokens of columns that share one numbering from 1 in order of appearance; 0 is padding.
+
+    A token that is spelled like padding has its own number.
+    """
     tokens = [_tokens(frame[field]) for frame, field, _ in columns]
     alone = tokens[0] if len(tokens) == 1 else np.concatenate([np.asarray(part, object) for part in tokens])
-    ids, names = pd.factorize(alone)
+    ids, texts = pd.factorize(alone)
+    names = np.array(["[PAD]", *texts], dtype=object)  # fixed widths would be those of the longest token
     parts = np.split(ids + 1, np.cumsum([len(part) for part in tokens])[:-1])
     for (frame, field, kind), part in zip(columns, parts, strict=True):
-        set_tokens(dataset, field, names)
+        dataset.field2id_token[field] = names
+        dataset.field2token_id[field] = {token: number for number, token in enumerate(names)}
         if kind == FeatureType.TOKEN_SEQ:
             cells = np.split(part, np.cumsum([len(cell) for cell in frame[field]])[:-1])
             frame[field] = pd.Series(cells, index=frame.index, dtype=object)
         else:
             frame[field] = part.astype(np.int32 if frame is dataset.inter_feat else np.int64)
-
-
-def set_tokens(dataset: Dataset, field: str, tokens: Iterable[str]) -> None:
-    """Number the tokens of a column from 1 in the given order; one spelled like padding has its own number."""
-    names = np.array(["[PAD]", *tokens], dtype=object)  # fixed widths would be those of the longest token
-    dataset.field2id_token[field] = names
-    dataset.field2token_id[field] = {token: number for number, token in enumerate(names)}
 
 
 def _tokens(column: pd.Series[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A data set in memory-mapped arrays, for files that do not fit in memory: prepared by streaming, shared by processes.
+"""A data set saved as arrays: for files that do not fit in memory, for later runs, and for several processes.
 
 1. The text is read part by part. Tokens become numbers (`tokens.py`), and a row becomes a record in a file.
 2. The filters read the records block by block and change a mask of rows. Users and items are numbered by appearance.
@@ -28,22 +28,22 @@ from recbole.utils import FeatureSource, FeatureType
 
 from recbole_lisa.config.data_checks import parse_intervals
 from recbole_lisa.data import atomic
-from recbole_lisa.data.cache import dataset_key, dataset_state
+from recbole_lisa.data.cache import FORMAT, dataset_key, dataset_state
 from recbole_lisa.data.filtering import INTERVAL_KEYS, Sizes, outside, run_filters, value_filters
 from recbole_lisa.data.histories import Histories, Index
-from recbole_lisa.data.loading import check_times, choose_columns, reading_options, register
+from recbole_lisa.data.loading import PART, check_times, choose_columns, reading_options, register, register_part
 from recbole_lisa.data.tokens import Numbering, Tokens
 from recbole_lisa.datasets.obtain import interaction_files
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import temporary_path
+from recbole_lisa.files import locked, temporary_path
 from recbole_lisa.progress import progress_bar
 
 Records = npt.NDArray[np.void]
 
 AUTO_BYTES = 2**30
 """`memory_map: auto` maps files from this size on."""
-_FORMAT, _MANIFEST = "recbole-lisa mapped data set 1", "manifest.json"
-_ROW = np.dtype([("user", "<i4"), ("item", "<i4"), ("time", "<f8"), ("passes", "?"), ("place", "<i8")])
+_MANIFEST = "manifest.json"
+_ROW = np.dtype([("user", "<i4"), ("item", "<i4"), ("time", "<f8"), ("passes", "?"), ("part", "|u1"), ("place", "<i8")])
 _ROLES = ("user", "item")
 _BLOCK_ROWS, _MOST_FILES = 2**21, 64
 _LAST = np.iinfo(np.int64).max
@@ -51,28 +51,33 @@ _LAST = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class MappedFolder:
-    """The place of one mapped data set."""
+    """The place of one saved data set."""
 
     path: Path  # it may not exist
     key: str  # see `dataset_key`
+    is_mapped: bool  # or read into memory
 
     @classmethod
     def of(cls, config: Any) -> MappedFolder | None:
-        """The folder of a run; None where `memory_map` leaves the data in memory.
+        """The folder of a run: with `save_dataset`, `dataset_save_path`, or where `memory_map` says so; else None.
 
         Raises:
-            UsageError: `memory_map` is True, and the data set has something that is not mapped.
+            UsageError: The settings ask for it, and the data set has something that is not saved.
         """
-        setting, files = config["memory_map"], interaction_files(config)
-        if not setting or (setting == "auto" and sum(path.stat().st_size for path in files) < AUTO_BYTES):
+        named, setting, files = config["dataset_save_path"], config["memory_map"], interaction_files(config)
+        is_saved = named or config["save_dataset"]
+        is_large = setting == "auto" and sum(path.stat().st_size for path in files) >= AUTO_BYTES
+        if not is_saved and not is_large and setting is not True:
             return None
         if reason := _obstacle(config, files[0]):
-            if setting != "auto":
-                raise UsageError(f"memory_map is {setting}, but {reason}: change that, or set memory_map to auto")
+            if is_saved or setting is True:
+                name = "save_dataset or dataset_save_path" if is_saved else "memory_map"
+                raise UsageError(f"{name} is set, but {reason}: change that, or leave {name} out")
             getLogger().info(f"memory_map: auto leaves the data in memory, as {reason}")
             return None
-        key, named = dataset_key(config), config["dataset_save_path"]
-        return cls(Path(named or Path(config["checkpoint_dir"], f"{config['dataset']}-{key[:16]}.mapped")), key)
+        key = dataset_key(config)
+        path = Path(named or Path(config["checkpoint_dir"], f"{config['dataset']}-{key[:16]}.dataset"))
+        return cls(path, key, bool(setting))
 
     def read(self) -> dict[str, Any] | None:
         """`dataset_state` with histories, times and tokens in mapped arrays; None where nothing or other data is there.
@@ -84,42 +89,47 @@ class MappedFolder:
             return None
         try:
             state: dict[str, Any] = json.loads((self.path / _MANIFEST).read_bytes())
-            if state["key"] != self.key and state["format"] == _FORMAT:
+            if state["key"] != self.key and state["format"] == FORMAT:
                 getLogger().info(f"'{self.path}' is of other data or settings and is written anew")
                 return None
             files = {name: self.path / f"{name}.npy" for name in state["arrays"]}
             if state["arrays"] != {name: path.stat().st_size for name, path in files.items()}:
                 raise ValueError("a file has another size")
-            arrays = {name: np.load(path, mmap_mode="r").view(np.ndarray) for name, path in files.items()}
+            mode: Any = "r" if self.is_mapped else None
+            arrays = {name: np.load(path, mmap_mode=mode).view(np.ndarray) for name, path in files.items()}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(
-                f"'{self.path}' is not a mapped data set, or is damaged ({error}): name another folder in "
+                f"'{self.path}' is not a saved data set, or is damaged ({error}): name another folder in "
                 "dataset_save_path, or delete it"
             ) from error
-        getLogger().info(f"data set mapped from '{self.path}'")
+        getLogger().info(f"data set {'mapped' if self.is_mapped else 'read'} from '{self.path}'")
         users = np.arange(1, len(arrays["offsets"]), dtype=np.int64)
         state["histories"] = Histories(arrays["items"], arrays["gaps"], arrays["offsets"], users)
-        state["times"] = arrays["times"]
+        state |= {"times": arrays["times"], "parts": arrays.get("parts")}
         state["ids"] = [Tokens(arrays[f"{role}_text"], arrays[f"{role}_ends"]) for role in _ROLES]
         return state
 
     def prepare(self, dataset: Any) -> None:
         """Read, filter and sort the interactions of a data set, whose settings are read and whose files are not.
 
+        Where another process prepares the folder, this one waits for its end.
+
         Raises:
             UsageError: Something in the file or in the settings is wrong, or the disk is full.
         """
-        temporary = temporary_path(self.path)
+        temporary, lock = temporary_path(self.path), self.path.with_name(f".{self.path.name}.lock")
         try:
             temporary.mkdir(parents=True)
-            _prepare(dataset, temporary)
-            dataset.inter_feat, dataset.feat_name_list = pd.DataFrame(), ["inter_feat"]  # its columns are the arrays
-            arrays = {path.stem: path.stat().st_size for path in temporary.glob("*.npy")}
-            state = {"format": _FORMAT, "key": self.key, "arrays": arrays, **dataset_state(dataset)}
-            (temporary / _MANIFEST).write_text(json.dumps(state), encoding="utf-8")
-            if self.path.exists():  # of other data or settings, see `read`
-                shutil.rmtree(self.path)
-            temporary.rename(self.path)
+            with locked(lock, waiting=f"another process prepares '{self.path}': this one waits for its end"):
+                if self.read() is not None:
+                    return
+                _prepare(dataset, temporary)
+                arrays = {path.stem: path.stat().st_size for path in temporary.glob("*.npy")}
+                state = {"format": FORMAT, "key": self.key, "arrays": arrays, **dataset_state(dataset)}
+                (temporary / _MANIFEST).write_text(json.dumps(state), encoding="utf-8")
+                if self.path.exists():  # of other data or settings, see `read`
+                    shutil.rmtree(self.path)
+                temporary.rename(self.path)
         except OSError as error:
             raise UsageError(
                 f"the data set cannot be saved to '{self.path}': {error.strerror or error}; preparing it takes about "
@@ -130,10 +140,8 @@ class MappedFolder:
 
 
 def _obstacle(config: Any, path: Path) -> str | None:
-    """What a mapped data set cannot hold of this one."""
-    if config["benchmark_filename"] is not None:
-        return "benchmark_filename is set"
-    for features in (path.with_suffix(".user"), path.with_suffix(".item")):
+    """What a saved data set cannot hold of this one."""
+    for features in (Path(config["data_path"], f"{config['dataset']}.{kind}") for kind in ("user", "item")):
         if features.is_file() and (config["load_col"] is None or features.suffix[1:] in config["load_col"]):
             return f"load_col reads {features}"
     header, time = atomic.read_header(path, **reading_options(config)), config["TIME_FIELD"]
@@ -260,31 +268,43 @@ def _prepare(dataset: Any, folder: Path) -> None:
 
 
 def _read(dataset: Any, path: Path) -> tuple[_Rows, list[Tokens]]:
-    """Write the records of the file of interactions to `path`; also the tokens of users and items."""
-    source, time, n_rows = interaction_files(dataset.config)[0], dataset.time_field, 0
-    fields = choose_columns(dataset, source, FeatureSource.INTERACTION)
-    for name, kind in fields.items():
+    """Write the records of the files of interactions to `path`; also the tokens of users and items."""
+    files, time = interaction_files(dataset.config), dataset.time_field
+    columns = [choose_columns(dataset, source, FeatureSource.INTERACTION) for source in files]
+    register_part(dataset, files, columns)
+    for name, kind in columns[0].items():
         register(dataset, pd.DataFrame(), name, FeatureType(kind), FeatureSource.INTERACTION)
     dataset.field2source |= {dataset.uid_field: FeatureSource.USER_ID, dataset.iid_field: FeatureSource.ITEM_ID}
     filters, numberings = value_filters(dataset), [Numbering() for _ in _ROLES]
-    options = reading_options(dataset.config)
-    show_progress = bool(dataset.config["show_progress"])
+    n_rows, show_progress = 0, bool(dataset.config["show_progress"])
     with path.open("wb") as stream:
-        for part in atomic.read_parts(source, fields, **options, show_progress=show_progress):
+        for number, part in _parts(dataset, files, columns[0], show_progress):
             records = np.zeros(len(part), _ROW)
             for role, field, numbering in zip(_ROLES, (dataset.uid_field, dataset.iid_field), numberings, strict=True):
                 column = part[field].cat
                 numbers = np.append(numbering.numbers(column.categories.to_numpy(object)), np.int32(-1))
                 records[role] = numbers[column.codes]
             if time is not None:
-                check_times(source, part[time], n_rows)
                 records["time"] = part[time]
             records["passes"] = np.logical_and.reduce([keeps(part[field]) for field, keeps in filters.items()])
-            records["place"] = np.arange(n_rows, n_rows + len(part))
+            records["part"], records["place"] = number, np.arange(n_rows, n_rows + len(part))
             stream.write(records.tobytes())
             n_rows += len(part)
     tokens = [numbering.tokens() for numbering in numberings]
     return _Rows(path, n_rows, [numbering.n for numbering in numberings], show_progress), tokens
+
+
+def _parts(
+    dataset: Any, files: list[Path], fields: dict[str, str], show_progress: bool
+) -> Iterator[tuple[int, pd.DataFrame]]:
+    """The number of each file with the rows of the file, part by part."""
+    for number, file in enumerate(files):
+        n_before = 0
+        for part in atomic.read_parts(file, fields, **reading_options(dataset.config), show_progress=show_progress):
+            if dataset.time_field is not None:
+                check_times(file, part[dataset.time_field], n_before)
+            yield number, part
+            n_before += len(part)
 
 
 def _filters(dataset: Any, rows: _Rows) -> list[Callable[[], None]]:
@@ -319,12 +339,12 @@ def _is_inside(odd: list[npt.NDArray[np.bool_]], records: Records) -> npt.NDArra
 
 
 def _sort(dataset: Any, rows: _Rows, orders: list[Index], folder: Path, by_time: bool) -> None:
-    """Write the arrays of `Histories`, and the times."""
+    """Write the arrays of `Histories`, the times, and of pre-split files the number of the file."""
     mean, ranks = rows.mean_time(dataset, by_time), [np.zeros(len(sizes), dtype=np.int32) for sizes in rows.sizes()]
     for rank, order in zip(ranks, orders, strict=True):
         rank[order] = np.arange(1, len(order) + 1)
     np.save(folder / "offsets.npy", np.append(0, np.cumsum(rows.sizes()[0][orders[0]])))
-    kinds = {"items": "<i4", "gaps": "<f4", "times": "<f8"}
+    kinds = {"items": "<i4", "gaps": "<f4", "times": "<f8", **({"parts": "|u1"} if PART in dataset.field2type else {})}
     with ExitStack() as stack:
         files = [_npy(folder / f"{name}.npy", kind, rows.n_kept()) for name, kind in kinds.items()]
         streams = [stack.enter_context(file) for file in files]
@@ -337,7 +357,8 @@ def _sort(dataset: Any, rows: _Rows, orders: list[Index], folder: Path, by_time:
             if dataset.time_field is None:
                 times = np.arange(len(users), dtype=np.float64) - np.searchsorted(users, users)
             histories = Histories.from_sorted(users, ranks[1][part["item"][order]], times)
-            for stream, array in zip(streams, (histories.items, histories.gaps, times), strict=True):
+            arrays = (histories.items, histories.gaps, times, part["part"][order])
+            for stream, array in zip(streams, arrays, strict=False):
                 stream.write(array.data)
 
 

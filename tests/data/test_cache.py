@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
 
+import numpy as np
 import pytest
 import torch
 
-from recbole_lisa.data import cache, dataset
+from recbole_lisa.data import cache, mapped
 from recbole_lisa.data.dataset import WindowDataset, create_dataset
 from recbole_lisa.errors import UsageError
 from tests.data.conftest import MakeConfig
@@ -20,7 +21,7 @@ ROWS = [(f"u{user}", f"i{(user * 3 + step) % 7}", 10.25 * step + user) for user 
 @pytest.fixture
 def parsed() -> Iterator[Mock]:
     """Counts the data sets that are loaded from text."""
-    with patch.object(WindowDataset, "__init__", autospec=True, side_effect=WindowDataset.__init__) as loaded:
+    with patch.object(mapped, "_prepare", side_effect=mapped._prepare) as loaded:
         yield loaded
 
 
@@ -28,8 +29,8 @@ def contents(data: WindowDataset) -> dict[str, Any]:
     train, _, test = data.build()
     return {
         "fingerprint": data.data_fingerprint,
-        "tokens": {name: tokens.tolist() for name, tokens in data.field2id_token.items()},
-        "numbers": data.field2token_id,
+        "tokens": {name: tokens[:].tolist() for name, tokens in data.field2id_token.items()},
+        "numbers": {name: data.field2token_id[name] for name in data.field2id_token},
         "types": data.field2type,
         "sources": {name: str(source) for name, source in data.field2source.items()},
         "lengths": dict(data.field2seqlen),
@@ -42,9 +43,13 @@ def contents(data: WindowDataset) -> dict[str, Any]:
 
 def test_a_saved_data_set_is_equal_and_no_text_is_read(make_config: MakeConfig, tmp_path: Path, parsed: Mock) -> None:
     settings = {"save_dataset": True, "checkpoint_dir": str(tmp_path / "saved"), "item_inter_num_interval": "[3,inf)"}
-    first, second = (create_dataset(make_config(ROWS, **settings)) for _ in range(2))
+    first, second, third = (
+        create_dataset(make_config(ROWS, **settings, memory_map=memory_map)) for memory_map in ("auto", True, False)
+    )
     assert parsed.call_count == 1
-    assert contents(second) == contents(first)
+    bases = [data.histories.items.base for data in (second, third)]
+    assert [isinstance(base, np.memmap) for base in bases] == [True, False]
+    assert contents(third) == contents(second) == contents(first)
     assert [path.suffix for path in (tmp_path / "saved").iterdir()] == [".dataset"]
 
 
@@ -92,13 +97,13 @@ def test_other_files_are_kept_and_what_cannot_be_saved_is_an_error(make_config: 
     torch.save({"a": 1}, tmp_path / "tensors")
     for content in (b"half", (tmp_path / "tiny" / "tiny.inter").read_bytes(), (tmp_path / "tensors").read_bytes()):
         path.write_bytes(content)
-        with pytest.raises(UsageError, match="dataset_save_path '.*kept' is not a saved data set, or is damaged"):
+        with pytest.raises(UsageError, match="'.*kept' is not a saved data set, or is damaged"):
             create_dataset(config)
         assert path.read_bytes() == content
     with pytest.raises(UsageError, match="the data set cannot be saved to '/dev/null/kept'"):
         create_dataset(make_config(ROWS, dataset_save_path="/dev/null/kept"))
     (tmp_path / "tiny" / "tiny.user").write_text("user_id:token\tage:float\nu1\t5\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="tiny also has features of users or items"):
+    with pytest.raises(UsageError, match="dataset_save_path is set, but load_col reads .*tiny.user"):
         create_dataset(make_config(ROWS, load_col=None, dataset_save_path=str(tmp_path / "fresh")))
 
 
@@ -106,4 +111,4 @@ def test_the_key_reads_the_file_to_its_end(make_config: MakeConfig, monkeypatch:
     monkeypatch.setattr(cache, "_BLOCK_BYTES", 10)
     keys = [cache.dataset_key(make_config([*ROWS, ("u", "i", last)])) for last in (1, 2, 1)]
     assert keys[0] == keys[2] != keys[1]
-    assert dataset.DatasetCache.of(make_config(ROWS)) is None
+    assert mapped.MappedFolder.of(make_config(ROWS)) is None

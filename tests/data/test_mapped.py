@@ -2,7 +2,9 @@
 
 import errno
 import re
-import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -114,7 +116,6 @@ def test_auto_maps_large_files(
     [
         ({"load_col": None}, "load_col reads .*tiny.user"),
         ({"TIME_FIELD": "absent"}, ".*tiny.inter has no column absent:float"),
-        ({"benchmark_filename": ["a", "b", "c"]}, "benchmark_filename is set"),
     ],
     ids=str,
 )
@@ -123,9 +124,7 @@ def test_what_cannot_be_mapped_is_an_error_and_stays_in_memory_with_auto(
 ) -> None:
     config = make_config(odd_rows(), memory_map=True, **settings)
     (tmp_path / "tiny" / "tiny.user").write_text("user_id:token\tage:float\nu1\t5\n", encoding="utf-8")
-    for name in ("a", "b", "c"):
-        shutil.copy(tmp_path / "tiny" / "tiny.inter", tmp_path / "tiny" / f"tiny.{name}.inter")
-    with pytest.raises(UsageError, match=f"memory_map is True, but {reason}"):
+    with pytest.raises(UsageError, match=f"memory_map is set, but {reason}"):
         create_dataset(config)
     config["memory_map"] = "auto"
     with patch.object(mapped, "AUTO_BYTES", 0), caplog.at_level("INFO"):
@@ -152,7 +151,7 @@ def test_other_data_is_prepared_anew_and_a_damaged_folder_is_left_as_it_is(
     for path in (kept, tmp_path / "file", tmp_path / "empty"):
         settings["dataset_save_path"] = str(path)
         with pytest.raises(
-            UsageError, match=f"'{path}' is not a mapped data set, or is damaged .*: name another folder"
+            UsageError, match=f"'{path}' is not a saved data set, or is damaged .*: name another folder"
         ):
             create_dataset(make_config([*odd_rows(), ("new", "i1", 3)], **settings))
         assert path.exists()
@@ -188,6 +187,34 @@ def test_nothing_is_left_of_a_data_set_that_is_not_complete(
         create_dataset(config)
     assert list((tmp_path / "saved").iterdir()) == []
     assert create_dataset(config).build()
+
+
+def test_one_of_two_prepares_and_the_other_waits(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = make_config(odd_rows(), memory_map=True, dataset_save_path=str(tmp_path / "saved" / "kept"))
+    begun, may_end, prepare = threading.Event(), threading.Event(), mapped._prepare
+    calls: list[Path] = []
+
+    def slow(data: Any, folder: Path) -> None:
+        calls.append(folder)
+        begun.set()
+        assert may_end.wait(60)
+        prepare(data, folder)
+
+    monkeypatch.setattr(mapped, "_prepare", slow)
+    with ThreadPoolExecutor(2) as pool, caplog.at_level("INFO"):  # the lock is between threads as between processes
+        first = pool.submit(create_dataset, config)
+        assert begun.wait(60)
+        second = pool.submit(create_dataset, config)
+        end = time.monotonic() + 60
+        while f"another process prepares '{tmp_path / 'saved' / 'kept'}'" not in caplog.text:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        may_end.set()
+        assert contents(first.result()) == contents(second.result())
+    assert len(calls) == 1
+    assert [path.name for path in (tmp_path / "saved").iterdir()] == ["kept"]
 
 
 def test_texts_with_one_hash_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

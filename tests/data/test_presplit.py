@@ -29,18 +29,24 @@ def test_pre_split_files_give_the_run_of_one_file_with_the_same_split(isolated_r
     split_files(isolated_run_dir)
     settings = tiny_settings(isolated_run_dir, epochs=1, hidden_size=8, benchmark_filename=list(NAMES))
     (isolated_run_dir / "tiny" / "tiny.inter").unlink()
-    for more in ({}, {"dataset_save_path": "kept"}, {"dataset_save_path": "kept"}, {"normalize_all": True}):
+    metrics = []
+    for more in ({}, {"dataset_save_path": "kept"}, {"memory_map": True}, {"normalize_all": True}):
         parts = run("Transformer", "tiny", config_dict={**settings, **more})
         note = "no effect: eval_args split, the files train, valid, test are the split"
         assert note in Path(parts["log"]).read_text()
-        assert parts["test"].keys() == whole["test"].keys()
+        metrics.append(parts["test"])
+    assert metrics[0].keys() == whole["test"].keys()
+    assert metrics == [metrics[0]] * 4
 
 
-def test_the_parts_are_those_of_the_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("memory_map", [False, True])
+def test_the_parts_are_those_of_the_files(tmp_path: Path, memory_map: bool) -> None:
     split_files(tmp_path)
     rows = "u0\tnew\t10\nu0\ti1\t10\nu1\ti2\t10\nw\ti3\t1\nw\ti4\t2\n"
     (tmp_path / "tiny" / "tiny.valid.inter").write_text(HEAD + rows)
-    train, valid, test = create_dataset(tiny_config(tmp_path, benchmark_filename=list(NAMES))).build()
+    train, valid, test = create_dataset(
+        tiny_config(tmp_path, benchmark_filename=list(NAMES), memory_map=memory_map)
+    ).build()
     users = train.field2token_id["user_id"]
     by_user = {token: np.flatnonzero(train.histories.users == number) for token, number in users.items()}
     assert [int(valid.part.count[by_user[user]][0]) for user in ("u0", "u1", "u2", "w")] == [2, 1, 0, 1]
@@ -58,6 +64,8 @@ def test_the_parts_are_those_of_the_files(tmp_path: Path) -> None:
         ({"valid": HEAD}, {}, "the validation file of benchmark_filename has no item after another of its user"),
         ({"test": HEAD + "u0\ti1\t3\n"}, {}, "1 users have, .* an interaction of an earlier part after one of a later"),
         ({"test": HEAD.replace("item_id", "item") + "u\ti\t3\n"}, {}, r"test\.inter has no column item_id:token"),
+        ({"test": HEAD + "u\ti\t3\nu\ti\tinf\n"}, {}, r"test\.inter, row 2 below the header: the column timestamp"),
+        ({"test": HEAD[:-1] + "\tx:float\nu\ti\t1\t1\n"}, {"load_col": None}, r"test\.inter has other columns than"),
         ({"test": HEAD[:-1] + "\titem_id_list:token_seq\nu\ti\t1\ti i\n"}, {}, "histories in the column item_id_list"),
         ({}, {"benchmark_filename": ["train", "train", "test"]}, "it must be three names"),
     ],
@@ -67,5 +75,8 @@ def test_mistakes_are_named(tmp_path: Path, files: dict[str, Any], settings: dic
     for name, text in files.items():
         path = tmp_path / "tiny" / f"tiny.{name}.inter"
         path.unlink() if text is None else path.write_text(text)
-    with pytest.raises(UsageError, match=message):
-        create_dataset(tiny_config(tmp_path, **{"benchmark_filename": list(NAMES), **settings})).build()
+    for memory_map in (False, True):
+        with pytest.raises(UsageError, match=message):
+            create_dataset(
+                tiny_config(tmp_path, memory_map=memory_map, **{"benchmark_filename": list(NAMES), **settings})
+            ).build()
