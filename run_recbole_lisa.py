@@ -2,7 +2,7 @@
 
 import sys
 
-from recbole_lisa.cli.main import main
+from recbole_lisa.__main__ import start
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start())

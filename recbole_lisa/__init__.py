@@ -4,13 +4,16 @@
 neither torch nor RecBole nor ray. The numpy names that RecBole needs are restored, see `recbole_lisa.compat`.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from recbole_lisa.compat import restore_before_recbole
-from recbole_lisa.errors import advise_missing_recbole
 
+TYPE_CHECKING = False  # that of typing takes milliseconds, in which Ctrl+C of a command would be a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from recbole_lisa.attention import build_attention
     from recbole_lisa.model.sequential_recommender.clusteredtransformer import ClusteredTransformer
     from recbole_lisa.model.sequential_recommender.glatransformer import GLATransformer
@@ -51,6 +54,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name; every other public name is a model of the registry."""
     if name not in __all__:
         raise AttributeError(f"module 'recbole_lisa' has no attribute {name!r}")
+    from recbole_lisa.errors import advise_missing_recbole
+
     with advise_missing_recbole():
         if name in _MODULES:
             return getattr(import_module(f"recbole_lisa.{_MODULES[name]}"), name)

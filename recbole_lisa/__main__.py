@@ -2,6 +2,15 @@
 
 import sys
 
-from recbole_lisa.cli.main import main
+from recbole_lisa.cli import EndingAtOnce
 
-sys.exit(main())
+
+def start() -> int:
+    """Import and run the command line; return the exit status."""
+    with EndingAtOnce():
+        from recbole_lisa.cli.main import main
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(start())

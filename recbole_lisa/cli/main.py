@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
+from recbole_lisa.cli import EndingAtOnce
 from recbole_lisa.cli.reporting import print_any_text, report_errors
 from recbole_lisa.errors import UsageError, did_you_mean
 
@@ -24,5 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(name: str) -> Callable[[Sequence[str]], int]:
     if name not in COMMANDS:
         raise UsageError(f"unknown command '{name}': known are {', '.join(COMMANDS)}.{did_you_mean(name, COMMANDS)}")
-    command: Callable[[Sequence[str]], int] = import_module(f"recbole_lisa.cli.{name.replace('-', '_')}_command").main
+    with EndingAtOnce():
+        module = import_module(f"recbole_lisa.cli.{name.replace('-', '_')}_command")
+    command: Callable[[Sequence[str]], int] = module.main
     return command

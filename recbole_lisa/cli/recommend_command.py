@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from recbole_lisa.cli import EndingAtOnce
 from recbole_lisa.cli.arguments import UsageParser, positive
 from recbole_lisa.datasets.histories import UserHistory, read_user_histories
 from recbole_lisa.errors import UsageError
@@ -90,7 +91,8 @@ def _sources(options: argparse.Namespace) -> tuple[Recommender, list[UserHistory
     if options.export is not None:
         return Recommender.load(options.export), []
     # Imported late: an export serves where RecBole is not installed.
-    saved = import_module("recbole_lisa.saved")
+    with EndingAtOnce():
+        saved = import_module("recbole_lisa.saved")
     if options.input is not None:
         return Recommender(saved.load_bundle(options.checkpoint, data_path=options.data_path)), []
     bundle, dataset = saved.bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from recbole_lisa import __version__
+from recbole_lisa.cli import EndingAtOnce
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.cli.compare_command import IDS, TRAITS, read_per_user
 from recbole_lisa.errors import UsageError
@@ -137,7 +138,8 @@ def _evaluated(
             table = read_per_user(Path(result["per_user_file"]))
         except UsageError as error:
             notes.append(str(error))
-    saved, evaluation = (import_module(f"recbole_lisa.{name}") for name in ("saved", "training.evaluation"))
+    with EndingAtOnce():
+        saved, evaluation = (import_module(f"recbole_lisa.{name}") for name in ("saved", "training.evaluation"))
     try:
         settings = {} if data_path is None else {"data_path": data_path}
         config, model, *_, test = saved.load_data_and_model(_checkpoint(path, result), config_dict=settings)

@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from recbole_lisa import __version__
+from recbole_lisa.cli import EndingAtOnce
 from recbole_lisa.cli.arguments import Once, UsageParser
 from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 
@@ -46,7 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     # RecBole's form, several names in one argument, unless the argument itself is a file.
     files = [file for text in options.config_files for file in ([text] if Path(text).is_file() else text.split())]
     # Imported late: a mistake in the arguments should not wait for torch.
-    run = import_module("recbole_lisa.quick_start").run
+    with EndingAtOnce():
+        run = import_module("recbole_lisa.quick_start").run
     import_module("recbole_lisa.environment").keep_freed_memory()
     run(options.model, options.dataset, protocol=options.protocol, config_files=files, command_line=settings)
     return 0

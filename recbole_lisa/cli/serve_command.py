@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from recbole_lisa.cli import EndingAtOnce
 from recbole_lisa.cli.arguments import UsageParser, positive
 from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.serving import Recommender
@@ -45,7 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(f"serve needs {' and '.join(missing)}: {install_extra('serve')}")
-    app, server = import_module("recbole_lisa.serving.http.app"), import_module("recbole_lisa.serving.http.server")
+    with EndingAtOnce():
+        app, server = (import_module(f"recbole_lisa.serving.http.{name}") for name in ("app", "server"))
     metrics = import_module("recbole_lisa.serving.http.middleware").Metrics()
     recommender = Recommender.load(options.export)
     store = _store(options, recommender, metrics)

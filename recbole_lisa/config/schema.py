@@ -41,10 +41,18 @@ class YamlLoader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Refuse a mapping with a repeated key."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key in {key for key in keys if keys.count(key) > 1}:
-            raise yaml.composer.ComposerError(None, None, f"'{key}' is given twice", node.start_mark)
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for place, key in enumerate(keys):
+            if key.value in (earlier.value for earlier in keys[:place]):
+                raise yaml.composer.ComposerError(None, None, f"'{key.value}' is given twice", key.start_mark)
         return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """As yaml's, with the line of a date such as 2020-99-99."""
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from error
 
 
 def _decimal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
@@ -73,14 +81,39 @@ class Key:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a yaml file of settings; a UsageError if it cannot be read, or has no `key: value` lines."""
     try:
-        settings = yaml.load(path.read_text(encoding="utf-8"), Loader=YamlLoader) or {}
+        settings = _load(path.read_text(encoding="utf-8-sig")) or {}
     except OSError as error:
         raise UsageError(f"cannot read the configuration file '{path}': {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"'{path}' is not valid yaml: {' '.join(str(error).split())}") from error
+        raise UsageError(f"'{path}' is not valid yaml: {_mistake(error, path.read_bytes())}") from error
     if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
         raise UsageError(f"'{path}' must hold 'key: value' lines, its top level is {settings!r}")
     return settings
+
+
+def _load(text: str) -> Any:
+    """The value of a yaml text; a YAMLError for a list that holds itself, too."""
+    try:
+        value = yaml.load(text, Loader=YamlLoader)
+        as_plain(value)
+    except RecursionError as error:
+        raise yaml.YAMLError("its lists are nested without end") from error
+    return value
+
+
+def _mistake(error: Exception, content: bytes) -> str:
+    """The line and the mistake."""
+    if isinstance(error, UnicodeDecodeError):
+        before, mistake = content[: error.start], f"byte 0x{content[error.start]:02x} is not UTF-8"
+    elif isinstance(error, yaml.reader.ReaderError):
+        before = content.decode("utf-8-sig")[: error.position].encode()
+        mistake = f"character U+{error.character:04X} is not allowed"
+    elif isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mistake = str(error.problem).replace("character '\\t' that cannot start any token", "a tab: write spaces")
+        return f"line {error.problem_mark.line + 1}: {mistake}"
+    else:
+        return str(error)
+    return f"line {before.count(10) + 1}: {mistake}; save it as UTF-8 text"
 
 
 def declared_keys(path: Path) -> dict[str, Key]:
@@ -148,7 +181,7 @@ def _convert(key: Key, value: Any) -> Any:
             return None
         if key.types != ("str",):
             with contextlib.suppress(yaml.YAMLError):
-                value = yaml.load(value, Loader=YamlLoader)
+                value = _load(value)
     if value is False and "no" in key.choices:  # as yaml reads an unquoted no
         return "no"
     if not is_number(value) or not key.types:

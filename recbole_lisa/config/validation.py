@@ -117,6 +117,11 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
         changed = key in external and external[key] != defaults.get(key)
         if settings.get(other) != value and (changed or settings.get(key) is False):  # False is of a recipe
             lines.append(f"no effect: {key}={settings[key]!r}; it needs {other} {value}, not {settings[other]}")
+    epochs = settings["epochs"]
+    limits = {"eval_step": epochs, "test_step": epochs, "stopping_step": epochs // max(settings["eval_step"], 1) - 1}
+    for key, most in limits.items():
+        if epochs and key in external and settings[key] > most and external[key] != defaults.get(key):
+            lines.append(f"no effect: {key}={settings[key]}; the run has {epochs} epochs")
     if settings["benchmark_filename"] is not None:
         lines.append(f"no effect: eval_args split, the files {', '.join(settings['benchmark_filename'])} are the split")
     gpu_settings = [f"{key}={external[key]!r}" for key in ("use_gpu", "gpu_id") if key in external]

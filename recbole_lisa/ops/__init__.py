@@ -1,4 +1,8 @@
-"""Pure tensor functions: no nn.Module, no configuration, no RecBole."""
+"""Pure tensor functions: no nn.Module, no configuration, no RecBole.
+
+NaN is not refused. A float result that depends on NaN is NaN. An integer result (a code, a bucket, a cluster) of NaN
+lies in its range and means nothing.
+"""
 
 from recbole_lisa.ops.lisa.attention import (
     lisa_attention,

@@ -29,15 +29,22 @@ def check_operands(forms: str, *operands: Any) -> None:
 
     A form is a name, a kind of numbers (a key of _KINDS) and a letter for each dimension. A letter is the same size in
     all operands, at least 1 with +. Three dots in front stand for any dimensions. With ? None is no mistake. Operands
-    without a kind have one floating-point type, or under autocast any. Within torch.compile nothing is checked.
+    without a kind have one floating-point type, or under autocast any. All are dense and on one device, not on meta.
+    Within torch.compile nothing is checked.
     """
     if torch.compiler.is_compiling():
         return
     sizes: dict[str, int] = {}
     common: torch.dtype | None = None
+    device: torch.device | None = None
     for (name, kind, letters, skips), x in zip(_parsed(forms), operands, strict=True):
         if x is None and name.endswith("?"):
             continue
+        if isinstance(x, Tensor):
+            device = device or x.device
+            if x.layout != torch.strided or x.is_nested or x.is_meta or x.device != device:
+                right = "a dense tensor with numbers, on one device with the others"
+                raise ValueError(f"{name.rstrip('?')} must be {right}, got {x.dtype} {x.layout} on {x.device}")
         known = sizes.copy()
         fits = isinstance(x, Tensor) and x.dim() >= len(letters) and (skips or x.dim() == len(letters))
         if fits:

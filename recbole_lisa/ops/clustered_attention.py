@@ -78,7 +78,9 @@ def causal_clustered_attention(
     with torch.no_grad():
         top = _scores(centroid, key, valid).topk(min(n_top, key.shape[1]), dim=-1, sorted=False).indices
     keys = take_rows(top, groups.cluster).unsqueeze(2)  # (N, G, 1, K)
-    return _attend(query, key, value, keys, keys <= groups.position.unsqueeze(3), groups)
+    attended = _attend(query, key, value, keys, keys <= groups.position.unsqueeze(3), groups)
+    chosen_by_nan = centroid.isnan().any(dim=-1, keepdim=True)  # (N, C, 1)
+    return attended.masked_fill(take_rows(chosen_by_nan, _cluster_of_places(groups)), torch.nan)
 
 
 def bidirectional_clustered_attention(
@@ -97,10 +99,14 @@ def bidirectional_clustered_attention(
     keys = take_rows(top, groups.cluster).unsqueeze(2)  # (N, G, 1, K)
     present = valid.gather(1, keys.flatten(1)).view_as(keys)
     sharp = _attend(query, key, value, keys, present, groups)
-    cluster = groups.cluster.gather(1, groups.place // groups.position.shape[2])  # (N, M)
+    cluster = _cluster_of_places(groups)
     coarse = take_rows(rest.to(value.dtype) @ value, cluster)
     mass = 1 - take_rows(rest.sum(dim=-1, keepdim=True), cluster)
     return coarse + mass.to(value.dtype) * sharp
+
+
+def _cluster_of_places(groups: Groups) -> Tensor:
+    return groups.cluster.gather(1, groups.place // groups.position.shape[2])  # (N, M)
 
 
 def _check(n_top: int, *operands: Tensor) -> None:

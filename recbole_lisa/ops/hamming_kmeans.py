@@ -14,8 +14,8 @@ def hash_signs(x: Tensor, planes: Tensor, offsets: Tensor) -> Tensor:
     """The side of each plane: x (..., D), normals (D, P), offsets (P,) -> (..., P), 1 if x planes > offsets or -1."""
     check_operands("x: floating-point ... D; planes: D P; offsets: P", x, planes, offsets)
     with torch.autocast(x.device.type, enabled=False):
-        above = x.to(planes.dtype) @ planes > offsets
-    return above.to(torch.float32) * 2 - 1
+        height = x.to(planes.dtype) @ planes - offsets
+    return torch.where(height > 0, 1.0, -1.0).masked_fill(height.isnan(), torch.nan)
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.numba_threads import check_rows
 from recbole_lisa.ops.row_blocks import choose_in_blocks
 
 
@@ -23,9 +24,9 @@ def nearest(x: Tensor, centroids: Tensor) -> Tensor:
 
     O(M C D); similarities exist for a block of points at a time.
     """
-    cluster = choose_in_blocks(
-        lambda rows: similarity(rows, centroids).argmax(dim=-1), x.flatten(0, -2), centroids.shape[0]
-    )
+    check_operands("x: floating-point ... D; centroids: floating-point C+ D", x, centroids)
+    points = x.reshape(-1, x.shape[-1])
+    cluster = choose_in_blocks(lambda rows: similarity(rows, centroids).argmax(dim=-1), points, len(centroids))
     return cluster.view(x.shape[:-1])
 
 
@@ -49,9 +50,10 @@ def nearest_points(x: Tensor, valid: Tensor, centroids: Tensor, *, size: int) ->
 def cluster_sums(x: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:
     """Sum of each cluster's points: x (M, D), cluster (M,) -> (C, D + 1).
 
-    The last column is their number, so that processes can add both.
+    The last column is their number, so that processes can add both. A cluster outside 0..C-1 is an IndexError.
     """
     check_operands("x: floating-point M D; cluster: int64 M", x, cluster)
+    check_rows(cluster, n_clusters, "cluster")
     sums = x.new_zeros(n_clusters, x.shape[1]).index_add_(0, cluster, x)
     counts = torch.bincount(cluster, minlength=n_clusters).to(x.dtype)
     return torch.cat([sums, counts.unsqueeze(1)], dim=1)
@@ -60,4 +62,4 @@ def cluster_sums(x: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:
 def mean_directions(sums: Tensor, centroids: Tensor) -> Tensor:
     """Unit means (C, D) of clusters from their cluster_sums; an empty cluster keeps its centroid (C, D)."""
     check_operands("centroids: C D; sums: C K", centroids, sums)
-    return torch.where(sums[:, -1:] > 0, normalize(sums[:, :-1], dim=1), centroids)
+    return torch.where(sums[:, -1:] != 0, normalize(sums[:, :-1], dim=1), centroids)

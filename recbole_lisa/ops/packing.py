@@ -4,6 +4,8 @@ Bit j of code i is bit i * bits + j of the stream, and bit p of the stream is bi
 fill `bits` bytes exactly, whatever W is.
 """
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -63,12 +65,16 @@ def unpack_codes(packed: Tensor, shape: tuple[int, ...], n_codewords: int) -> Te
     """Read what `pack_codes` wrote of codes of a shape, in `code_dtype(n_codewords)`.
 
     Raises:
-        ValueError: the number of bytes does not fit, or a code is W or more.
+        ValueError: the number of bytes does not fit, a code is W or more, or with W = 1, where codes take no bytes,
+            there are MOST_CODEWORDS codes or more.
     """
     bits = bits_per_code(n_codewords)
-    n_codes = int(torch.Size(shape).numel())
+    n_codes = math.prod(shape)
     n_bytes = packed_size(n_codes, n_codewords)
-    if packed.dtype != torch.uint8 or packed.dim() != 1 or len(packed) != n_bytes:
+    if n_codes >= MOST_CODEWORDS and not bits or min(shape, default=0) < 0:
+        raise ValueError(f"shape must be sizes of below {MOST_CODEWORDS} codes, got {tuple(shape)}")
+    check_operands("packed: integer n", packed)
+    if packed.dtype != torch.uint8 or len(packed) != n_bytes:
         needed = f"{n_codes} codes of {bits} bits take {n_bytes} bytes of uint8"
         raise ValueError(f"{needed}, got {tuple(packed.shape)} {packed.dtype}")
     codes = packed.clone() if bits == 8 else torch.zeros(n_codes, dtype=code_dtype(n_codewords))

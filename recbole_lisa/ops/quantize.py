@@ -43,7 +43,7 @@ def quantize(
     """Encode vectors.
 
     Args:
-        x: (U, D). Its numbers are not checked: a row with NaN gets codes without meaning.
+        x: (U, D). Of a row with NaN the assignment and reconstruction are NaN, and its codes mean nothing.
         codebooks: (B, W, D).
         similarity: bilinear (x^T M c), dot (x^T c) or euclidean (-|x - c|^2).
         bilinear: (D, D) matrix M, for similarity="bilinear" only.
@@ -106,11 +106,12 @@ class _HardQuantize(torch.autograd.Function):
         ctx: Any, x: Tensor, words: Tensor, keys: Tensor, bias: Tensor, temperature: float, residual: bool
     ) -> tuple[Tensor, ...]:
         left, total = x.clone() if residual else x, torch.zeros_like(x)
-        codes, soft = [], []
+        codes, soft, mark = [], [], x.new_zeros(len(x), 1)  # 0, or NaN where a score is
         for book, key, b in zip(words, keys, bias, strict=True):
             scores = torch.addmm(b, left, key.t())  # (U, W)
             codes.append(scores.argmax(dim=1))
             soft.append(scores.div_(temperature).softmax(dim=1))
+            mark += soft[-1][:, :1] * 0
             word = book.index_select(0, codes[-1])  # (U, D)
             total += word
             left = left.sub_(word) if residual else left
@@ -119,7 +120,8 @@ class _HardQuantize(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         stacked = torch.stack(codes, dim=1)
         ctx.mark_non_differentiable(stacked)
-        return stacked, x.new_zeros(*stacked.shape, words.shape[1]).scatter_(2, stacked.unsqueeze(2), 1.0), total
+        hot = x.new_zeros(*stacked.shape, words.shape[1]).scatter_(2, stacked.unsqueeze(2), 1.0)
+        return stacked, hot.add_(mark.unsqueeze(2)), total.add_(mark)
 
     @staticmethod
     @once_differentiable

@@ -1,7 +1,7 @@
 """What changes from step to step beside the gradient: the learning rate, and a moving average of the weights."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,8 @@ class LearningRate(LambdaLR):
     n_steps = 0
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, warmup: int, decay: str) -> None:
+        self.warmup = warmup
+
         def factor(step: int) -> float:
             if step < warmup:
                 return (step + 1) / warmup
@@ -26,6 +28,13 @@ class LearningRate(LambdaLR):
             return {"none": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[decay]
 
         super().__init__(optimizer, factor)
+
+    def set_steps(self, n_steps: int, log: Callable[[str], None]) -> None:
+        """Set the steps of the whole run; log a warm-up that takes all of them."""
+        self.n_steps = n_steps
+        if self.warmup >= n_steps > 0:
+            rates = f"the learning rate only rises, to {self.base_lrs[0] * n_steps / self.warmup:.3g}"
+            log(f"learning_rate_warmup is {self.warmup:,} steps, the whole run has {n_steps:,}: {rates}")
 
 
 class WeightAverage:

@@ -272,6 +272,22 @@ def test_an_interruption_is_one_line_with_the_advice_of_the_command(
     assert capsys.readouterr() == ("", f"interrupted: {advice}\n" if advice else "interrupted\n")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("entry", ["run_path('run_recbole_lisa.py'", "run_module('recbole_lisa'", ""])
+@pytest.mark.parametrize("module", ["recbole_lisa.errors", "recbole_lisa.cli.run_command", "datetime", "torch"])
+def test_an_interruption_of_an_import_is_one_line(entry: str, module: str) -> None:
+    """C code of numpy turns an exception of `datetime` into an ImportError with pages of advice."""
+    started = f"runpy.{entry}, run_name='__main__')" if entry else "from recbole_lisa.__main__ import start; start()"
+    for number in (signal.SIGINT, signal.SIGTERM):
+        program = (
+            "import runpy, signal, sys\nclass Finder:\n  def find_spec(self, name, *_):\n"
+            f"    if name == {module!r}: signal.raise_signal({int(number)})\n"
+            f"sys.meta_path.insert(0, Finder()); sys.argv = ['x', '-m', 'LISABase', '-d', 'ml-100k']\n{started}"
+        )
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "interrupted\n")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell")
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_output(tmp_path: Path, closed: str) -> None:

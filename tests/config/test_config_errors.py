@@ -230,6 +230,10 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch: MonkeyPatch, settings:
         ({"worker": 0, "epochs": 3}, None),
         ({"eval_args": {"split": {"RS": [7, 1, 2]}}}, "eval_args split [7, 1, 2]: the fractions are 0.7, 0.1, 0.2"),
         ({"eval_args": {"split": {"RS": [0.8, 0.1, 0.1]}}}, None),
+        ({"epochs": 2, "eval_step": 3}, "no effect: eval_step=3; the run has 2 epochs"),
+        ({"epochs": 2, "test_step": 5}, "no effect: test_step=5; the run has 2 epochs"),
+        ({"epochs": 9, "stopping_step": 3, "eval_step": 3}, "no effect: stopping_step=3; the run has 9 epochs"),
+        ({"epochs": 9, "stopping_step": 8, "eval_step": 1, "test_step": 9}, None),
     ],
 )
 def test_the_notes_name_settings_without_effect_and_chosen_ones(

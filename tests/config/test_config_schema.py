@@ -115,14 +115,23 @@ def test_check_value_names_the_value_and_what_is_right(key: Key, written: Any, m
         ("a: [1", "is not valid yaml"),
         ("- a\n- b\n", "must hold 'key: value' lines"),
         ("1: a\n", "must hold 'key: value' lines"),
-        ("a: 1\nb: 2\na: 3\n", "not valid yaml: 'a' is given twice"),
-        ("a: {b: 1, b: 1}\n", "not valid yaml: 'b' is given twice"),
+        ("a: 1\nb: 2\na: 3\n", "not valid yaml: line 3: 'a' is given twice"),
+        ("a: {b: 1, b: 1}\n", "not valid yaml: line 1: 'b' is given twice"),
         ("a: !!python/object/apply:os.getcwd []\n", "is not valid yaml"),
+        ("a:\n\tb: 1\n", "not valid yaml: line 2: found a tab: write spaces"),
+        ("a: 1\nb: 2020-99-99\n", "not valid yaml: line 2: month must be in"),
+        (f"a: 1\nb: {'9' * 5000}\n", "not valid yaml: line 2: Exceeds the limit"),
+        ("a: &x [*x]\n", "not valid yaml: its lists are nested without end"),
+        ("a: 1\nb\0: 2\n", r"not valid yaml: line 2: character U\+0000 is not allowed; save it as UTF-8 text"),
+        ("a: 1\n".encode("utf-16"), "not valid yaml: line 1: byte 0xff is not UTF-8; save it as UTF-8 text"),
+        ("a: 1\nb: é\n".encode("latin1"), "not valid yaml: line 2: byte 0xe9 is not UTF-8"),
     ],
 )
-def test_read_yaml_refuses_what_is_no_list_of_settings(tmp_path: Path, text: str, message: str) -> None:
+def test_read_yaml_refuses_what_is_no_list_of_settings(tmp_path: Path, text: str | bytes, message: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(UsageError, match=message):
-        read_yaml(write(tmp_path, text))
+        read_yaml(path)
 
 
 def test_read_yaml_names_a_missing_file(tmp_path: Path) -> None:
@@ -132,3 +141,4 @@ def test_read_yaml_names_a_missing_file(tmp_path: Path) -> None:
 
 def test_read_yaml_takes_an_empty_file_as_no_settings(tmp_path: Path) -> None:
     assert read_yaml(write(tmp_path, "# nothing yet\n")) == {}
+    assert read_yaml(write(tmp_path, "\ufeffa: 1\n")) == {"a": 1}

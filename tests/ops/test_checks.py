@@ -13,18 +13,24 @@ from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.banded_attention import banded_attention
 from recbole_lisa.ops.bucket_sorting import choose_buckets, sorted_bucket_attention
 from recbole_lisa.ops.checks import check_number, check_operands
-from recbole_lisa.ops.clustered_attention import cluster_means, group_queries
+from recbole_lisa.ops.clustered_attention import (
+    bidirectional_clustered_attention,
+    causal_clustered_attention,
+    cluster_means,
+    group_queries,
+)
 from recbole_lisa.ops.codeword_scores import lookup_tables, scores_of_one, sum_of_rows
 from recbole_lisa.ops.codeword_usage import codeword_usage
 from recbole_lisa.ops.cross_entropy import catalogue_cross_entropy
 from recbole_lisa.ops.dropout_bits import draw_mask
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
 from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
-from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest_points, similarity
+from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest, nearest_points, similarity
 from recbole_lisa.ops.linear_attention import linear_attention
 from recbole_lisa.ops.lisa.attention import read_histogram
-from recbole_lisa.ops.packing import pack_codes
+from recbole_lisa.ops.packing import pack_codes, unpack_codes
 from recbole_lisa.ops.pair_scores import pair_scores
+from recbole_lisa.ops.quantize import quantize_hard
 from recbole_lisa.ops.recurrences import diagonal_recurrence, selective_recurrence
 from recbole_lisa.ops.rotation_hashing import rotation_buckets
 from recbole_lisa.ops.sorted_window import (
@@ -58,13 +64,13 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     lisa_attention_items: {"items": whole(N, L), "codes": whole(6, 3), **TABLES, "assignment": torch.ones(6, 3, W)},
     lisa_attention_last: {"items": whole(N, L), "codes": whole(6, 3), **TABLES, "valid": VALID},
     read_histogram: {"histogram": torch.ones(N, 3, W), "query": whole(N, 3), **TABLES},
-    quantize: {"x": X[0], "codebooks": torch.ones(3, W, D)},
+    **{quantised: {"x": X[0], "codebooks": torch.ones(3, W, D)} for quantised in (quantize, quantize_hard)},
     partial(quantize, similarity="bilinear"): {
         "x": X[0],
         "codebooks": torch.ones(3, W, D),
         "bilinear": torch.ones(D, D),
     },
-    balanced_cluster_attention: {**QKV, "members": whole(N, 3, 2)},
+    balanced_cluster_attention: {**QKV, "members": torch.arange(6).view(1, 3, 2).repeat(N, 1, 1)},
     banded_attention: {name: torch.ones(N, L, 2, D) for name in QKV} | {"bias": torch.ones(2, 3)},
     partial(choose_buckets, n_top=1, temperature=1.0): {"scores": torch.ones(N, 3, 4), "own": whole(3)},
     partial(sorted_bucket_attention, visible=torch.tensor(True)): {
@@ -73,6 +79,12 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     },
     partial(cluster_means, n_clusters=1): {"x": X, "cluster": whole(N, L), "valid": VALID},
     partial(group_queries, n_clusters=1): {"cluster": whole(N, L)},
+    **{
+        partial(clustered, groups=group_queries(whole(N, L), 3), n_top=2): {
+            **{**QKV, "centroid": torch.ones(N, 3, D), "valid": VALID}
+        }
+        for clustered in (bidirectional_clustered_attention, causal_clustered_attention)
+    },
     lookup_tables: {"hidden": X[0], "codewords": torch.ones(3, W, D)},
     sum_of_rows: {"codes": whole(6, 3), "tables": torch.ones(3, W, N)},
     scores_of_one: {"codes": whole(6, 3), "tables": torch.ones(3, W)},
@@ -81,7 +93,9 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     block: {"stream": X, "attended": X, **WEIGHTS},
     partial(hamming_kmeans, n_clusters=2, n_iterations=1): {"signs": X, "valid": VALID},
     hash_signs: {"x": X, "planes": torch.ones(D, 3), "offsets": torch.ones(3)},
-    similarity: {"x": X, "centroids": torch.ones(3, D)},
+    **{near: {"x": X, "centroids": torch.ones(3, D)} for near in (similarity, nearest)},
+    partial(best_of_row, k=2): {"scores": X[0]},
+    partial(unpack_codes, shape=(6, 3), n_codewords=4): {"packed": torch.zeros(5, dtype=torch.uint8)},
     partial(nearest_points, centroids=torch.ones(3, D), size=2): {"x": X, "valid": VALID},
     partial(cluster_sums, n_clusters=1): {"x": X[0], "cluster": whole(L)},
     mean_directions: {"sums": torch.ones(3, D + 1), "centroids": torch.ones(3, D)},
@@ -95,10 +109,15 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     },
     rotation_buckets: {"x": X, "rotations": torch.ones(2, D, 3)},
     partial(bucket_attention, window=3): {**QKV, "bucket": whole(N, 1, L)},
-    partial(bucket_attention_last, window=3): {**QKV, "query": X[:, 0], "bucket": whole(N, 1, L), "final": whole(N)},
+    partial(bucket_attention_last, window=3): {
+        **QKV,
+        "query": X[:, 0],
+        "bucket": whole(N, 1, L),
+        "final": whole(N) + 3,
+    },
     partial(chunked_round_attention, window=3): {**QKV, "bucket": whole(N, 1, L), "lengths": whole(N) + L},
 }
-ANY_SHAPE = {(hash_signs, "x"), (similarity, "x"), "pack_codes", "choose_buckets"}
+ANY_SHAPE = {(hash_signs, "x"), (similarity, "x"), (nearest, "x"), "pack_codes", "choose_buckets"}
 CASES = [(op, name) for op, good in GOOD.items() for name in good]
 
 
@@ -111,6 +130,9 @@ def test_an_operand_of_another_kind_or_shape_is_named(op: Callable[..., Any], na
     good = GOOD[op]
     op(**good)
     x = good[name]
+    for odd in (x.to("meta"), x.to_sparse()):
+        with pytest.raises(ValueError, match=r"^\w+ must be a dense tensor with numbers, .*, got .* on (meta|cpu)"):
+            op(**{**good, name: odd})
     wrong = [x.numpy(), [1.0], x.long() if x.is_floating_point() else x.real.float() + 0.5]
     if (op, name) not in ANY_SHAPE and name_of(op) not in ANY_SHAPE:
         wrong += [x[None], x[..., 0] if x.dim() > 1 else x[0]]
@@ -119,11 +141,22 @@ def test_an_operand_of_another_kind_or_shape_is_named(op: Callable[..., Any], na
             op(**{**good, name: other})
         if not (isinstance(other, Tensor) and other.dtype == x.dtype):
             assert str(caught.value).startswith(f"{name} must be ")
-    for dim in range(x.dim() if op is not mean_directions else 0):  # its D + 1 is no letter
+    for dim in range(x.dim() if name_of(op) not in ("mean_directions", "unpack_codes") else 0):  # D + 1 is no letter
         try:
             op(**{**good, name: torch.cat([x, x.narrow(dim, 0, 1)], dim=dim)})
         except ValueError as error:
             assert " must be " in str(error)
+
+
+@pytest.mark.parametrize(
+    ("op", "name"), [case for case in CASES if case != (mean_directions, "centroids")], ids=name_of
+)
+def test_nan_gives_nan(op: Callable[..., Any], name: str) -> None:
+    x = GOOD[op][name]
+    if x.is_floating_point() or x.is_complex():
+        result = op(**{**GOOD[op], name: torch.full_like(x, torch.nan)})
+        parts = [part for part in (result if isinstance(result, tuple) else (result,)) if part.dtype != torch.long]
+        assert not parts or any(bool(part.isnan().any()) for part in parts)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +169,10 @@ def test_an_operand_of_another_kind_or_shape_is_named(op: Callable[..., Any], na
         (lambda: catalogue_cross_entropy(X[0], X[1], whole(L), excluded=whole(1, 2)), "group must be .* got NoneType"),
         (lambda: lisa_attention_last(whole(N, L), whole(6, 3), **TABLES, valid=None), "valid must be .* got NoneType"),
         (lambda: pack_codes(whole(3), 5.5), "n_codewords must be a whole number of at least 1, got 5.5"),
+        (
+            lambda: unpack_codes(torch.zeros(0, dtype=torch.uint8), (10**12, 3), 1),
+            "shape must be .*below 2147483648 codes",
+        ),
         (lambda: pack_codes(whole(3), 2**33), "n_codewords must be at most 2147483648, got 8589934592"),
         (lambda: block(X, X, **{**WEIGHTS, "b1": torch.ones(6)}), r"b1 must be .* with F = 7, got .*\(6,\)"),
         (lambda: block(X, X[:1], **WEIGHTS), r"attended must be \(2, 9, 4\) as stream is, got \(1, 9, 4\)"),
@@ -176,6 +213,7 @@ def test_numbers_out_of_range_are_named() -> None:
         "index": lambda x: take_rows(X, x),
         "cluster": lambda x: cluster_means(X, x, VALID, L),
         "cluster ": lambda x: group_queries(x, L),
+        " cluster": lambda x: cluster_sums(X.flatten(0, 1), x.flatten(), L),
     }
     for name, call in in_row.items():
         for number in (-1, L):

@@ -1,8 +1,10 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from benchmarks import references
-from recbole_lisa.ops import quantize
+from recbole_lisa.ops import Quantized, quantize
 from recbole_lisa.ops.quantize import quantize_hard
 from tests.helpers import assert_close, assert_close_with_gradients
 
@@ -89,6 +91,19 @@ def test_residual_encoding_codes_what_is_left() -> None:
 def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         quantize(torch.zeros(1, D), torch.zeros(B, W, D), **settings)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("quantised", [quantize, quantize_hard])
+def test_a_row_with_nan_is_nan_and_changes_no_other_row(quantised: Callable[..., Quantized], number: float) -> None:
+    x, books, _ = case("dot")
+    good, changed = quantised(x, books), x.detach().clone()
+    changed[2, 1] = number
+    bad = quantised(changed, books)
+    assert not bad.codes.lt(0).any() and not bad.codes.ge(W).any()
+    for before, after in zip(good, bad, strict=True):
+        assert torch.equal(after[[0, 1, 3]], before[[0, 1, 3]])
+    assert bad.assignment[2].isnan().all() and bad.reconstruction[2].isnan().all()
 
 
 def test_the_least_temperature_gives_numbers_and_no_vector_gives_no_code() -> None:

@@ -1,11 +1,13 @@
 """The learning rate of every step, and averages of the weights: by hand, and through interrupted runs."""
 
+import logging
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pytest import LogCaptureFixture
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.training.checkpoint import last_file, load_checkpoint
@@ -84,6 +86,18 @@ def test_averages_are_validated_saved_and_tested_and_training_goes_on_without_th
     trainer, (_, valid, _) = tiny_trainer(tiny_config(tmp_path))
     metrics = trainer.evaluate(valid, model_file=str(last_file(average.saved_model_file)))
     assert metrics == average.history[-1]["valid"]
+
+
+@pytest.mark.parametrize(
+    ("warmup", "line"), [(16, "the whole run has 12: the learning rate only rises, to 0.00075"), (2, "")]
+)
+def test_a_warmup_that_is_longer_than_the_run_is_named(
+    tmp_path: Path, caplog: LogCaptureFixture, warmup: int, line: str
+) -> None:
+    with caplog.at_level(logging.INFO):
+        finished(tmp_path, epochs=2, learning_rate=1e-3, learning_rate_warmup=warmup, learning_rate_decay="cosine")
+    lines = [record.message for record in caplog.records if "learning_rate_warmup" in record.message]
+    assert lines == [f"learning_rate_warmup is {warmup} steps, {line}"] * bool(line)
 
 
 def test_a_decay_fixes_the_epochs_of_a_resumed_run(tmp_path: Path) -> None:

@@ -212,9 +212,10 @@ def read_histogram(histogram: Tensor, query: Tensor, table: Tensor, values: Tens
     check_operands(f"{forms}; values: floating-point B W D", histogram, query, table, values)
     books = torch.arange(table.shape[0], device=table.device)
     scores = table[books, query].to(histogram.dtype)  # (N, B, W)
-    present = histogram > 0
-    logits = histogram.where(present, torch.ones_like(histogram)).log() + scores
-    weights = logits.masked_fill(~present, float("-inf")).softmax(dim=-1).nan_to_num(0.0)
+    absent = histogram <= 0  # NaN is not
+    logits = histogram.masked_fill(absent, 1.0).log() + scores
+    weights = logits.masked_fill(absent, float("-inf")).softmax(dim=-1)
+    weights = weights.masked_fill(absent.all(dim=-1, keepdim=True), 0.0)
     return (weights.flatten(1).to(values.dtype) @ values.flatten(0, 1)).to(values.dtype)
 
 
