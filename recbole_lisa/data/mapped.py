@@ -45,6 +45,8 @@ AUTO_BYTES = 2**30
 _MANIFEST = "manifest.json"
 _ROW = np.dtype([("user", "<i4"), ("item", "<i4"), ("time", "<f8"), ("passes", "?"), ("part", "|u1"), ("place", "<i8")])
 _ROLES = ("user", "item")
+_ARRAYS = {"offsets", "items", "gaps", "times", *(f"{role}_{part}" for role in _ROLES for part in ("text", "ends"))}
+_KEYS = {"format", "key", "arrays", "types", "sources", "lengths", "buckets"}
 _BLOCK_ROWS, _MOST_FILES = 2**21, 64
 _LAST = np.iinfo(np.int64).max
 
@@ -92,12 +94,15 @@ class MappedFolder:
             if state["key"] != self.key and state["format"] == FORMAT:
                 getLogger().info(f"'{self.path}' is of other data or settings and is written anew")
                 return None
+            if state["format"] != FORMAT or state.keys() != _KEYS or state["arrays"].keys() - {"parts"} != _ARRAYS:
+                raise ValueError(f"{_MANIFEST} has another format or other keys")
+            _ = [*map(FeatureType, state["types"].values()), *map(FeatureSource, state["sources"].values())]
             files = {name: self.path / f"{name}.npy" for name in state["arrays"]}
             if state["arrays"] != {name: path.stat().st_size for name, path in files.items()}:
                 raise ValueError("a file has another size")
             mode: Any = "r" if self.is_mapped else None
             arrays = {name: np.load(path, mmap_mode=mode).view(np.ndarray) for name, path in files.items()}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(
                 f"'{self.path}' is not a saved data set, or is damaged ({error}): name another folder in "
                 "dataset_save_path, or delete it"

@@ -50,15 +50,25 @@ def _printable(text: str) -> str:
     return text
 
 
+def _identifier(text: str) -> str:
+    if not text.isidentifier():
+        raise ValueError("must be the name of a class")
+    return text
+
+
 Name = Annotated[str, Strict(), AfterValidator(_printable)]
 
 
-class _CodeSet(BaseModel):
+class _Part(BaseModel, extra="forbid"):
+    """A part of a manifest: a key that is unknown might be a setting that reading would leave out."""
+
+
+class _CodeSet(_Part):
     n_codebooks: PositiveInt
     n_codewords: PositiveInt
 
 
-class _Items(BaseModel):
+class _Items(_Part):
     kind: Literal["codes", "vectors"]
     n_items: PositiveInt
     history: _CodeSet | None = None
@@ -76,24 +86,24 @@ class _Encoder(BaseModel):
     any_length: Annotated[bool, Strict()] = False
 
 
-class _File(BaseModel):
+class _File(_Part):
     bytes: PositiveInt
     sha256: str
 
 
-class _Manifest(BaseModel):
-    """The keys of a manifest that reading depends on."""
-
+class _Manifest(_Part):
+    format: str
     version: Annotated[int, Strict()]
     written_by: Annotated[str, Strict()]
-    model: Name
+    model: Annotated[str, Strict(), AfterValidator(_identifier)]
     dataset: Name
     items: _Items
-    item_table: dict[str, float]
+    item_table: dict[Literal["float32_bytes", "formula_bytes", "bytes_on_disk", "compression_ratio"], float]
     encoder: _Encoder
     time_unit: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    files: dict[str, _File]
+    files: dict[Literal["items.npz", "encoder.npz", "item_ids.npz", "titles.json"], _File]
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    checksum: str
 
 
 def check_export_folder(folder: AnyPath, *, overwrite: bool, source: AnyPath | None = None) -> None:

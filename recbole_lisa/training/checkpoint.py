@@ -227,6 +227,8 @@ def load_checkpoint(path: AnyPath, *, needed: Iterable[str] = (), lazy: bool = F
         checkpoint: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=lazy)
         with zipfile.ZipFile(path) as archive:
             damaged = None if lazy else archive.testzip()
+            if min(record.header_offset for record in archive.infolist()):
+                raise OSError(errno.EINVAL, "there are bytes before its start, such as those of another file")
         with open(path, "rb") as stream:
             stream.seek(-_ZIP_END_BYTES, os.SEEK_END)
             if not stream.read().startswith(b"PK\5\6"):

@@ -70,6 +70,8 @@ def check_entries(checkpoint: dict[str, Any], path: str | os.PathLike[str]) -> N
         _SCHEMA.validate_python(checkpoint)
     except ValidationError as error:
         raise UsageError(f"'{path}' is damaged or forged: {first_mistake(error)}") from error
+    for key in checkpoint.keys() - {"format", *_Checkpoint.__annotations__}:
+        raise UsageError(f"'{path}' is damaged or forged: it has the unknown key {key!r}")
     for key in ("model", "dataset", "protocol"):
         name, of_config = checkpoint.get(key), checkpoint.get("config", checkpoint).get(key)
         if name is not None and name != of_config:

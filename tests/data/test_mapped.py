@@ -1,7 +1,9 @@
 """Memory-mapped data sets are those in memory, byte for byte; nothing half-written is used."""
 
 import errno
+import json
 import re
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -148,7 +150,16 @@ def test_other_data_is_prepared_anew_and_a_damaged_folder_is_left_as_it_is(
     items.write_bytes(items.read_bytes()[:-1])
     (tmp_path / "file").write_text("half", encoding="utf-8")
     (tmp_path / "empty").mkdir()
-    for path in (kept, tmp_path / "file", tmp_path / "empty"):
+    for name, change in {
+        "keys": {"surprise": 1},
+        "names": {"arrays": {"../x": 1}},
+        "types": {"types": {"user_id": "odd"}},
+        "parts": {"sources": []},
+    }.items():
+        shutil.copytree(kept, tmp_path / name)
+        manifest = json.loads((kept / "manifest.json").read_text(encoding="utf-8"))
+        (tmp_path / name / "manifest.json").write_text(json.dumps(manifest | change), encoding="utf-8")
+    for path in (kept, *(tmp_path / name for name in ("file", "empty", "keys", "names", "types", "parts"))):
         settings["dataset_save_path"] = str(path)
         with pytest.raises(
             UsageError, match=f"'{path}' is not a saved data set, or is damaged .*: name another folder"

@@ -211,6 +211,8 @@ def change(manifest: dict[str, Any], path: str, value: Any) -> None:
         ("item_table", [], "item_table: input should be a valid dict"),
         ("encoder.\x1b[31m", 1, "its settings build no encoder"),
         ("files", {}, "items.npz does not have its checksum"),
+        ("model", "../x", "model: value error, must be the name of a class"),
+        *((f"{part}surprise", 1, f"{part}surprise: ") for part in ("", "items.", "items.history.")),
     ],
     ids=lambda value: str(value)[:40],
 )

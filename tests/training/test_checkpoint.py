@@ -77,10 +77,17 @@ def test_load_names_what_is_wrong_and_runs_no_code(tmp_path: Path) -> None:
             load_checkpoint(path)
     save_checkpoint({"format": FORMAT, "w": torch.zeros(1000)}, path)
     content = path.read_bytes()
-    for behind in (b"\0", b"x" * 100):
-        path.write_bytes(content + behind)
-        with pytest.raises(UsageError, match=r"run\.pth' is damaged .*: there are bytes after its end"):
+    for before, behind, where in (
+        (b"", b"\0", "after its end"),
+        (b"", b"x" * 100, "after"),
+        (content, b"", "before its"),
+    ):
+        path.write_bytes(before + content + behind)
+        with pytest.raises(UsageError, match=rf"run\.pth' is damaged .*: there are bytes {where}"):
             load_checkpoint(path)
+    save_checkpoint({"format": FORMAT, "surprise": 1}, path)
+    with pytest.raises(UsageError, match=r"run\.pth' is damaged or forged: it has the unknown key 'surprise'"):
+        load_checkpoint(path)
     path.write_bytes(content[:2000])
     with pytest.raises(UsageError, match=r"run\.pth' is damaged or is not a checkpoint"):
         load_checkpoint(path)
