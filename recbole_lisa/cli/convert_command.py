@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--encoding", default="utf-8", help="text encoding (default: utf-8)")
     add("--repeated", choices=["drop", "keep"], default="drop", help="rows equal in every column")
     table = parser.add_argument_group("options of the format csv")
-    for role, default in (("user", "user_id"), ("item", "item_id"), ("time", "timestamp"), ("rating", None)):
+    for role, default in (("user", "user_id"), ("item", "item_id"), ("time", "timestamp"), ("rating", "none")):
         table.add_argument(f"--{role}", metavar="COLUMN", help=f"column of the {role} (default: {default})")
     table.add_argument("--no_header", action="store_true", help="columns are numbers from 0")
     table.add_argument("--separator", help="default: the one of , tab ; | :: that finds the columns")

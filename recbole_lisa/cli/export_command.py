@@ -10,9 +10,9 @@ from recbole_lisa.serving.export import check_export_folder, write_export
 
 _EPILOG = """\
 The folder holds manifest.json and three .npz files without pickle: codes at log2(W) bits with their codebooks (for
-LISABase and LISAMini; other models keep their item table), the weights of the encoder, and the raw item ids. With
---titles it holds titles.json, too, for recommend and for the page of serve. Each file is under a checksum. Loading
-needs torch and numpy, neither RecBole nor the data:
+LISABase, LISAMini and a quantised Transformer; other models keep their item table), the weights of the encoder, and
+the raw item ids. With --titles it holds titles.json, too, for recommend and for the page of serve. Each file is under
+a checksum. Loading needs neither RecBole nor the data:
 
   from recbole_lisa.serving import Recommender
   Recommender.load("DIR").recommend([["item a", "item b"]], k=10)

@@ -91,7 +91,9 @@ class MappedFolder:
             return None
         try:
             state: dict[str, Any] = json.loads((self.path / _MANIFEST).read_bytes())
-            if state["key"] != self.key and state["format"] == FORMAT:
+            if not str(state["format"]).startswith("recbole-lisa"):
+                raise ValueError("its manifest is of another program")
+            if state["key"] != self.key:  # an earlier format has another key, too
                 getLogger().info(f"'{self.path}' is of other data or settings and is written anew")
                 return None
             if state["format"] != FORMAT or state.keys() != _KEYS or state["arrays"].keys() - {"parts"} != _ARRAYS:

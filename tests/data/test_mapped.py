@@ -146,6 +146,14 @@ def test_other_data_is_prepared_anew_and_a_damaged_folder_is_left_as_it_is(
     assert other.field2id_token["user_id"][-1] == "new"
     with pytest.raises(IndexError):
         other.field2id_token["user_id"][other.user_num]
+    manifest = json.loads((kept / "manifest.json").read_text())
+    (kept / "manifest.json").write_text(json.dumps(manifest | {"format": "recbole-lisa mapped data set 1", "key": "a"}))
+    create_dataset(make_config([*odd_rows(), ("new", "i1", 3)], **settings))
+    assert json.loads((kept / "manifest.json").read_text()) == manifest
+    (kept / "manifest.json").write_text(json.dumps(manifest | {"format": "other"}))
+    with pytest.raises(UsageError, match="its manifest is of another program"):
+        create_dataset(make_config([*odd_rows(), ("new", "i1", 3)], **settings))
+    (kept / "manifest.json").write_text(json.dumps(manifest))
     items = kept / "items.npy"
     items.write_bytes(items.read_bytes()[:-1])
     (tmp_path / "file").write_text("half", encoding="utf-8")
