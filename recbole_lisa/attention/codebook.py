@@ -51,9 +51,6 @@ class Codebook(nn.Module):
         ValueError: on a size below 1, a temperature below MIN_TEMPERATURE, or an unknown similarity or encoding.
     """
 
-    sums_rows = False
-    """Whether hard codes are computed by quantize_hard."""
-
     def __init__(
         self,
         *,
@@ -105,13 +102,13 @@ class Codebook(nn.Module):
             "hard": self.hard,
         }
 
-    def forward(self, x: Tensor) -> Quantized:
+    def forward(self, x: Tensor, *, keys: bool = True) -> Quantized:
         """Quantise distinct vectors (U, D): codes (U, B), assignment (U, B, W), reconstruction (U, D).
 
-        Integers (U, B) are codes already: the assignment is then (U, 0).
+        Integers (U, B) are codes already. For them, and for hard codes without keys, the assignment is (U, 0).
         """
         if x.is_floating_point():
-            return self._quantize(x, self.codewords)
+            return self._quantize(x, self.codewords, keys=keys)
         codes = x.long()
         words = (book.index_select(0, code) for book, code in zip(self.codewords, codes.t(), strict=True))
         return Quantized(codes, self.codewords.new_empty(len(x), 0), reduce(torch.add, words))
@@ -127,7 +124,7 @@ class Codebook(nn.Module):
         if used_too and self.bilinear is not None:  # so that x^T M x is about sqrt(D)
             nn.init.eye_(self.bilinear).mul_(math.sqrt(x.shape[1]) / left.square().sum(dim=1).mean())
         for book in self.codewords:
-            codes = self._quantize(left, book.unsqueeze(0)).codes.squeeze(1)
+            codes = self._quantize(left, book.unsqueeze(0), keys=False).codes.squeeze(1)
             drawn, other = torch.randint(len(x), (2, len(book)), generator=generator).to(x.device)
             seen = left if self.bilinear is None else left @ self.bilinear  # (M, D), x . c is the score of c
             step, mean = seen[drawn] - seen[other], normalize(seen.mean(dim=0), dim=0)
@@ -141,9 +138,9 @@ class Codebook(nn.Module):
             moved = (torch.bincount(codes, minlength=len(book)) == 0) | used_too
             book[moved] = new[moved]
             if self.residual:
-                left = left - self._quantize(left, book.unsqueeze(0)).reconstruction
+                left = left - self._quantize(left, book.unsqueeze(0), keys=False).reconstruction
 
-    def _quantize(self, x: Tensor, codewords: Tensor) -> Quantized:
+    def _quantize(self, x: Tensor, codewords: Tensor, *, keys: bool) -> Quantized:
         with torch.autocast(x.device.type, enabled=False):
             operands: dict[str, Any] = {
                 "x": x.to(self.codewords.dtype),
@@ -153,4 +150,4 @@ class Codebook(nn.Module):
                 "temperature": self.temperature,
                 "residual": self.residual,
             }
-            return quantize_hard(**operands) if self.sums_rows and self.hard else quantize(**operands, hard=self.hard)
+            return quantize_hard(**operands, keys=keys) if self.hard else quantize(**operands, hard=False)

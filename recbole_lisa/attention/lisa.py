@@ -27,8 +27,6 @@ PROJECTIONS = ("per_codebook", "shared")
 LEARNABLE = ("learnable", "time", "spread")
 HISTOGRAM_VALUES = ("codewords", "exact")
 DEFAULT_DECAY = 0.1
-BLOCK_ROWS = 2**13
-"""Vectors that are quantised at a time where only codes are needed, without gradient."""
 
 
 class LISAState(NamedTuple):
@@ -237,10 +235,7 @@ class LISAAttention(Attention):
             return out.flatten(2).to(table.dtype), state._replace(histogram=sums[..., -1], value_sums=sums)
 
     def coded(self, x: Input, valid: Tensor) -> CodedSequences:
-        """The codes of x: x itself if it has codes, else each position of the vectors (N, L, D) quantised.
-
-        Where only codes are needed, the (N L, B, W) assignments exist for one block of rows at a time.
-        """
+        """The codes of x: x itself if it has codes, else each position of the vectors (N, L, D) quantised."""
         self.check_input(x, valid)
         if isinstance(x, CodedSequences):
             return x
@@ -248,7 +243,7 @@ class LISAAttention(Attention):
         vectors = zero_padding(x, valid).flatten(0, 1)  # (N L, D)
         if torch.is_grad_enabled() or not self.codebook.hard:
             return CodedSequences(rows, self.codebook(vectors), x)
-        codes = torch.cat([self.codebook(block).codes for block in torch.split(vectors, BLOCK_ROWS)])  # (N L, B)
+        codes = self.codebook(vectors, keys=False).codes  # (N L, B)
         unused = vectors.new_empty(len(vectors), 0)
         return CodedSequences(rows, Quantized(codes, unused, unused), x)
 

@@ -11,7 +11,6 @@ from recbole.data.interaction import Interaction
 from recbole.model.abstract_recommender import SequentialRecommender
 from recbole.utils import InputType
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from recbole_lisa.attention import Attention
 from recbole_lisa.attention.codebook import Codebook, FixedCodes
@@ -193,7 +192,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         settings: dict[str, Any] = {"n_items": self.n_items - 1, "gbce_t": self.gbce_t}
         if batch.pairs is None:
             seen = None if batch.group is None else interaction[self.fields.item_list]  # (N, L)
-            loss = losses.full_cross_entropy(hidden, self.all_targets(), batch.target, seen=seen, group=batch.group)
+            loss = self._catalogue_loss(hidden, batch.target, seen=seen, group=batch.group)
         elif batch.shared is not None:
             operands = hidden, view.target, batch.pairs.squeeze(1), batch.shared
             loss = losses.shared_negatives_loss(self.loss_type, *operands, log_q=log_q, **settings)  # score, loss
@@ -218,9 +217,9 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         out: Tensor = self.item_embedding(items)
         return out if self.embedding_scale == 1 or self.has_fixed_codes else out * self.embedding_scale
 
-    def quantized(self, book: Codebook, x: Tensor) -> Quantized:
+    def quantized(self, book: Codebook, x: Tensor, *, keys: bool = False) -> Quantized:
         """Items x of embed by one of codebooks(), which reads its own columns of fixed codes (U, C)."""
-        return book(self._columns(book, x) if self.has_fixed_codes else x)  # type: ignore[no-any-return]  # torch's call
+        return book(self._columns(book, x) if self.has_fixed_codes else x, keys=keys)  # type: ignore[no-any-return]  # torch's call
 
     def _columns(self, book: Codebook, codes: Tensor) -> Tensor:
         """The codes (U, B) of one of codebooks() among fixed codes (U, C)."""
@@ -231,12 +230,17 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         """Items x of embed, scaled embeddings (U, D) or fixed codes (U, C), as the model sees them."""
         if self.codebook is None:
             return ItemView(stream=x, target=self._normalised(x), quantized=None)
-        quantized = self.quantized(self.codebook, x)
+        quantized = self.quantized(self.codebook, x, keys=self.encoder.layers()[0].quantizer is self.codebook)
         return ItemView(quantized.reconstruction, self._normalised(self.target(x, quantized)), quantized)
 
-    def target(self, x: Tensor, quantized: Quantized) -> Tensor:
-        """Vectors that hidden states are scored against, (U, D): here the reconstruction y."""
-        return quantized.reconstruction
+    def target(self, x: Tensor, quantized: Quantized | None = None) -> Tensor:
+        """Vectors that hidden states are scored against, (U, D): here the reconstruction y, or x without codebook.
+
+        quantized is x by the codebook of the history, where that is known.
+        """
+        if self.codebook is None:
+            return x
+        return (quantized or self.quantized(self.codebook, x)).reconstruction
 
     def query(self, hidden: Tensor) -> Tensor:
         """Hidden states (..., D) whose products with the target vectors are the scores."""
@@ -245,14 +249,14 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     def _normalised(self, x: Tensor) -> Tensor:
         return x if self.temperature is None else nn.functional.normalize(x, dim=-1)
 
-    def all_targets(self) -> Tensor:
-        """Target vectors of all items (V, D), differentiable; the backward pass quantises each block again."""
-        if self.codebook is None:
-            return self._target_block(torch.arange(self.n_items, device=self.item_embedding.weight.device))
-        return torch.cat([checkpoint(self._target_block, ids, use_reentrant=False) for ids in self._blocks(0)])
-
-    def _target_block(self, ids: Tensor) -> Tensor:
-        return self.view(self.embed(ids)).target
+    def _catalogue_loss(self, hidden: Tensor, target: Tensor, **left_out: Tensor | None) -> Tensor:
+        """Cross entropy over all items; see losses.full_cross_entropy."""
+        x = self.embed(torch.arange(self.n_items, device=hidden.device))
+        if self.has_fixed_codes and self.temperature is None:
+            *_, book = self.codebooks().values()  # that of the targets
+            codes = self._columns(book, x)
+            return losses.full_cross_entropy(hidden, book.codewords, target, codes=codes, **left_out)
+        return losses.full_cross_entropy(hidden, self._normalised(self.target(x)), target, **left_out)
 
     def _blocks(self, start: int, step: int = 1) -> Iterator[Tensor]:
         """The ids from start on, or every step-th, in blocks of BLOCK_ITEMS."""

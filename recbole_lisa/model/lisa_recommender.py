@@ -70,7 +70,10 @@ class LISARecommender(AttentiveRecommender):
         for number, (layer, h) in enumerate(zip(self.encoder.layers()[1:], inputs[1:], strict=True), start=2):
             if layer.quantizer is not None:
                 n_codewords, x = layer.quantizer.n_codewords, take_non_padding(h, history.valid)  # (M, D)
-                usage[f"layer {number}"] = n_codewords, codeword_usage(layer.quantizer(x).codes, n_codewords)
+                usage[f"layer {number}"] = (
+                    n_codewords,
+                    codeword_usage(layer.quantizer(x, keys=False).codes, n_codewords),
+                )
         return usage
 
     def calculate_loss(self, interaction: Interaction) -> Tensor | tuple[Tensor, ...]:

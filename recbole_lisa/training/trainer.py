@@ -21,7 +21,6 @@ from recbole.trainer import Trainer
 from recbole.utils import calculate_valid_score, early_stopping, set_color
 
 from recbole_lisa.attention import Attention
-from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.config.fields import field_names
 from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.distributed.processes import from_first, is_first, rank, sum_in_place
@@ -187,8 +186,6 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             optimizer = RowAdam(self.model.parameters(), lr=self.learning_rate)
             if isinstance(table := getattr(self.model, "item_embedding", None), torch.nn.Embedding):
                 table.sparse = True
-            for codebook in (module for module in self.model.modules() if isinstance(module, Codebook)):
-                codebook.sums_rows = True
         for group in optimizer.param_groups:
             if "betas" in group and self.config["adam_betas"]:
                 group["betas"] = tuple(float(beta) for beta in self.config["adam_betas"])

@@ -7,7 +7,7 @@ import torch
 from pytest import MonkeyPatch
 
 from recbole_lisa.model import losses
-from recbole_lisa.ops import cross_entropy
+from recbole_lisa.ops import coded_cross_entropy, cross_entropy
 from tests.helpers import assert_close, assert_close_with_gradients
 from tests.model.build import build_model, last_position_batch, loss_value, random_batch
 
@@ -94,6 +94,25 @@ def test_cross_entropy_leaves_out_the_items_of_the_window(rows: int, monkeypatch
         logits[row, sorted(out)] = -torch.inf
     plain = torch.nn.functional.cross_entropy(logits, target)
     assert_close_with_gradients(fast, plain, [hidden, table])
+
+
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+@pytest.mark.parametrize("blocks", [(1, 1), (3, 5), (64, 64)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+def test_cross_entropy_from_codes_equals_that_of_the_vectors(
+    dtype: torch.dtype, blocks: tuple[int, int], scale: float, monkeypatch: MonkeyPatch
+) -> None:
+    monkeypatch.setitem(coded_cross_entropy.BLOCK, "cpu", blocks)
+    hidden = (scale * torch.randn(7, 5, dtype=torch.float64)).requires_grad_()
+    codewords = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
+    codes = torch.randint(4, (12, 3)).to(dtype)
+    table = sum(codewords[b, codes[:, b].long()] for b in range(3))
+    window = {"seen": torch.tensor([[3, 4, 4, 9], [5, 0, 0, 0]]), "group": torch.tensor([0, 0, 0, 0, 1, 1, 1])}
+    target = torch.tensor([4, 4, 9, 7, 5, 11, 3])
+    for left_out in ({}, window):
+        ours = losses.full_cross_entropy(hidden, codewords, target, codes=codes, **left_out)
+        expected = losses.full_cross_entropy(hidden, table, target, **left_out)
+        assert_close_with_gradients(ours, expected, [hidden, codewords])
 
 
 @pytest.mark.parametrize("everywhere", [True, False])

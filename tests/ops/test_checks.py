@@ -19,6 +19,7 @@ from recbole_lisa.ops.clustered_attention import (
     cluster_means,
     group_queries,
 )
+from recbole_lisa.ops.coded_cross_entropy import coded_cross_entropy
 from recbole_lisa.ops.codeword_scores import lookup_tables, scores_of_one, sum_of_rows
 from recbole_lisa.ops.codeword_usage import codeword_usage
 from recbole_lisa.ops.cross_entropy import catalogue_cross_entropy
@@ -90,6 +91,10 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     scores_of_one: {"codes": whole(6, 3), "tables": torch.ones(3, W)},
     partial(codeword_usage, n_codewords=W): {"codes": whole(6, 3)},
     catalogue_cross_entropy: {"hidden": X[0], "table": torch.ones(W, D), "target": whole(L), "group": whole(L)},
+    coded_cross_entropy: {
+        **{"hidden": X[0], "codewords": torch.ones(3, W, D), "codes": whole(6, 3), "target": whole(L)},
+        **{"group": whole(L)},
+    },
     block: {"stream": X, "attended": X, **WEIGHTS},
     partial(hamming_kmeans, n_clusters=2, n_iterations=1): {"signs": X, "valid": VALID},
     hash_signs: {"x": X, "planes": torch.ones(D, 3), "offsets": torch.ones(3)},

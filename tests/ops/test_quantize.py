@@ -5,7 +5,7 @@ import torch
 
 from benchmarks import references
 from recbole_lisa.ops import Quantized, quantize
-from recbole_lisa.ops.quantize import quantize_hard
+from recbole_lisa.ops.quantize import BLOCK_SCORES, quantize_hard
 from tests.helpers import assert_close, assert_close_with_gradients
 
 U, B, W, D = 7, 3, 5, 4
@@ -31,9 +31,13 @@ def test_soft_encoding_equals_the_vector_by_vector_reference(similarity: str, re
         assert_close_with_gradients(ours, reference, leaves)
 
 
+@pytest.mark.parametrize("block", [1, 3 * W, 1000])
 @pytest.mark.parametrize("residual", [True, False], ids=["residual", "parallel"])
 @pytest.mark.parametrize("similarity", ["bilinear", "dot", "euclidean"])
-def test_quantize_hard_equals_quantize_in_codes_outputs_and_gradients(similarity: str, residual: bool) -> None:
+def test_quantize_hard_equals_quantize_in_codes_outputs_and_gradients(
+    similarity: str, residual: bool, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BLOCK_SCORES, "cpu", block)
     x, books, bilinear = case(similarity)
     settings = {"similarity": similarity, "bilinear": bilinear, "temperature": 0.7, "residual": residual}
     ours, reference = quantize_hard(x, books, **settings), quantize(x, books, hard=True, **settings)
@@ -43,6 +47,9 @@ def test_quantize_hard_equals_quantize_in_codes_outputs_and_gradients(similarity
     assert_close_with_gradients(*both, leaves)
     for ours_alone, reference_alone in zip(ours[1:], reference[1:], strict=True):
         assert_close_with_gradients(ours_alone, reference_alone, leaves)
+    alone = quantize_hard(x, books, **settings, keys=False)
+    assert alone.assignment.shape == (U, 0)
+    assert_close_with_gradients(alone.reconstruction, reference.reconstruction, leaves)
 
 
 @pytest.mark.parametrize("residual", [True, False], ids=["residual", "parallel"])

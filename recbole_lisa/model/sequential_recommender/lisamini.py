@@ -17,7 +17,7 @@ class LISAMini(LISARecommender):
         """The larger set of codebooks."""
         self.target_codebook = self.build_codebook(config, config["n_target_codewords"], hard=True)
 
-    def target(self, x: Tensor, quantized: Quantized) -> Tensor:
+    def target(self, x: Tensor, quantized: Quantized | None = None) -> Tensor:
         """The reconstruction from the target codebooks."""
         return self.quantized(self.target_codebook, x).reconstruction
 

@@ -11,6 +11,6 @@ class LISASoft(LISARecommender):
 
     hard = False
 
-    def target(self, x: Tensor, quantized: Quantized) -> Tensor:
+    def target(self, x: Tensor, quantized: Quantized | None = None) -> Tensor:
         """The embedding x itself."""
         return x
