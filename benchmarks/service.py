@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from benchmarks.measure import CheckError, Record
-from benchmarks.options import add_machine, add_number, set_up_device
+from benchmarks.options import add_list, add_machine, add_number, set_up_device
 from benchmarks.report import Panel, Report, Table, milliseconds
 from benchmarks.serving import Sizes, add_model, build
 from recbole_lisa.serving.export import write_export
@@ -158,7 +158,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of `service`."""
     parser.add_argument("--case", choices=("mixed", "batches"), default="mixed", help="requests (default mixed)")
     add_number(parser, "minutes", 10.0, "minutes of load on each service")
-    add_number(parser, "clients", 8, "concurrent clients")
+    add_list(parser, "clients", [8], "concurrent clients; --case=batches measures each number")
     parser.add_argument("--redis", metavar="URL", help="keep sessions in Redis, not in memory")
     add_model(parser, items=10**5)
     add_machine(parser, repeats=None, cuda=False)
@@ -175,7 +175,7 @@ def run(options: argparse.Namespace) -> None:
             compare_batches(report, options, Path(folder) / "export", arguments)
             return
         with running_service(Path(folder) / "export", arguments) as (process, address):
-            clients = [Client(address, options.items, seed) for seed in range(options.clients)]
+            clients = [Client(address, options.items, seed) for seed in range(options.clients[0])]
             memory = put_under_load(clients, psutil.Process(process.pid), options.minutes * 60)
     records, errors = summary(clients), [error for client in clients for error in client.errors]
     growth = growth_of(memory)
@@ -194,25 +194,40 @@ def run(options: argparse.Namespace) -> None:
 
 
 def compare_batches(report: Report, options: argparse.Namespace, export: Path, arguments: Sequence[str]) -> None:
-    """Measure a service for each of BATCHES, one after the other."""
-    records = [measure_lists(options, name, export, [*arguments, *more]) for name, more in BATCHES.items()]
+    """Measure a service for each of BATCHES and each number of clients, one after the other."""
+    records = [
+        measure_lists(options, name, n_clients, export, [*arguments, *more])
+        for n_clients in options.clients
+        for name, more in BATCHES.items()
+    ]
     times = ("cpu_seconds", "median", "percentile_99", "slowest")
     rows = []
     for record in records:
         rate = f"{record['requests'] / record['seconds']:,.1f}"
         shown = (milliseconds(record[name]) for name in times)
-        rows.append([record["service"], f"{record['requests']:,}", rate, *shown, str(len(record["errors"]))])
-    columns = ["service", "requests", "a second", "CPU of a request", "median", "99th percentile", "slowest"]
-    title = f"Lists for one history, {options.clients} clients that wait for each answer: ms"
+        rows.append(
+            [
+                record["service"],
+                str(record["clients"]),
+                f"{record['requests']:,}",
+                rate,
+                *shown,
+                str(len(record["errors"])),
+            ]
+        )
+    columns = ["service", "clients", "requests", "a second", "CPU of a request", "median", "99th percentile", "slowest"]
+    title = "Lists for one history, clients that wait for each answer: ms"
     report.finish({"services": records}, [Table(title, [*columns, "wrong answers"], rows)], {})
     if wrong := [error for record in records for error in record["errors"]]:
         raise CheckError(f"{len(wrong)} answers were wrong; the first: {wrong[0]}")
 
 
-def measure_lists(options: argparse.Namespace, name: str, export: Path, arguments: Sequence[str]) -> Record:
+def measure_lists(
+    options: argparse.Namespace, name: str, n_clients: int, export: Path, arguments: Sequence[str]
+) -> Record:
     """Requests for one list each; `cpu_seconds` are those of the server for one request."""
     with running_service(export, arguments) as (process, address):
-        clients = [Client(address, options.items, seed) for seed in range(options.clients)]
+        clients = [Client(address, options.items, seed) for seed in range(n_clients)]
         for client in clients:
             client.recommend(1)  # the first request of a connection is not timed
             client.kinds = {"recommend": (1, partial(client.recommend, 1))}
@@ -224,7 +239,7 @@ def measure_lists(options: argparse.Namespace, name: str, export: Path, argument
     records = summary(clients)
     if not records:
         raise CheckError(f"{name}: no answer was right; the first: {errors[:1]}")
-    of_server = {"service": name, "seconds": seconds, "cpu_seconds": cpu / records[0]["requests"]}
+    of_server = {"service": name, "clients": n_clients, "seconds": seconds, "cpu_seconds": cpu / records[0]["requests"]}
     return records[0] | of_server | {"errors": errors}
 
 

@@ -17,7 +17,7 @@ from recbole_lisa.serving.ranking import positions_of, rank
 
 BATCH = 128
 """Histories encoded together."""
-INDEXED_ITEMS = 2**18
+INDEXED_ITEMS = 10**5
 """Coded items from which an index makes rankings faster."""
 
 
