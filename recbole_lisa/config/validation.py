@@ -253,7 +253,9 @@ def _check_metrics(settings: Settings) -> None:
             "seen items: leave eval_seen out, or set the mode to full"
         )
     known = ranking_metrics()
-    for metric in _listed(settings["metrics"]) or [None]:
+    if not settings["metrics"]:
+        raise UsageError(f"metrics is {settings['metrics']!r}, it must be one or more of {', '.join(known)}")
+    for metric in _listed(settings["metrics"]):
         if not _is_in(metric, known):
             reason = " (it compares values, these models rank)" if _is_in(metric, metrics_dict) else ""
             hint = did_you_mean(str(metric), known)

@@ -36,7 +36,7 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"enable_scaler": True}, "enable_scaler is True, but only fp16 needs a scaled loss: set amp to"),
     ({"metrics": ["Hits"]}, "metric 'Hits' is not computed: known are AveragePopularity, GAUC, GiniIndex, H"),
     ({"metrics": [5]}, "metric 5 is not computed: known are AveragePopularity"),
-    ({"metrics": []}, "metric None is not computed: known are AveragePopularity"),
+    ({"metrics": []}, "metrics is [], it must be one or more of AveragePopularity"),
     ({"metrics": ["AUC"]}, "metric 'AUC' is not computed (it compares values, these models rank)"),
     ({"metrics": ["giniindex"], "eval_args": {"mode": {"test": "uni9"}}}, "use eval_args mode 'full', not 'uni9'"),
     ({"topk": [5], "valid_metric": "NDCG@10"}, "choose one of Hit@5, NDCG@5, MRR@5. Did you mean 'NDCG@5'?"),
