@@ -32,11 +32,18 @@ def gated_recurrence(query: Tensor, key: Tensor, value: Tensor, gate: Tensor) ->
 
 
 def quantize(
-    x: Tensor, codebooks: Tensor, *, bilinear: Tensor | None, similarity: str, temperature: float, residual: bool
+    x: Tensor,
+    codebooks: Tensor,
+    *,
+    bilinear: Tensor | None,
+    similarity: str,
+    temperature: float,
+    residual: bool,
+    hard: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Soft residual or parallel encoding, one vector and one codebook at a time.
+    """Residual or parallel encoding, one vector and one codebook at a time; hard codes are one-hot rows.
 
-    Arguments as ops.quantize; returns codes (U, B), soft assignment (U, B, W), reconstruction (U, D).
+    Arguments as ops.quantize; returns codes (U, B), assignment (U, B, W), reconstruction (U, D).
     """
     codes, assignments, reconstructions = [], [], []
     for row in x:
@@ -47,6 +54,8 @@ def quantize(
             else:
                 scores = book @ (left @ bilinear if similarity == "bilinear" else left)
             p = torch.softmax(scores / temperature, dim=-1)
+            if hard:  # one_hot(code) forward, the gradient of the softmax backward
+                p = torch.nn.functional.one_hot(scores.argmax(), len(book)).to(p.dtype) + (p - p.detach())
             word = p @ book
             row_codes.append(scores.argmax())
             row_p.append(p)

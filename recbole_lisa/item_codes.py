@@ -48,7 +48,11 @@ def set_item_codes(network: Any, config: Any, dataset: Any) -> None:
         parts = _codes_and_codewords(source, books, config, dataset)
     codes, codewords = from_first(parts)  # type: ignore[misc]  # the first process has made them
     with torch.no_grad():
-        network.item_embedding.weight[1:] = torch.from_numpy(codes)
+        items = network.item_embedding
+        items.weight[1:] = torch.from_numpy(codes)
+        if items.dense is not None:  # of the most frequent items of the training data
+            frequent = np.argsort(-np.asarray(dataset.item_counts[1:]), kind="stable")[: len(items.dense)] + 1
+            items.slots[torch.from_numpy(np.sort(frequent))] = torch.arange(len(frequent), dtype=torch.int32)
         for book, start in zip(books, codewords, strict=False):
             book.codewords.copy_(torch.from_numpy(start))
     getLogger().info(f"{network.items_with_equal_codes():,} of {len(codes):,} items have the codes of another")

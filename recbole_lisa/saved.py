@@ -333,7 +333,7 @@ def _bundle_scores(recommender: Recommender, items: Tensor, lengths: Tensor, gap
     """Scores (N, K) of candidates (N, K) by a bundle, for histories of items (N, L) at time gaps (N, L)."""
     times = gaps.double().cumsum(dim=1)
     histories = [History(items[i, :m].numpy() - 1, times[i, :m].numpy()) for i, m in enumerate(lengths.tolist())]
-    targets = recommender.network.items.targets
+    targets: Any = recommender.network.items.targets
     rows = [
         targets.take(ids - 1).scores(targets.query(hidden[None]), 0, len(ids))[0]
         for hidden, ids in zip(recommender.encode(histories), candidates, strict=True)

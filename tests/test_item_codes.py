@@ -69,6 +69,38 @@ def test_scores_and_loss_are_those_of_a_learned_model_with_the_same_codes(
         assert fixed.codebook.codewords.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("loss_type", ["CE", "SSM"])
+@pytest.mark.parametrize("score", ["dot", "cosine"])
+@pytest.mark.parametrize("model", QUANTIZED)
+def test_dense_items_add_their_vectors_to_the_sum_of_codewords(model: str, score: str, loss_type: str) -> None:
+    network = build_model(model, item_codes="svd", dense_items=7, score=score, loss_type=loss_type, **QUANTIZED[model])
+    items, network = network.item_embedding, network.double().eval()
+    items.weight[1:] = torch.randint(4, items.weight[1:].shape)
+    dense_ids = torch.tensor([1, 4, 5, 9, 20, 28, 29])
+    items.slots[dense_ids] = torch.arange(7, dtype=torch.int32)
+    torch.nn.init.normal_(items.dense)
+    plain = torch.stack([book.codewords[:, :4] for book in network.codebooks().values()])  # (1 or 2, B, 4, D)
+    codes = items.weight.long().view(30, len(plain), -1)
+    sums = [sum(book[b, codes[:, i, b]] for b in range(len(book))) for i, book in enumerate(plain)]
+    vectors = torch.zeros_like(sums[0]).index_copy(0, dense_ids, items.dense)
+    stream, target = sums[0] + vectors, sums[-1] + vectors
+    view = network.view(network.embed(torch.arange(30)))
+    assert_close(view.stream, stream)
+    unit = target if score == "dot" else torch.nn.functional.normalize(target, dim=1)
+    assert_close(view.target, unit)
+    expected = network.query(network.encoder.encode_last(network.history(BATCH), view).hidden) @ unit.t()
+    some = torch.tensor([[4, 4, 2], [9, 1, 29]])
+    assert_close(network.full_sort_predict(BATCH)[:, 1:], expected[:, 1:])
+    assert_close(network.item_scorer(BATCH)(some[1]), expected[:, some[1]])
+    assert_close(network.score_candidates(BATCH, some), expected.gather(1, some))
+    stored = network.item_store()
+    assert_close(stored.view(torch.arange(29)).stream, stream[1:])
+    assert_close(stored.targets.rows(torch.arange(29)), target[1:])
+    batch = {**BATCH, "item_id": torch.tensor([4, 20]), "neg_item_id": torch.tensor([6, 9])}
+    network.calculate_loss(batch).backward()
+    assert (items.dense.grad[[1, 4]] != 0).all() and (loss_type != "CE" or (items.dense.grad != 0).all())
+
+
 @pytest.mark.parametrize("model", QUANTIZED)
 def test_no_parameter_has_a_row_for_each_item(model: str) -> None:
     network = build_model(model, n_items=997, item_codes="svd", **QUANTIZED[model])
@@ -98,11 +130,11 @@ def test_items_with_equal_codes_are_counted(n_codebooks: int, n_codewords: int) 
 
 
 @pytest.mark.parametrize("model", QUANTIZED)
-@pytest.mark.parametrize("source", ["svd", "kmeans"])
+@pytest.mark.parametrize(("source", "n_dense"), [("svd", 0), ("svd", 5), ("kmeans", 0)])
 def test_a_run_keeps_its_codes_in_checkpoint_export_and_new_items(
-    model: str, source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    model: str, source: str, n_dense: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings: dict[str, Any] = {**QUANTIZED[model], "item_codes": source}
+    settings: dict[str, Any] = {**QUANTIZED[model], "item_codes": source, "dense_items": n_dense}
     if source == "kmeans":
         settings["item_codes_checkpoint"] = str(train("Transformer", tmp_path))
     checkpoint = train(model, tmp_path, **settings)
@@ -112,6 +144,11 @@ def test_a_run_keeps_its_codes_in_checkpoint_export_and_new_items(
     set_item_codes(network, config, training.dataset)
     assert torch.equal(network.item_embedding.weight, trained)
     assert torch.equal(network.codebook.codewords, codewords) == (source == "svd")  # kmeans: the centres
+    if n_dense:
+        counts = torch.as_tensor(training.dataset.item_counts)
+        dense_ids = (network.item_embedding.slots < n_dense).nonzero().squeeze(1)
+        assert (network.item_embedding.dense != 0).all() and len(network.item_embedding.dense) == n_dense
+        assert counts[dense_ids].min() >= counts[1:].sort().values[-n_dense]
     export(checkpoint, tmp_path / "export")
     expected = Recommender(load_bundle(checkpoint)).recommend([["i1", "i2"]], 5)[0]
     assert Recommender.load(tmp_path / "export").recommend([["i1", "i2"]], 5)[0] == expected

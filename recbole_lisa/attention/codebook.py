@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_sizes
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest
 from recbole_lisa.ops.packing import code_dtype
-from recbole_lisa.ops.quantize import SIMILARITIES, Quantized, quantize, quantize_hard
+from recbole_lisa.ops.quantize import SIMILARITIES, Quantized, quantize
 
 ENCODINGS = ("residual", "parallel")
 KMEANS_ROUNDS = 10
@@ -24,15 +24,46 @@ def initialise_each(weight: Tensor) -> None:
 
 
 class FixedCodes(nn.Module):
-    """Codes (V, C) of items in all their codebooks, in place of item embeddings: not trained, 0 until they are set."""
+    """Codes (V, C) of items in all their codebooks, in place of item embeddings: not trained, 0 until they are set.
 
-    def __init__(self, n_items: int, n_columns: int, n_codewords: int) -> None:
+    With n_dense = K above 0, K items also have a trained vector that is added to their codewords: row slots[v] of dense
+    (K, D) is that of item v, K stands for none.
+    """
+
+    def __init__(
+        self, n_items: int, n_columns: int, n_codewords: int, *, n_dense: int = 0, hidden_size: int = 0
+    ) -> None:
         super().__init__()
         self.weight = nn.Buffer(torch.zeros(n_items, n_columns, dtype=code_dtype(n_codewords)))
+        self.dense = nn.Parameter(torch.zeros(n_dense, hidden_size)) if n_dense else None
+        self.slots: Tensor
+        self.register_buffer("slots", torch.full((n_items,), n_dense, dtype=torch.int32) if n_dense else None)
 
     def forward(self, items: Tensor) -> Tensor:
-        """Codes of items (...), (..., C)."""
-        return self.weight[items]
+        """Codes of items (...), (..., C); with dense vectors (..., C + 1), and the last number is the slot."""
+        codes = self.weight[items]
+        return codes if self.dense is None else torch.cat([codes.int(), self.slots[items].unsqueeze(-1)], dim=-1)
+
+    def rows(self) -> Tensor | None:
+        """Vectors by slot (K + 1, D), the last one is 0; or None."""
+        return None if self.dense is None else torch.cat([self.dense, torch.zeros_like(self.dense[:1])])
+
+    def quantized(self, book: "Codebook", x: Tensor) -> Quantized:
+        """Items x of forward by one of their codebooks; their dense vectors are part of the reconstruction."""
+        quantized: Quantized = book(x)
+        if (rows := self.rows()) is None:
+            return quantized
+        return quantized._replace(reconstruction=quantized.reconstruction + rows.index_select(0, x[:, -1]))
+
+    def parts(self, book: "Codebook") -> list[tuple[Tensor, Tensor]]:
+        """Codes (V, B) and codewords (B, W, D) whose sums are the items, with the slots and their vectors."""
+        coded, rows = (self.weight[:, book.columns], book.codewords), self.rows()
+        return [coded] if rows is None else [coded, (self.slots.unsqueeze(1), rows.unsqueeze(0))]
+
+    def dense_from(self, first: int) -> tuple[Tensor, Tensor] | None:
+        """Slots of the items from id `first` on, and vectors by slot; or None."""
+        rows = self.rows()
+        return None if rows is None else (self.slots[first:], rows.detach())
 
 
 class Codebook(nn.Module):
@@ -46,6 +77,7 @@ class Codebook(nn.Module):
         encoding: residual (each codebook encodes the residual of the earlier ones) or parallel (the paper's equation).
         temperature: of the softmax over codewords.
         hard: one codeword per codebook with a straight-through gradient; False: the softmax itself (LISA-Soft).
+        first_column: the first of its columns of fixed codes.
 
     Raises:
         ValueError: on a size below 1, a temperature below MIN_TEMPERATURE, or an unknown similarity or encoding.
@@ -61,6 +93,7 @@ class Codebook(nn.Module):
         encoding: str = "residual",
         temperature: float = 0.7,
         hard: bool = True,
+        first_column: int = 0,
     ) -> None:
         super().__init__()
         check_sizes(hidden_size=hidden_size, n_codebooks=n_codebooks, n_codewords=n_codewords)
@@ -73,6 +106,7 @@ class Codebook(nn.Module):
         self.temperature = temperature
         self.residual = encoding == "residual"
         self.hard = hard
+        self.columns = slice(first_column, first_column + n_codebooks)
         self.codewords = nn.Parameter(torch.empty(n_codebooks, n_codewords, hidden_size))
         self.bilinear = nn.Parameter(torch.empty(hidden_size, hidden_size)) if similarity == "bilinear" else None
         initialise_each(self.codewords)
@@ -105,11 +139,12 @@ class Codebook(nn.Module):
     def forward(self, x: Tensor, *, keys: bool = True) -> Quantized:
         """Quantise distinct vectors (U, D): codes (U, B), assignment (U, B, W), reconstruction (U, D).
 
-        Integers (U, B) are codes already. For them, and for hard codes without keys, the assignment is (U, 0).
+        Integers (U, C) are codes already, its own in columns. For them, and for hard codes without keys, the assignment
+        is (U, 0).
         """
         if x.is_floating_point():
             return self._quantize(x, self.codewords, keys=keys)
-        codes = x.long()
+        codes = x[:, self.columns].long()
         words = (book.index_select(0, code) for book, code in zip(self.codewords, codes.t(), strict=True))
         return Quantized(codes, self.codewords.new_empty(len(x), 0), reduce(torch.add, words))
 
@@ -142,12 +177,13 @@ class Codebook(nn.Module):
 
     def _quantize(self, x: Tensor, codewords: Tensor, *, keys: bool) -> Quantized:
         with torch.autocast(x.device.type, enabled=False):
-            operands: dict[str, Any] = {
-                "x": x.to(self.codewords.dtype),
-                "codebooks": codewords,
-                "similarity": self.similarity,
-                "bilinear": self.bilinear,
-                "temperature": self.temperature,
-                "residual": self.residual,
-            }
-            return quantize_hard(**operands, keys=keys) if self.hard else quantize(**operands, hard=False)
+            return quantize(
+                x.to(self.codewords.dtype),
+                codewords,
+                similarity=self.similarity,
+                bilinear=self.bilinear,
+                temperature=self.temperature,
+                residual=self.residual,
+                hard=self.hard,
+                keys=keys,
+            )

@@ -347,6 +347,8 @@ def _check_item_codes(settings: Settings) -> None:
     """Fixed codes exclude what needs item embeddings."""
     source = settings.get("item_codes", "learned")
     if source == "learned":
+        if settings.get("dense_items"):
+            raise UsageError(f"dense_items is {settings['dense_items']}, with item_codes learned it must be 0")
         return
     if source not in ("svd", "kmeans") and not source.endswith((".npz", ".npy")):
         hint = did_you_mean(source, ("learned", "svd", "kmeans"))

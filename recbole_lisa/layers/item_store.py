@@ -1,7 +1,9 @@
 """All items at inference, as vectors or as codes, and their scores with hidden states."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -10,8 +12,10 @@ from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.ops.codeword_scores import lookup_tables, scores_of_one, sum_of_rows
 from recbole_lisa.ops.numba_threads import numba_serves
 from recbole_lisa.ops.quantize import Quantized
-from recbole_lisa.ops.score_bounds import code_blocks
+from recbole_lisa.ops.score_bounds import code_blocks, shortlist
 
+Dense = tuple[Tensor, Tensor]
+"""Vectors that items have beside their codes: row slots (V,) of vectors (K + 1, D), whose last one is 0."""
 BLOCK_ITEMS = 2**14
 """Items whose vectors exist at once when norms are computed."""
 
@@ -22,6 +26,14 @@ class _Targets(nn.Module):
     temperature: float | None
     inverse_norms: Tensor | None
     rows: Callable[[Tensor], Tensor]
+
+    def dense_items(self) -> Tensor:
+        """The items (K,) with vectors beside their codes, ascending."""
+        return torch.arange(0)
+
+    def shortlist(self, query: Any, k: int, left_out: Sequence[Any] | None) -> Tensor | None:
+        """Ascending items that hold the k best of all; None without an index."""
+        return None
 
     def _set_temperature(self, temperature: float | None, codes: Tensor) -> None:
         """Set T, and with it the norms of the V items, which have these codes or vectors."""
@@ -55,7 +67,7 @@ class DenseTargets(_Targets):
         """The items with ids (C,) as a smaller catalogue."""
         return DenseTargets(self.vectors[ids], temperature=self.temperature)
 
-    def query(self, hidden: Tensor) -> Tensor:
+    def query(self, hidden: Tensor) -> Any:
         """The query for `scores`: hidden states (N, D)."""
         return self._scaled_query(hidden)
 
@@ -71,44 +83,83 @@ class DenseTargets(_Targets):
 class CodedTargets(_Targets):
     """Items that are scored by look-up tables of their codewords (B, W, D); temperature as for DenseTargets.
 
-    Codes (V, B) have the type of `ops.packing.code_dtype`: one byte each, more if W > 256.
+    Codes (V, B) have the type of `ops.packing.code_dtype`: one byte each, more if W > 256. Vectors in dense add to the
+    codewords of their items.
     """
 
-    def __init__(self, codes: Tensor, codewords: Tensor, *, temperature: float | None = None) -> None:
+    slots: Tensor
+    vectors: Tensor | None
+    blocks: Tensor | None
+
+    def __init__(
+        self, codes: Tensor, codewords: Tensor, *, temperature: float | None = None, dense: Dense | None = None
+    ) -> None:
         super().__init__()
         self.codes, self.codewords = nn.Buffer(codes), nn.Buffer(codewords)
-        self.blocks: Tensor | None
+        for name, tensor in zip(("slots", "vectors"), dense or (None, None), strict=True):
+            self.register_buffer(name, tensor)
         self.register_buffer("blocks", None, persistent=False)
         self._set_temperature(temperature, codes)
 
+    @property
+    def dense(self) -> Dense | None:
+        """Slots and vectors, or None."""
+        return None if self.vectors is None else (self.slots, self.vectors)
+
+    def dense_items(self) -> Tensor:
+        """As _Targets."""
+        return super().dense_items() if self.vectors is None else (self.slots < len(self.vectors) - 1).nonzero()[:, 0]
+
     def build_index(self) -> None:
-        """Set blocks, B bytes an item, for `ops.score_bounds.shortlist`: for products, W <= 256, on the CPU."""
+        """Set blocks, B bytes an item, and listed for `shortlist`: for products, W <= 256, on the CPU."""
         if self.temperature is None and self.codes.dtype == torch.uint8 and numba_serves(self.codewords):
-            self.blocks = code_blocks(self.codes)
+            self.blocks, self.listed = code_blocks(self.codes), self.dense_items()
+
+    def shortlist(self, query: Any, k: int, left_out: Sequence[Any] | None) -> Tensor | None:
+        """Ascending items that hold the k best of all; None without an index, see `ops.score_bounds.shortlist`.
+
+        The bound is the k-th best of the items without a vector; those with one are all in the list.
+        """
+        if self.blocks is None:
+            return None
+        if self.vectors is None:
+            return shortlist(self.blocks, len(self), query[0], k, left_out)
+        left_out = [np.union1d(items, self.listed) for items in left_out or [np.empty(0)] * query[0].shape[2]]
+        ids = shortlist(self.blocks, len(self), query[0], k, left_out)
+        return ids if ids is None else torch.unique(torch.cat([ids, self.listed]))
 
     def __len__(self) -> int:
         """V."""
         return len(self.codes)
 
     def take(self, ids: Tensor) -> "CodedTargets":
-        """The items with ids (C,) as a smaller catalogue."""
-        return CodedTargets(self.codes.index_select(0, ids), self.codewords, temperature=self.temperature)
+        """The items with ids (C,) as a smaller catalogue, for the same queries."""
+        dense = None if self.vectors is None else (self.slots[ids], self.vectors)
+        return CodedTargets(self.codes.index_select(0, ids), self.codewords, temperature=self.temperature, dense=dense)
 
-    def query(self, hidden: Tensor) -> Tensor:
-        """The query for `scores`: look-up tables (B, W, N) of hidden states (N, D)."""
-        return lookup_tables(self._scaled_query(hidden), self.codewords)
+    def query(self, hidden: Tensor) -> Any:
+        """Look-up tables (B, W, N) of hidden states (N, D) and products with vectors (K + 1, N), for `scores`."""
+        hidden = self._scaled_query(hidden)
+        return lookup_tables(hidden, self.codewords), None if self.vectors is None else self.vectors @ hidden.t()
 
-    def scores(self, query: Tensor, start: int, stop: int) -> Tensor:
+    def scores(self, query: Any, start: int, stop: int) -> Tensor:
         """Scores of items start..stop-1, (N, stop - start)."""
-        if query.shape[2] == 1:
-            scores = scores_of_one(self.codes[start:stop], query.squeeze(2)).unsqueeze(0)
+        tables, products = query
+        if tables.shape[2] == 1:
+            scores = scores_of_one(self.codes[start:stop], tables.squeeze(2)).unsqueeze(0)
         else:
-            scores = sum_of_rows(self.codes[start:stop], query).t()
+            scores = sum_of_rows(self.codes[start:stop], tables).t()
+        if products is not None:
+            scores = scores + products.index_select(0, self.slots[start:stop]).t()
         return self._scaled_scores(scores, start, stop)
+
+    def with_vectors(self, sums: Tensor, ids: Tensor) -> Tensor:
+        """Sums of codewords (U, D) of items (U,), plus their own vectors."""
+        return sums if self.vectors is None else sums + self.vectors.index_select(0, self.slots[ids])
 
     def rows(self, ids: Tensor) -> Tensor:
         """Vectors of items, (U, D)."""
-        return sum_of_rows(self.codes[ids], self.codewords)
+        return self.with_vectors(sum_of_rows(self.codes[ids], self.codewords), ids)
 
 
 Targets = DenseTargets | CodedTargets
@@ -140,22 +191,28 @@ class CodedItems(nn.Module):
     Args:
         codes: (V, B).
         codewords: (B, W, D) of layer 0's codebook.
-        targets: codes and codewords of the targets; None if they are those of the history (LISA-Base).
-        temperature: of cosine scores, where targets is None; None for products.
+        targets: of the targets; None if they are the history's (LISA-Base). Vectors in dense serve both.
+        temperature, dense: as for CodedTargets, where targets is None.
     """
 
     def __init__(
-        self, codes: Tensor, codewords: Tensor, targets: CodedTargets | None = None, *, temperature: float | None = None
+        self,
+        codes: Tensor,
+        codewords: Tensor,
+        targets: CodedTargets | None = None,
+        *,
+        temperature: float | None = None,
+        dense: Dense | None = None,
     ) -> None:
         super().__init__()
         self.codes, self.codewords = nn.Buffer(codes), nn.Buffer(codewords)
         self.has_own_targets = targets is not None
-        self.targets = targets or CodedTargets(codes, codewords, temperature=temperature)
+        self.targets = targets or CodedTargets(codes, codewords, temperature=temperature, dense=dense)
 
     def view(self, ids: Tensor) -> ItemView:
         """Items (U,) as the encoder sees them; their keys are their codes."""
         codes = self.codes[ids]
-        y = sum_of_rows(codes, self.codewords)
+        y = self.targets.with_vectors(sum_of_rows(codes, self.codewords), ids)
         target = self.targets.rows(ids) if self.has_own_targets else y
         return ItemView(y, target, Quantized(codes.long(), y[:, :0], y[:, :0]))
 

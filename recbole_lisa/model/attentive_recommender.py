@@ -88,15 +88,18 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         self.shared_negatives: int = config["shared_negatives"]
         self.seen_negatives: bool = config["seen_negatives"]
         self.temperature: float | None = config["score_temperature"] if config["score"] == "cosine" else None
-        self.embedding_scale = math.sqrt(self.hidden_size) if config["scale_embedding"] else 1.0
         if self.loss_type not in losses.LOSSES:
             raise ValueError(f"loss_type must be one of {', '.join(losses.LOSSES)}, got {self.loss_type!r}")
         self.item_embedding: nn.Embedding | FixedCodes
         if "item_codes" in config and config["item_codes"] != "learned":
             n_codewords = [config[key] for key in ("n_codewords", "n_target_codewords") if key in config]
-            self.item_embedding = FixedCodes(self.n_items, config["n_codebooks"] * len(n_codewords), max(n_codewords))
+            n_dense = min(config["dense_items"], self.n_items - 1)
+            sizes = self.n_items, config["n_codebooks"] * len(n_codewords), max(n_codewords)
+            self.item_embedding = FixedCodes(*sizes, n_dense=n_dense, hidden_size=self.hidden_size)
         else:
             self.item_embedding = nn.Embedding(self.n_items, self.hidden_size, padding_idx=0)
+        scaled = config["scale_embedding"] and not self.has_fixed_codes
+        self.embedding_scale = math.sqrt(self.hidden_size) if scaled else 1.0
         self.encoder = SequenceEncoder(
             partial(self.build_layer, config),
             n_layers=config["n_layers"],
@@ -158,7 +161,9 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         """Whether the codes of the items are set before training and there are no item embeddings."""
         return isinstance(self.item_embedding, FixedCodes)
 
-    def build_codebook(self, config: Any, n_codewords: int, *, hard: bool, of_items: bool = True) -> Codebook:
+    def build_codebook(
+        self, config: Any, n_codewords: int, *, hard: bool, of_items: bool = True, first_column: int = 0
+    ) -> Codebook:
         """A quantiser with the model's settings and W = n_codewords; for fixed codes of items one of fewest weights."""
         return Codebook(
             hidden_size=config["hidden_size"],
@@ -168,6 +173,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
             encoding=config["codebook_encoding"],
             temperature=config["codebook_temperature"],
             hard=hard,
+            first_column=first_column,
         )
 
     @property
@@ -215,16 +221,18 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     def embed(self, items: Tensor) -> Tensor:
         """Item embeddings, times sqrt(D) with scale_embedding, (...) -> (..., D); or fixed codes, (...) -> (..., C)."""
         out: Tensor = self.item_embedding(items)
-        return out if self.embedding_scale == 1 or self.has_fixed_codes else out * self.embedding_scale
+        return out if self.embedding_scale == 1 else out * self.embedding_scale
 
     def quantized(self, book: Codebook, x: Tensor, *, keys: bool = False) -> Quantized:
-        """Items x of embed by one of codebooks(), which reads its own columns of fixed codes (U, C)."""
-        return book(self._columns(book, x) if self.has_fixed_codes else x, keys=keys)  # type: ignore[no-any-return]  # torch's call
+        """Items x of embed by one of codebooks()."""
+        items = self.item_embedding
+        return items.quantized(book, x) if isinstance(items, FixedCodes) else book(x, keys=keys)
 
-    def _columns(self, book: Codebook, codes: Tensor) -> Tensor:
-        """The codes (U, B) of one of codebooks() among fixed codes (U, C)."""
-        first = 0 if book is self.codebook else book.n_codebooks
-        return codes[:, first : first + book.n_codebooks]
+    @property
+    def target_book(self) -> Codebook:
+        """The last of codebooks(), that of the targets."""
+        *_, book = self.codebooks().values()
+        return book
 
     def view(self, x: Tensor) -> ItemView:
         """Items x of embed, scaled embeddings (U, D) or fixed codes (U, C), as the model sees them."""
@@ -240,7 +248,9 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         """
         if self.codebook is None:
             return x
-        return (quantized or self.quantized(self.codebook, x)).reconstruction
+        if quantized is None or self.target_book is not self.codebook:
+            quantized = self.quantized(self.target_book, x)
+        return quantized.reconstruction
 
     def query(self, hidden: Tensor) -> Tensor:
         """Hidden states (..., D) whose products with the target vectors are the scores."""
@@ -251,11 +261,10 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def _catalogue_loss(self, hidden: Tensor, target: Tensor, **left_out: Tensor | None) -> Tensor:
         """Cross entropy over all items; see losses.full_cross_entropy."""
+        items = self.item_embedding
+        if isinstance(items, FixedCodes) and self.temperature is None:
+            return losses.full_cross_entropy(hidden, items.parts(self.target_book), target, **left_out)
         x = self.embed(torch.arange(self.n_items, device=hidden.device))
-        if self.has_fixed_codes and self.temperature is None:
-            *_, book = self.codebooks().values()  # that of the targets
-            codes = self._columns(book, x)
-            return losses.full_cross_entropy(hidden, book.codewords, target, codes=codes, **left_out)
         return losses.full_cross_entropy(hidden, self._normalised(self.target(x)), target, **left_out)
 
     def _blocks(self, start: int, step: int = 1) -> Iterator[Tensor]:
@@ -269,10 +278,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def score_candidates(self, interaction: Interaction, candidates: Tensor) -> Tensor:
         """Encode each history once and score its candidates: (N, K) ids -> (N, K)."""
-        if not self.has_fixed_codes:
-            return pair_scores(self._encode_last(interaction), self.item_view().target, candidates)
-        ids, rows = torch.unique(candidates, return_inverse=True)
-        return pair_scores(self._encode_last(interaction), self.view(self.embed(ids)).target, rows)
+        view, rows = self._some_items(candidates)
+        return pair_scores(self._encode_last(interaction), view.target, rows)
 
     def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Scores of all items, (N, V); column 0 is padding."""
@@ -281,29 +288,34 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         return self._encode_last(interaction) @ self.item_view().target.t()
 
     def item_scorer(self, interaction: Interaction) -> Callable[[Tensor], Tensor]:
-        """Encode each history once; returns a function that scores items, ids (K,) -> (N, K)."""
-        hidden = self._encode_last(interaction)
-        if self.has_fixed_codes:
-            *_, book = self.codebooks().values()  # that of the targets
-            return partial(self._scores_by_codes, hidden, book)
+        """Encode each history once; returns a function that scores items, ids (K,) -> (N, K).
+
+        Items with fixed codes are scored by look-up tables: equal codes have equal scores.
+        """
+        hidden, items = self._encode_last(interaction), self.item_embedding
+        if isinstance(items, FixedCodes):
+            settings: dict[str, Any] = {"temperature": self.temperature, "dense": items.dense_from(0)}
+            codes, codewords = items.parts(self.target_book)[0]
+            targets = CodedTargets(codes, codewords.detach(), **settings)
+            query = targets.query(hidden)
+            return lambda ids: targets.take(ids).scores(query, 0, len(ids))
         target = self.item_view().target
         return lambda ids: hidden @ target.index_select(0, ids).t()
-
-    def _scores_by_codes(self, hidden: Tensor, book: Codebook, ids: Tensor) -> Tensor:
-        """Scores of items with fixed codes by look-up tables: equal codes have equal scores; (K,) -> (N, K)."""
-        codes = self._columns(book, self.embed(ids))
-        targets = CodedTargets(codes, book.codewords.detach(), temperature=self.temperature)
-        return targets.scores(targets.query(hidden), 0, len(ids))
 
     def _encode_last(self, interaction: Interaction) -> Tensor:
         return self.query(self.encoder.encode_last(*self.view_of(self.history(interaction))).hidden)  # (N, D)
 
     def view_of(self, history: Sequences) -> tuple[Sequences, ItemView]:
-        """The items of histories for inference, and their rows: all items, or of fixed codes the distinct ones."""
+        """Histories for inference as rows of items, and these items."""
+        view, rows = self._some_items(history.rows)
+        return history._replace(rows=rows), view
+
+    def _some_items(self, ids: Tensor) -> tuple[ItemView, Tensor]:
+        """Items for inference and the rows of ids (...) among them: all items, or of fixed codes the distinct ones."""
         if not self.has_fixed_codes:
-            return history, self.item_view()
-        items, rows = torch.unique(history.rows, return_inverse=True)
-        return history._replace(rows=rows), self.view(self.embed(items))
+            return self.item_view(), ids
+        distinct, rows = torch.unique(ids, return_inverse=True)
+        return self.view(self.embed(distinct)), rows
 
     def item_view(self) -> ItemView:
         """All items for inference, (V, ...); in eval mode cached until a parameter changes (not by `.data`)."""
@@ -404,18 +416,17 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         if self.codebook is None or not self.hard:
             x = self.embed(torch.arange(1, self.n_items, device=self.item_embedding.weight.device))
             return DenseItems(x, temperature=self.temperature)
-        codewords = self.codebook.codewords.detach().clone()
-        return CodedItems(self.item_codes(self.codebook), codewords, self.target_store(), temperature=self.temperature)
-
-    def target_store(self) -> CodedTargets | None:
-        """Codes and codewords of the targets; None if they are those of the history."""
-        return None
+        items = self.item_embedding
+        dense = items.dense_from(1) if isinstance(items, FixedCodes) else None
+        settings: dict[str, Any] = {"temperature": self.temperature, "dense": dense}
+        sets = [(self.item_codes(book), book.codewords.detach().clone()) for book in self.codebooks().values()]
+        return CodedItems(*sets[0], CodedTargets(*sets[1], **settings) if len(sets) > 1 else None, **settings)
 
     def item_codes(self, codebook: Codebook, *, step: int = 1) -> Tensor:
         """Codes (V - 1, B) of the items, or of every step-th item, by a quantiser, block by block."""
         small = code_dtype(codebook.n_codewords)
-        if self.has_fixed_codes:
-            return self._columns(codebook, self.item_embedding.weight[1::step]).to(small)
+        if isinstance(self.item_embedding, FixedCodes):
+            return self.item_embedding.weight[1::step, codebook.columns].to(small)
         return torch.cat([self.quantized(codebook, self.embed(ids)).codes.to(small) for ids in self._blocks(1, step)])
 
     @torch.no_grad()
@@ -433,7 +444,9 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         if not isinstance(targets, CodedTargets):
             return 0
         n_codebooks, n_codewords, _ = targets.codewords.shape
-        rows: Tensor = targets.codes
+        rows: Tensor = (
+            targets.codes if targets.vectors is None else targets.codes[targets.slots == len(targets.vectors) - 1]
+        )
         if numbered := n_codewords**n_codebooks <= 2**64:  # a number for each row, which stays its own in int64
             start = rows.new_zeros(1, dtype=torch.int64)
             rows = reduce(lambda number, column: number * n_codewords + column, rows.t(), start)

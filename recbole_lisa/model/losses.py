@@ -1,14 +1,14 @@
 """Training losses over supervised positions, each a function of scores (M,) and (M, R), or blockwise over all items."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 from torch.utils.checkpoint import checkpoint
 
-from recbole_lisa.ops.coded_cross_entropy import coded_cross_entropy
-from recbole_lisa.ops.cross_entropy import catalogue_cross_entropy
+from recbole_lisa.ops.cross_entropy import catalogue_cross_entropy, coded_cross_entropy
 from recbole_lisa.ops.pair_scores import pair_scores
 
 SAMPLED_LOSSES = ("BCE", "BPR", "gBCE", "SSM")
@@ -123,23 +123,23 @@ def _sums_over_negatives(hidden: Tensor, own: Tensor, table: Tensor, weights: Te
 
 def full_cross_entropy(
     hidden: Tensor,
-    table: Tensor,
+    items: Tensor | Sequence[tuple[Tensor, Tensor]],
     target: Tensor,
     *,
-    codes: Tensor | None = None,
     seen: Tensor | None = None,
     group: Tensor | None = None,
 ) -> Tensor:
     """Cross entropy over all items, averaged over positions, in blocks: O(M D) memory beside the operands.
 
-    hidden (M, D), item vectors table (V, D), or codewords (B, W, D) with codes (V, B); row 0 is padding and is left out
-    of the softmax. target (M,) ids in 1..V-1. seen (N, L) are ids that the softmax of a group leaves out, all but the
-    target itself, 0 for none; the row of each position is group (M,).
+    hidden (M, D); items are their vectors (V, D), or codes (V, B) with codewords (B, W, D), see coded_cross_entropy.
+    Item 0 is padding and is left out of the softmax. target (M,) ids in 1..V-1. seen (N, L) are ids that the softmax of
+    a group leaves out, all but the target itself, 0 for none; the row of each position is group (M,).
     """
     left_out: dict[str, Tensor | None] = {"excluded": None if seen is None else seen - 1, "group": group}
-    if codes is None:
-        return catalogue_cross_entropy(hidden, table[1:], target - 1, **left_out) / len(hidden)
-    return coded_cross_entropy(hidden, table, codes[1:], target - 1, **left_out) / len(hidden)
+    if isinstance(items, Tensor):
+        return catalogue_cross_entropy(hidden, items[1:], target - 1, **left_out) / len(hidden)
+    coded = [(codes[1:], words) for codes, words in items]
+    return coded_cross_entropy(hidden, coded, target - 1, **left_out) / len(hidden)
 
 
 def log_sampling_probability(counts: Tensor, alpha: float) -> Tensor:

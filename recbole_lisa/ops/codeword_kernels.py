@@ -1,4 +1,4 @@
-"""Numba kernels of codeword_scores."""
+"""The Numba kernel of codeword_scores."""
 
 from typing import Any, NamedTuple
 
@@ -28,22 +28,3 @@ def look_up(first: int, end: int, op: LookUp) -> None:
     for book in range(whole, n_books):
         for item in range(first, end):
             op.scores[item] += op.tables[book, op.codes[item, book]]
-
-
-class AddRows(NamedTuple):
-    """codes (m, B) and rows (m, N) are read; tables (B, W, N) are added to."""
-
-    codes: Any
-    rows: Any
-    tables: Any
-
-
-@over_range
-def add_rows(first: int, end: int, op: AddRows) -> None:
-    """tables[b, codes[i, b]] += rows[i] in the columns first..end-1; threads share no column."""
-    for i in range(len(op.codes)):
-        row = op.rows[i, first:end]
-        for b in range(op.codes.shape[1]):
-            table = op.tables[b, op.codes[i, b], first:end]
-            for j in range(end - first):
-                table[j] += row[j]

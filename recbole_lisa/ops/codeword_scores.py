@@ -32,24 +32,6 @@ def sum_of_rows(codes: Tensor, tables: Tensor) -> Tensor:
     return torch.nn.functional.embedding_bag(codes + first_rows, tables.flatten(0, 1), mode="sum")
 
 
-def add_rows_to_tables(codes: Tensor, rows: Tensor, tables: Tensor) -> None:
-    """Add rows (m, N) to tables[b, code^b] of contiguous tables (B, W, N): sum_of_rows transposed, its gradient.
-
-    Raises:
-        ValueError: the shapes or types do not fit, or the tables are not contiguous.
-        IndexError: a code is not in 0..W-1.
-    """
-    check_operands("rows: floating-point m N; tables: floating-point B W N; codes: integer m B", rows, tables, codes)
-    check_rows(codes, tables.shape[1], "codes")
-    if codes.numel() and numba_serves(rows, tables):
-        from recbole_lisa.ops.codeword_kernels import AddRows, add_rows
-
-        add_rows(rows.shape[1], AddRows(**arrays(codes=codes, rows=rows), **writable(tables=tables)))
-        return
-    for table, code in zip(tables, codes.t().long(), strict=True):
-        table.index_add_(0, code, rows)
-
-
 def scores_of_one(codes: Tensor, tables: Tensor) -> Tensor:
     """Compute sum_b tables[b, code^b] for one query: codes (m, B) integers, tables (B, W) -> (m,).
 

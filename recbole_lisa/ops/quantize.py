@@ -19,7 +19,7 @@ from recbole_lisa.ops.numba_threads import cut_rows
 SIMILARITIES = ("bilinear", "dot", "euclidean")
 
 BLOCK_SCORES = {"cpu": 2**17, "cuda": 2**26}
-"""Scores of vectors with one codebook that quantize_hard holds: 512 KB in float32, in the cache; 256 MB on a GPU."""
+"""Scores of vectors with one codebook that quantize holds: 512 KB in float32, in the cache; 256 MB on a GPU."""
 
 
 class Quantized(NamedTuple):
@@ -43,8 +43,12 @@ def quantize(
     temperature: float = 1.0,
     residual: bool = True,
     hard: bool = True,
+    keys: bool = True,
 ) -> Quantized:
-    """Encode vectors.
+    """Encode vectors; hard codes a block of vectors at a time.
+
+    A hard codeword is looked up, and its gradient is a sum over its vectors. The backward pass computes the softmax of
+    a block again, so hard codes take O(U D) memory, and O(U B W) with the assignment.
 
     Args:
         x: (U, D). Of a row with NaN the assignment and reconstruction are NaN, and its codes mean nothing.
@@ -54,71 +58,41 @@ def quantize(
         temperature: of the softmax, at least MIN_TEMPERATURE.
         residual: each codebook encodes what is left after the earlier ones; False: every codebook sees x.
         hard: one codeword a codebook with a straight-through gradient; False: the softmax itself.
+        keys: whether the assignment of hard codes is needed; without keys it is (U, 0).
 
     Returns:
-        Quantized. Differentiable in x, codebooks and bilinear.
+        Quantized. Differentiable in x, codebooks and bilinear, hard codes once.
 
     Raises:
         ValueError: on operands that do not fit, an unknown similarity, a bilinear matrix that is missing or unused, or
             a temperature below MIN_TEMPERATURE.
     """
     _check(x, codebooks, similarity, bilinear, temperature)
+    if hard:
+        compared, bias = codebooks if bilinear is None else codebooks @ bilinear.t(), None
+        if similarity == "euclidean":  # without |x|^2, which all codewords have
+            compared, bias = 2 * compared, -compared.square().sum(dim=2)
+        operands = x, codebooks, compared, bias, temperature, residual, keys
+        return Quantized(*_HardQuantize.apply(*operands))  # type: ignore[no-untyped-call]  # torch's Function is untyped
     left, total = x, torch.zeros_like(x)
     codes, assignments = [], []
     for book in codebooks:
         scores = _similarity(left, book, similarity, bilinear)  # (U, W)
         soft = torch.softmax(scores / temperature, dim=-1)
-        code = scores.argmax(dim=-1)  # (U,)
-        assignment = soft
-        if hard:  # one_hot(code) forward, the gradient of soft backward
-            assignment = torch.zeros_like(soft).scatter_(-1, code.unsqueeze(-1), 1.0) + (soft - soft.detach())
-        word = assignment @ book  # (U, D)
+        word = soft @ book  # (U, D)
         total = total + word
-        if residual:
-            left = left - word
-        codes.append(code)
-        assignments.append(assignment)
+        left = left - word if residual else left
+        codes.append(scores.argmax(dim=-1))
+        assignments.append(soft)
     return Quantized(torch.stack(codes, dim=1), torch.stack(assignments, dim=1), total)
-
-
-def quantize_hard(
-    x: Tensor,
-    codebooks: Tensor,
-    *,
-    similarity: str = "dot",
-    bilinear: Tensor | None = None,
-    temperature: float = 1.0,
-    residual: bool = True,
-    keys: bool = True,
-) -> Quantized:
-    """As quantize with hard=True, equal to rounding, a block of vectors at a time.
-
-    A codeword is looked up, and its gradient is a sum over its vectors. quantize multiplies one-hot rows instead. The
-    backward pass computes the softmax of a block again, so memory is O(U D), and O(U B W) with the assignment. Without
-    keys the assignment is (U, 0).
-    """
-    _check(x, codebooks, similarity, bilinear, temperature)
-    compared, bias = codebooks if bilinear is None else codebooks @ bilinear.t(), None
-    if similarity == "euclidean":  # without |x|^2, which all codewords have
-        compared, bias = 2 * compared, -compared.square().sum(dim=2)
-    operands = x, codebooks, compared, bias, temperature, residual, keys
-    return Quantized(*_HardQuantize.apply(*operands))  # type: ignore[no-untyped-call]  # torch's Function is untyped
 
 
 class _HardQuantize(torch.autograd.Function):
     """x (U, D), words and compared (B, W, D), bias (B, W) or None -> Quantized; a score is x . compared + bias."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        words: Tensor,
-        compared: Tensor,
-        bias: Tensor | None,
-        temperature: float,
-        residual: bool,
-        keys: bool,
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, words: Tensor, compared: Tensor, bias: Tensor | None, *settings: Any) -> Any:
+        temperature, residual, keys = settings
         codes = torch.empty(len(x), len(words), dtype=torch.int64, device=x.device)
         total, mark = torch.zeros_like(x), x.new_zeros(len(x), 1)  # mark is 0, or NaN where a score is
         for rows in _blocks(x, words):

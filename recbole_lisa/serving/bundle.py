@@ -51,11 +51,13 @@ class Bundle:
     def table_bytes(self) -> tuple[float, float]:
         """Bytes of the float32 item table, 4 V D, and of its codes or vectors here, as the paper counts them.
 
-        Codes take the sum of V B log2(W) / 8 + 4 B W D over the sets of codebooks (LISA, Related Work, after LightRec).
+        Codes take the sum of V B log2(W) / 8 + 4 B W D over the sets of codebooks (LISA, Related Work, after LightRec),
+        and 4 D for each of dense_items.
         """
         n_items, width = len(self.ids), self.hidden_size
         dense = 4.0 * n_items * width
-        return dense, sum(n_items * b * math.log2(w) / 8 + 4.0 * b * w * width for b, w in self.code_tables()) or dense
+        coded = sum(n_items * b * math.log2(w) / 8 + 4.0 * b * w * width for b, w in self.code_tables())
+        return dense, coded + 4.0 * len(self.items.targets.dense_items()) * width if coded else dense
 
 
 class Network(SessionEncoder):

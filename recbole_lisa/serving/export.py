@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import AfterValidator, BaseModel, Field, PositiveInt, Strict, TypeAdapter, ValidationError
+from torch.nn.functional import pad
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError, first_mistake
@@ -74,6 +75,7 @@ class _Items(_Part):
     history: _CodeSet | None = None
     target: _CodeSet | None = None
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    dense_items: PositiveInt | None = None
 
 
 class _Encoder(BaseModel):
@@ -241,6 +243,7 @@ def _manifest(bundle: Bundle, files: dict[str, dict[str, Any]]) -> dict[str, Any
         "items": {
             **{"kind": kind, "n_items": len(bundle.ids), **dict(zip(_SETS, sets, strict=False))},
             **({} if (temperature := bundle.items.targets.temperature) is None else {"temperature": temperature}),
+            **({"dense_items": n_dense} if (n_dense := len(bundle.items.targets.dense_items())) else {}),
         },
         "encoder": bundle.encoder,
         "time_unit": bundle.time_unit,
@@ -325,6 +328,9 @@ def _item_arrays(items: ItemStore) -> Arrays:
     for name, (codes, codewords) in zip(_SETS, items.tables(), strict=False):
         arrays[f"{name}_codes"] = pack_codes(codes, codewords.shape[1]).numpy()
         arrays[f"{name}_codewords"] = codewords.numpy()
+    if items.targets.dense is not None:
+        (slots, vectors), numbers = items.targets.dense, items.targets.dense_items()
+        arrays |= {"dense_items": numbers.numpy(), "dense_vectors": vectors[slots[numbers]].numpy()}
     return arrays
 
 
@@ -336,7 +342,15 @@ def _items(arrays: Arrays, settings: dict[str, Any], n_items: int, hidden_size: 
     if settings["kind"] == "vectors":
         _check(arrays["vectors"], (n_items, hidden_size))
         return DenseItems(torch.from_numpy(arrays["vectors"]), temperature=temperature)
-    sets = []
+    sets, dense = [], None
+    if n_dense := settings.get("dense_items"):
+        numbers = arrays["dense_items"]
+        _check(arrays["dense_vectors"], (n_dense, hidden_size))
+        if numbers.shape != (n_dense,) or (np.diff(numbers, prepend=-1) <= 0).any() or numbers[-1] >= n_items:
+            raise ValueError(f"dense_items of {ITEMS} are not {n_dense} ascending numbers below {n_items}")
+        slots = torch.full((n_items,), n_dense, dtype=torch.int32)
+        slots[torch.from_numpy(numbers)] = torch.arange(n_dense, dtype=torch.int32)
+        dense = slots, pad(torch.from_numpy(arrays["dense_vectors"]), (0, 0, 0, 1))
     for name in _SETS:
         if settings.get(name) is not None:
             n_codebooks, n_codewords = settings[name]["n_codebooks"], settings[name]["n_codewords"]
@@ -348,8 +362,8 @@ def _items(arrays: Arrays, settings: dict[str, Any], n_items: int, hidden_size: 
             sets.append((codes, torch.from_numpy(codewords)))
     if not sets:
         raise ValueError(f"{MANIFEST} names no codebooks")
-    targets = CodedTargets(*sets[1], temperature=temperature) if len(sets) > 1 else None
-    return CodedItems(*sets[0], targets, temperature=temperature)
+    targets = CodedTargets(*sets[1], temperature=temperature, dense=dense) if len(sets) > 1 else None
+    return CodedItems(*sets[0], targets, temperature=temperature, dense=dense)
 
 
 def _check(array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:

@@ -9,11 +9,12 @@ which is as long as those of its neighbours. Coded models keep the codes whose c
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems
@@ -68,11 +69,16 @@ def add_items(bundle: Bundle, near: dict[str, Numbers]) -> Bundle:
         return replace(bundle, ids=all_ids, items=DenseItems(vectors, temperature=temperature))
     codes = []
     for old, codewords in items.tables():
-        x = _means(sum_of_rows(old[row], codewords) for row in progress_bar(rows, "vectors", unit=" items"))
+        sums = (sum_of_rows(old[row], codewords) for row in progress_bar(rows, "vectors", unit=" items"))
+        x = _means(map(items.targets.with_vectors, sums, rows))
         codes.append(torch.cat([old, nearest_codes(x, codewords).to(old.dtype)]))
+    dense: Any = items.targets.dense
+    if dense is not None:
+        dense = pad(dense[0], (0, len(near)), value=len(dense[1]) - 1), dense[1]
+    settings: dict[str, Any] = {"temperature": temperature, "dense": dense}
     if items.has_own_targets:
-        targets = CodedTargets(codes[1], items.targets.codewords, temperature=temperature)
-    return replace(bundle, ids=all_ids, items=CodedItems(codes[0], items.codewords, targets, temperature=temperature))
+        targets = CodedTargets(codes[1], items.targets.codewords, **settings)
+    return replace(bundle, ids=all_ids, items=CodedItems(codes[0], items.codewords, targets, **settings))
 
 
 def nearest_codes(x: Tensor, codebooks: Tensor) -> Tensor:

@@ -1,13 +1,13 @@
 """The best items for hidden states, over the whole catalogue or some candidates, in blocks."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from recbole_lisa.layers.item_store import CodedTargets, Targets
-from recbole_lisa.ops.score_bounds import shortlist
+from recbole_lisa.layers.item_store import Targets
 from recbole_lisa.ops.top_k import Best, best_of_row, merge
 from recbole_lisa.serving.inputs import Numbers
 
@@ -46,9 +46,8 @@ def _pairs(left_out: Sequence[Numbers]) -> tuple[Tensor, Tensor]:
 
 
 def _rank_together(targets: Targets, hidden: Tensor, k: int, left_out: Sequence[Numbers] | None) -> Best:
-    query, size, ids = targets.query(hidden), BLOCK_SCORES // len(hidden), None
-    if isinstance(targets, CodedTargets) and targets.blocks is not None:
-        ids = shortlist(targets.blocks, len(targets), query, k, left_out)
+    query, size = targets.query(hidden), BLOCK_SCORES // len(hidden)
+    ids = targets.shortlist(query, k, left_out)
     if ids is None:
         return _in_blocks(targets, query, k, left_out, size)
     left_out = left_out and [positions_of(items, ids.numpy()) for items in left_out]
@@ -56,7 +55,7 @@ def _rank_together(targets: Targets, hidden: Tensor, k: int, left_out: Sequence[
     return Best(best.scores, ids[best.ids])
 
 
-def _in_blocks(targets: Targets, query: Tensor, k: int, left_out: Sequence[Numbers] | None, size: int) -> Best:
+def _in_blocks(targets: Targets, query: Any, k: int, left_out: Sequence[Numbers] | None, size: int) -> Best:
     """Rank all targets, size at once."""
     blocks, pairs = [], _pairs(left_out) if left_out else None
     for start in range(0, len(targets), size):

@@ -59,6 +59,7 @@ def _parameter_bytes(config: Any, n_items: int) -> Counter[str]:
             "inner_size": layers * 2 * width * inner * each,
             "MAX_ITEM_LIST_LENGTH": longest * width * each,
             f"hidden_size (of {n_items:,} items)": n_items * (width * each if has_table else config["n_codebooks"]),
+            "dense_items": (config["dense_items"] or 0) * width * each,
             "n_projected": layers * 2 * longest * (config["n_projected"] or 0) * each,
             "n_top_buckets": layers * 2 * width * (config["n_top_buckets"] or 0) * each,
             "n_hash_planes": layers * 4 * width * (config["n_hash_planes"] or 0),

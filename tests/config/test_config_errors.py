@@ -137,6 +137,7 @@ def test_a_mistake_is_named_with_what_is_right(settings: dict[str, Any], message
             {"item_codes": "svd", "quantize_items": False},
             "quantize_items is False, with item_codes svd it must be True",
         ),
+        ({"item_codes": "learned", "dense_items": 3}, "dense_items is 3, with item_codes learned it must be 0"),
         ({"item_codes": None}, "item_codes (config_dict) is None, it must be str"),
     ],
 )

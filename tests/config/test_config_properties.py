@@ -52,7 +52,7 @@ def test_model_settings_of_a_data_set_are_keys_of_the_model(name: str) -> None:
         assert {key: check_value(declared[key], value, name) for key, value in replaced.items()} == replaced
 
 
-OF_HARD_CODES = ("item_codes", "item_codes_checkpoint")
+OF_HARD_CODES = ("item_codes", "item_codes_checkpoint", "dense_items")
 
 
 def test_the_lisa_models_share_their_keys() -> None:

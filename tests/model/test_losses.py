@@ -7,7 +7,7 @@ import torch
 from pytest import MonkeyPatch
 
 from recbole_lisa.model import losses
-from recbole_lisa.ops import coded_cross_entropy, cross_entropy
+from recbole_lisa.ops import cross_entropy
 from tests.helpers import assert_close, assert_close_with_gradients
 from tests.model.build import build_model, last_position_batch, loss_value, random_batch
 
@@ -102,17 +102,18 @@ def test_cross_entropy_leaves_out_the_items_of_the_window(rows: int, monkeypatch
 def test_cross_entropy_from_codes_equals_that_of_the_vectors(
     dtype: torch.dtype, blocks: tuple[int, int], scale: float, monkeypatch: MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(coded_cross_entropy.BLOCK, "cpu", blocks)
+    monkeypatch.setitem(cross_entropy.BLOCK, "cpu", blocks)
     hidden = (scale * torch.randn(7, 5, dtype=torch.float64)).requires_grad_()
     codewords = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
     codes = torch.randint(4, (12, 3)).to(dtype)
-    table = sum(codewords[b, codes[:, b].long()] for b in range(3))
+    rows, slots = torch.randn(1, 5, 5, dtype=torch.float64, requires_grad=True), torch.randint(5, (12, 1))
+    table = sum(codewords[b, codes[:, b].long()] for b in range(3)) + rows[0, slots[:, 0]]
     window = {"seen": torch.tensor([[3, 4, 4, 9], [5, 0, 0, 0]]), "group": torch.tensor([0, 0, 0, 0, 1, 1, 1])}
     target = torch.tensor([4, 4, 9, 7, 5, 11, 3])
     for left_out in ({}, window):
-        ours = losses.full_cross_entropy(hidden, codewords, target, codes=codes, **left_out)
+        ours = losses.full_cross_entropy(hidden, [(codes, codewords), (slots, rows)], target, **left_out)
         expected = losses.full_cross_entropy(hidden, table, target, **left_out)
-        assert_close_with_gradients(ours, expected, [hidden, codewords])
+        assert_close_with_gradients(ours, expected, [hidden, codewords, rows])
 
 
 @pytest.mark.parametrize("everywhere", [True, False])

@@ -33,6 +33,7 @@ FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "drop_path": (0.5, {}),
     "bidirectional": (True, {"histogram_decay": 0}),
     "item_codes": ("svd", {"quantize_items": True}),
+    "dense_items": (3, {"item_codes": "svd", "quantize_items": True}),
     "n_codebooks": (2, {"quantize_items": True}),
     "n_codewords": (5, {"quantize_items": True}),
     "n_target_codewords": (7, {}),

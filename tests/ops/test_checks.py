@@ -19,7 +19,6 @@ from recbole_lisa.ops.clustered_attention import (
     cluster_means,
     group_queries,
 )
-from recbole_lisa.ops.coded_cross_entropy import coded_cross_entropy
 from recbole_lisa.ops.codeword_scores import lookup_tables, scores_of_one, sum_of_rows
 from recbole_lisa.ops.codeword_usage import codeword_usage
 from recbole_lisa.ops.cross_entropy import catalogue_cross_entropy
@@ -31,7 +30,6 @@ from recbole_lisa.ops.linear_attention import linear_attention
 from recbole_lisa.ops.lisa.attention import read_histogram
 from recbole_lisa.ops.packing import pack_codes, unpack_codes
 from recbole_lisa.ops.pair_scores import pair_scores
-from recbole_lisa.ops.quantize import quantize_hard
 from recbole_lisa.ops.recurrences import diagonal_recurrence, selective_recurrence
 from recbole_lisa.ops.rotation_hashing import rotation_buckets
 from recbole_lisa.ops.sorted_window import (
@@ -65,7 +63,8 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     lisa_attention_items: {"items": whole(N, L), "codes": whole(6, 3), **TABLES, "assignment": torch.ones(6, 3, W)},
     lisa_attention_last: {"items": whole(N, L), "codes": whole(6, 3), **TABLES, "valid": VALID},
     read_histogram: {"histogram": torch.ones(N, 3, W), "query": whole(N, 3), **TABLES},
-    **{quantised: {"x": X[0], "codebooks": torch.ones(3, W, D)} for quantised in (quantize, quantize_hard)},
+    quantize: {"x": X[0], "codebooks": torch.ones(3, W, D)},
+    partial(quantize, hard=False): {"x": X[0], "codebooks": torch.ones(3, W, D)},
     partial(quantize, similarity="bilinear"): {
         "x": X[0],
         "codebooks": torch.ones(3, W, D),
@@ -91,10 +90,6 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     scores_of_one: {"codes": whole(6, 3), "tables": torch.ones(3, W)},
     partial(codeword_usage, n_codewords=W): {"codes": whole(6, 3)},
     catalogue_cross_entropy: {"hidden": X[0], "table": torch.ones(W, D), "target": whole(L), "group": whole(L)},
-    coded_cross_entropy: {
-        **{"hidden": X[0], "codewords": torch.ones(3, W, D), "codes": whole(6, 3), "target": whole(L)},
-        **{"group": whole(L)},
-    },
     block: {"stream": X, "attended": X, **WEIGHTS},
     partial(hamming_kmeans, n_clusters=2, n_iterations=1): {"signs": X, "valid": VALID},
     hash_signs: {"x": X, "planes": torch.ones(D, 3), "offsets": torch.ones(3)},

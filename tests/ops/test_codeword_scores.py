@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from recbole_lisa.ops.codeword_scores import add_rows_to_tables, lookup_tables, scores_of_one, sum_of_rows
+from recbole_lisa.ops.codeword_scores import lookup_tables, scores_of_one, sum_of_rows
 from recbole_lisa.ops.packing import code_dtype
 from tests.helpers import assert_close
 
@@ -37,17 +37,6 @@ def test_one_query_equals_one_of_many(n_codebooks: int, n_codewords: int, dtype:
         torch.set_num_threads(before)
     assert scores.dtype == dtype
     assert_close(scores, sum_of_rows(codes, tables.unsqueeze(2)).squeeze(1))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize(("n", "n_codewords"), [(1, 5), (63, 300), (130, 256)])
-def test_rows_added_to_tables_are_the_gradient_of_the_sum(n: int, n_codewords: int, dtype: torch.dtype) -> None:
-    codes = torch.randint(n_codewords, (37, 3)).to(code_dtype(n_codewords))
-    tables = torch.randn(3, n_codewords, n, dtype=torch.float64, requires_grad=True)
-    rows, sums = torch.randn(37, n).to(dtype), torch.ones(3, n_codewords, n, dtype=dtype)
-    add_rows_to_tables(codes, rows, sums)
-    expected = torch.autograd.grad(sum_of_rows(codes, tables), tables, rows.double())[0]
-    assert_close(sums - 1, expected.to(dtype), computed_in=dtype)
 
 
 def test_one_query_over_no_items_has_no_scores() -> None:

@@ -1,11 +1,12 @@
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 
 from benchmarks import references
 from recbole_lisa.ops import Quantized, quantize
-from recbole_lisa.ops.quantize import BLOCK_SCORES, quantize_hard
+from recbole_lisa.ops.quantize import BLOCK_SCORES
 from tests.helpers import assert_close, assert_close_with_gradients
 
 U, B, W, D = 7, 3, 5, 4
@@ -34,22 +35,22 @@ def test_soft_encoding_equals_the_vector_by_vector_reference(similarity: str, re
 @pytest.mark.parametrize("block", [1, 3 * W, 1000])
 @pytest.mark.parametrize("residual", [True, False], ids=["residual", "parallel"])
 @pytest.mark.parametrize("similarity", ["bilinear", "dot", "euclidean"])
-def test_quantize_hard_equals_quantize_in_codes_outputs_and_gradients(
+def test_hard_codes_in_blocks_equal_one_hot_rows_in_outputs_and_gradients(
     similarity: str, residual: bool, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(BLOCK_SCORES, "cpu", block)
     x, books, bilinear = case(similarity)
     settings = {"similarity": similarity, "bilinear": bilinear, "temperature": 0.7, "residual": residual}
-    ours, reference = quantize_hard(x, books, **settings), quantize(x, books, hard=True, **settings)
-    assert torch.equal(ours.codes, reference.codes)
+    ours, reference = quantize(x, books, **settings), references.quantize(x, books, **settings, hard=True)
+    assert torch.equal(ours.codes, reference[0])
     leaves = [t for t in (x, books, bilinear) if t is not None]
-    both = [torch.cat([q.reconstruction, q.assignment.flatten(1)], dim=1) for q in (ours, reference)]
+    both = [torch.cat([q[2], q[1].flatten(1)], dim=1) for q in (ours, reference)]
     assert_close_with_gradients(*both, leaves)
     for ours_alone, reference_alone in zip(ours[1:], reference[1:], strict=True):
         assert_close_with_gradients(ours_alone, reference_alone, leaves)
-    alone = quantize_hard(x, books, **settings, keys=False)
+    alone = quantize(x, books, **settings, keys=False)
     assert alone.assignment.shape == (U, 0)
-    assert_close_with_gradients(alone.reconstruction, reference.reconstruction, leaves)
+    assert_close_with_gradients(alone.reconstruction, reference[2], leaves)
 
 
 @pytest.mark.parametrize("residual", [True, False], ids=["residual", "parallel"])
@@ -101,7 +102,7 @@ def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> 
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-@pytest.mark.parametrize("quantised", [quantize, quantize_hard])
+@pytest.mark.parametrize("quantised", [quantize, partial(quantize, hard=False)], ids=["hard", "soft"])
 def test_a_row_with_nan_is_nan_and_changes_no_other_row(quantised: Callable[..., Quantized], number: float) -> None:
     x, books, _ = case("dot")
     good, changed = quantised(x, books), x.detach().clone()

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from recbole_lisa.errors import UsageError
+from recbole_lisa.layers import item_store
 from recbole_lisa.layers.item_store import CodedTargets
-from recbole_lisa.serving import Recommender, ranking, scorer
+from recbole_lisa.serving import Recommender, scorer
 from recbole_lisa.serving.new_items import add_items
 from recbole_lisa.serving.ranking import rank
 from tests.serving.build import IDS, small_bundle
@@ -34,13 +35,13 @@ def both(codes: Tensor, n_codewords: int, **settings: Any) -> tuple[CodedTargets
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Results of shortlist in the order of its calls."""
     results: list[Any] = []
-    shortlist = ranking.shortlist
+    shortlist = item_store.shortlist
 
     def recorded(*arguments: Any) -> Any:
         results.append(shortlist(*arguments))
         return results[-1]
 
-    monkeypatch.setattr(ranking, "shortlist", recorded)
+    monkeypatch.setattr(item_store, "shortlist", recorded)
     return results
 
 
@@ -50,6 +51,8 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ("kind", "n_items", "n_books", "n_codewords"),
     [
         ("random", 12345, 8, 256),
+        ("dense", 12345, 8, 256),
+        ("dense", 6401, 2, 9),
         ("clustered", 9001, 8, 256),
         ("clustered", 6400, 5, 100),
         ("tied", 12001, 3, 9),
@@ -62,7 +65,12 @@ def test_lists_with_an_index_are_those_of_scoring_all(
 ) -> None:
     shape = (n_items, n_books)
     codes = clustered(*shape, n_codewords) if kind == "clustered" else torch.randint(n_codewords, shape).byte()
-    plain, indexed = both(codes, n_codewords)
+    dense = None
+    if kind == "dense":
+        slots = torch.full((n_items,), n_items // 20, dtype=torch.int32)
+        slots[torch.randperm(n_items)[: n_items // 20]] = torch.arange(n_items // 20, dtype=torch.int32)
+        dense = slots, torch.nn.functional.pad(torch.randn(n_items // 20, 16), (0, 0, 0, 1))
+    plain, indexed = both(codes, n_codewords, dense=dense)
     hidden = torch.randn(n, 16)
     expected, actual = rank(plain, hidden, k), rank(indexed, hidden, k)
     assert torch.equal(actual.ids, expected.ids)
