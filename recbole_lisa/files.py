@@ -18,6 +18,8 @@ import os
 import signal
 import threading
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from logging import getLogger
 from pathlib import Path
@@ -25,6 +27,9 @@ from pathlib import Path
 from recbole_lisa.errors import UsageError
 
 AnyPath = str | os.PathLike[str]
+
+ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, OverflowError, EOFError, OSError, RuntimeError, ValueError)
+"""What zipfile, gzip and numpy raise for a damaged archive. A UsageError is a ValueError."""
 
 
 class AtomicFile(io.BufferedWriter):

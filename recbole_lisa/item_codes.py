@@ -12,7 +12,6 @@ from contextlib import suppress
 from hashlib import sha256
 from logging import getLogger
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ import torch
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.distributed.processes import from_first, is_first
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer
+from recbole_lisa.files import ARCHIVE_ERRORS, atomic_writer
 from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.progress import progress_bar
 from recbole_lisa.saved import load_bundle
@@ -76,17 +75,17 @@ def _kept_svd_codes(books: list[Codebook], seed: int, dataset: Any) -> Codes:
     sizes, trained = [book.codewords.shape[:2] for book in books], dataset.part.count + dataset.part.first
     digest = sha256(f"{dataset.data_fingerprint} {seed} {sizes}".encode())
     digest.update(trained.data)
-    path = None if dataset.folder is None else dataset.folder / f"svd-{digest.hexdigest()[:16]}.npy"
+    path = None if dataset.folder is None else dataset.folder / f"svd-{digest.hexdigest()[:16]}.npz"
     if path is not None:
-        with suppress(OSError, ValueError, EOFError):  # one that is damaged is made anew
-            kept: Codes = np.load(path)
+        with suppress(*ARCHIVE_ERRORS, KeyError, TypeError, IndexError):  # one that is damaged is made anew
+            kept: Codes = np.load(path)["codes"]
             if kept.shape == (dataset.item_num - 1, sum(n_codebooks for n_codebooks, _ in sizes)):
                 return kept
     components = svd_components(dataset, books[0].n_codebooks, seed)
     codes = np.concatenate([quantile_codes(components, book.n_codewords, seed) for book in books], 1)
     if path is not None:
         with suppress(OSError), atomic_writer(path) as stream:  # a folder that cannot be written keeps none
-            np.save(stream, codes)
+            np.savez(stream, codes=codes)
     return codes
 
 
@@ -163,7 +162,7 @@ def _codes_of_file(path: str, books: list[Codebook], dataset: Any) -> Codes:
         by_id = not isinstance(content, np.ndarray)
         codes: npt.NDArray[Any] = content["codes"] if by_id else content
         known = IdMap.from_ids(map(str, content["item_id"])) if by_id else None
-    except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
+    except (*ARCHIVE_ERRORS, KeyError, TypeError) as error:
         raise UsageError(f"item_codes: '{path}' cannot be read ({error}): a .npz needs codes and item_id") from error
     most = np.repeat([book.n_codewords for book in books], [book.n_codebooks for book in books])
     n_items = dataset.item_num - 1 if known is None else len(known)

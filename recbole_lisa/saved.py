@@ -5,7 +5,6 @@ needs, after it has checked that the export scores items as the model does.
 """
 
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,7 +26,7 @@ from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.reader import read_pieces
 from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import AnyPath, path_of
+from recbole_lisa.files import ARCHIVE_ERRORS, AnyPath, path_of
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender, current_names
 from recbole_lisa.serving.bundle import Bundle, check_shapes, encoder_weights
 from recbole_lisa.serving.export import check_export_folder, write_export
@@ -90,9 +89,9 @@ def load_data_and_model(
 
 def is_recbole_file(path: AnyPath) -> bool:
     """Whether RecBole's trainer wrote this file for a model of this package; no code in the file is run."""
-    if not path_of(path, "a checkpoint").is_file() or not zipfile.is_zipfile(path):
+    if not path_of(path, "a checkpoint").is_file():
         return False
-    with suppress(zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError), zipfile.ZipFile(path) as archive:
+    with suppress(*ARCHIVE_ERRORS), zipfile.ZipFile(path) as archive:
         pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         return any(_MODULE_OF_MODELS in archive.read(name) for name in pickles)
     return False

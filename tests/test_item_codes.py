@@ -216,14 +216,16 @@ def test_a_mapped_data_set_keeps_its_codes(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(item_codes, "svd_components", components)
     mapped = {"memory_map": True, "dataset_save_path": str(tmp_path / "mapped")}
     assert torch.equal(codes(**mapped), expected) and torch.equal(codes(**mapped), expected) and n_made == 1
-    (file,) = (tmp_path / "mapped").glob("svd-*.npy")
-    for damaged in (b"no array", file.read_bytes()[:-1], b""):
+    (file,) = (tmp_path / "mapped").glob("svd-*.npz")
+    content = bytearray(file.read_bytes())
+    content[200] ^= 1
+    for damaged in (b"no array", content[:-30], b"", content):
         file.write_bytes(damaged)
         assert torch.equal(codes(**mapped), expected)
-    np.save(file, np.load(file)[1:])
-    assert torch.equal(codes(**mapped), expected) and n_made == 5
+    np.savez(file, codes=np.load(file)["codes"][1:])
+    assert torch.equal(codes(**mapped), expected) and n_made == 6
     others: list[dict[str, Any]] = [{"seed": 1}, {"eval_args": {"split": {"RS": [5, 2, 3]}}}, {"n_codewords": 9}]
-    assert all(len(codes(**mapped | other)) == 31 for other in others) and n_made == 8
+    assert all(len(codes(**mapped | other)) == 31 for other in others) and n_made == 9
 
 
 def test_items_without_training_interactions_get_codes_of_their_own(tmp_path: Path) -> None:

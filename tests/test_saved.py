@@ -17,7 +17,14 @@ from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.model.sequential_recommender.lisabase import LISABase
 from recbole_lisa.model.sequential_recommender.transformer import Transformer
 from recbole_lisa.quick_start import run
-from recbole_lisa.saved import bundle_of, bundle_of_checkpoint, check_scores, export, load_data_and_model
+from recbole_lisa.saved import (
+    bundle_of,
+    bundle_of_checkpoint,
+    check_scores,
+    export,
+    is_recbole_file,
+    load_data_and_model,
+)
 from recbole_lisa.serving import Recommender
 from recbole_lisa.training.checkpoint import RUN_KEYS, load_checkpoint, save_checkpoint
 from tests.helpers import assert_close
@@ -240,6 +247,18 @@ def test_an_entry_of_another_type_is_named(key: str, value: Any, trained: dict[s
         value = "text"
     save_checkpoint(trained | {key: value}, tmp_path / "forged.pth")
     assert f"forged.pth' is damaged or forged: {key}" in refusal(tmp_path / "forged.pth")
+
+
+def test_a_changed_byte_in_the_directory_of_a_file_is_one_line(trained: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "run.pth"
+    save_checkpoint(trained, path)
+    content = path.read_bytes()
+    start = int.from_bytes(content[-6:-2], "little")
+    for place in (*range(start, start + 150), *range(len(content) - 100, len(content))):
+        path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+        assert not is_recbole_file(path)
+    path.write_bytes(content[: start + 46] + b"\xff" + content[start + 47 :])
+    assert "run.pth' is damaged or is not a checkpoint of recbole-lisa" in refusal(path)
 
 
 def test_forged_ids_parameters_and_weights_are_one_line(trained: dict[str, Any], tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from recbole_lisa import __version__
 from recbole_lisa.datasets.obtain import interaction_files
 from recbole_lisa.progress import progress_bar
 
-FORMAT = "recbole-lisa data set 2"
+FORMAT = "recbole-lisa data set 3"
 # Of RecBole's keys of data sets, those that only name columns of batches or bound windows.
 _LATE = {"NEG_PREFIX", "ITEM_LIST_LENGTH_FIELD", "LIST_SUFFIX", "MAX_ITEM_LIST_LENGTH", "POSITION_FIELD"}
 _SHAPING = [*(set(dataset_arguments) - _LATE), "encoding", "discretization", "numerical_features"]

@@ -260,9 +260,9 @@ class MappedDataset(WindowDataset):
         self.folder, state = folder.path, folder.read()
         if state is None:
             if is_first():
-                folder.prepare(self)
+                state = folder.prepare(self)
             from_first(None)  # the other processes wait
-            state = folder.read() or {}
+            state = state or folder.read() or {}
         restore_dataset(self, state)
         self.histories, self._times, self._files = state["histories"], state["times"], state["parts"]
         self._rows = Part(np.zeros_like(self.histories.users), self.histories.lengths)  # all

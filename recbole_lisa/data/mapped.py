@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ Records = npt.NDArray[np.void]
 
 AUTO_BYTES = 2**30
 """`memory_map: auto` maps files from this size on."""
+CHECKED_BYTES = 2**26
+"""A mapped array has its checksum compared up to this size; one that is read, always."""
 _MANIFEST = "manifest.json"
 _ROW = np.dtype([("user", "<i4"), ("item", "<i4"), ("time", "<f8"), ("passes", "?"), ("part", "|u1"), ("place", "<i8")])
 _ROLES = ("user", "item")
@@ -94,14 +97,16 @@ class MappedFolder:
             if not str(state["format"]).startswith("recbole-lisa"):
                 raise ValueError("its manifest is of another program")
             if state["key"] != self.key:  # an earlier format has another key, too
-                getLogger().info(f"'{self.path}' is of other data or settings and is written anew")
                 return None
             if state["format"] != FORMAT or state.keys() != _KEYS or state["arrays"].keys() - {"parts"} != _ARRAYS:
                 raise ValueError(f"{_MANIFEST} has another format or other keys")
             _ = [*map(FeatureType, state["types"].values()), *map(FeatureSource, state["sources"].values())]
             files = {name: self.path / f"{name}.npy" for name in state["arrays"]}
-            if state["arrays"] != {name: path.stat().st_size for name, path in files.items()}:
-                raise ValueError("a file has another size")
+            for name, path in files.items():
+                n_bytes, checksum = state["arrays"][name]
+                is_checked = n_bytes <= CHECKED_BYTES or not self.is_mapped
+                if path.stat().st_size != n_bytes or (is_checked and _checksum(path) != checksum):
+                    raise ValueError(f"{path.name} has another size or checksum")
             mode: Any = "r" if self.is_mapped else None
             arrays = {name: np.load(path, mmap_mode=mode).view(np.ndarray) for name, path in files.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -116,10 +121,10 @@ class MappedFolder:
         state["ids"] = [Tokens(arrays[f"{role}_text"], arrays[f"{role}_ends"]) for role in _ROLES]
         return state
 
-    def prepare(self, dataset: Any) -> None:
+    def prepare(self, dataset: Any) -> dict[str, Any] | None:
         """Read, filter and sort the interactions of a data set, whose settings are read and whose files are not.
 
-        Where another process prepares the folder, this one waits for its end.
+        Where another process prepares the folder, this one waits for its end, and reads what that one has written.
 
         Raises:
             UsageError: Something in the file or in the settings is wrong, or the disk is full.
@@ -128,15 +133,17 @@ class MappedFolder:
         try:
             temporary.mkdir(parents=True)
             with locked(lock, waiting=f"another process prepares '{self.path}': this one waits for its end"):
-                if self.read() is not None:
-                    return
+                if (state := self.read()) is not None:
+                    return state
                 _prepare(dataset, temporary)
-                arrays = {path.stem: path.stat().st_size for path in temporary.glob("*.npy")}
+                arrays = {path.stem: [path.stat().st_size, _checksum(path)] for path in temporary.glob("*.npy")}
                 state = {"format": FORMAT, "key": self.key, "arrays": arrays, **dataset_state(dataset)}
                 (temporary / _MANIFEST).write_text(json.dumps(state), encoding="utf-8")
-                if self.path.exists():  # of other data or settings, see `read`
+                if self.path.exists():
+                    getLogger().info(f"'{self.path}' is of other data or settings and is written anew")
                     shutil.rmtree(self.path)
                 temporary.rename(self.path)
+                return None
         except OSError as error:
             raise UsageError(
                 f"the data set cannot be saved to '{self.path}': {error.strerror or error}; preparing it takes about "
@@ -144,6 +151,15 @@ class MappedFolder:
             ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _checksum(path: Path) -> int:
+    """The CRC-32 of a file, which is read block by block."""
+    checksum = 0
+    with path.open("rb") as stream:
+        while block := stream.read(2**20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
 
 
 def _obstacle(config: Any, path: Path) -> str | None:

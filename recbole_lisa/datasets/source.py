@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import ARCHIVE_ERRORS
 
 _BUFFER_BYTES = 2**20
 _MARKS = {
@@ -64,9 +65,11 @@ def open_raw(path: Path, members: tuple[str, ...] = ()) -> Iterator[RawFile]:
     with contextlib.ExitStack() as stack:
         try:
             raw = _open(path, members, stack)
+        except UsageError:
+            raise
         except OSError as error:
             raise UsageError(f"cannot read '{path}': {error.strerror or error}") from error
-        except (*_DAMAGED, NotImplementedError, RuntimeError) as error:  # zipfile: a method or a password
+        except ARCHIVE_ERRORS as error:
             raise UsageError(f"cannot unpack '{path}': {error}") from error
         try:
             yield raw

@@ -31,7 +31,7 @@ from torch.nn.functional import pad
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError, first_mistake
-from recbole_lisa.files import AnyPath, atomic_writer, check_output, locked, path_of
+from recbole_lisa.files import ARCHIVE_ERRORS, AnyPath, atomic_writer, check_output, locked, path_of
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.ops.packing import pack_codes, unpack_codes
 from recbole_lisa.serving.bundle import Bundle, check_weights
@@ -299,7 +299,7 @@ def _read_part(folder: Path, name: str, manifest: dict[str, Any]) -> Arrays:
     try:
         with zipfile.ZipFile(BytesIO(data)) as archive:
             return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in archive.infolist()}
-    except (ValueError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except ARCHIVE_ERRORS as error:
         raise _damaged(folder, f"{name}: {str(error).partition(chr(10))[0]}") from error
 
 

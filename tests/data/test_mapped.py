@@ -154,8 +154,8 @@ def test_other_data_is_prepared_anew_and_a_damaged_folder_is_left_as_it_is(
     with pytest.raises(UsageError, match="its manifest is of another program"):
         create_dataset(make_config([*odd_rows(), ("new", "i1", 3)], **settings))
     (kept / "manifest.json").write_text(json.dumps(manifest))
-    items = kept / "items.npy"
-    items.write_bytes(items.read_bytes()[:-1])
+    cut = kept / "items.npy"
+    cut.write_bytes(cut.read_bytes()[:-1])
     (tmp_path / "file").write_text("half", encoding="utf-8")
     (tmp_path / "empty").mkdir()
     for name, change in {
@@ -174,6 +174,27 @@ def test_other_data_is_prepared_anew_and_a_damaged_folder_is_left_as_it_is(
         ):
             create_dataset(make_config([*odd_rows(), ("new", "i1", 3)], **settings))
         assert path.exists()
+
+
+@pytest.mark.parametrize("checked_bytes", [mapped.CHECKED_BYTES, 0])
+def test_a_changed_byte_is_refused_in_arrays_that_are_read_and_in_small_ones_that_are_mapped(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked_bytes: int
+) -> None:
+    monkeypatch.setattr(mapped, "CHECKED_BYTES", checked_bytes)
+    settings = {"save_dataset": True, "dataset_save_path": str(tmp_path / "kept")}
+    create_dataset(make_config(odd_rows(), **settings))
+    for path in sorted((tmp_path / "kept").glob("*.npy")):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        for memory_map in (False, True):
+            config = make_config(odd_rows(), **settings, memory_map=memory_map)
+            if memory_map and not checked_bytes:
+                assert isinstance(create_dataset(config), MappedDataset)
+                continue
+            with pytest.raises(UsageError, match=f"is damaged .{path.name} has another size or checksum.: name"):
+                create_dataset(config)
+        path.write_bytes(content)
+    assert create_dataset(config).build()
 
 
 @pytest.mark.parametrize(
@@ -232,7 +253,7 @@ def test_one_of_two_prepares_and_the_other_waits(
             time.sleep(0.01)
         may_end.set()
         assert contents(first.result()) == contents(second.result())
-    assert len(calls) == 1
+    assert (len(calls), caplog.text.count("data set mapped from")) == (1, 2)
     assert [path.name for path in (tmp_path / "saved").iterdir()] == ["kept"]
 
 

@@ -272,8 +272,12 @@ def test_of_two_columns_of_one_name_the_first_counts(tmp_path: Path) -> None:
 
 def test_damaged_and_wrong_archives_are_errors(tmp_path: Path) -> None:
     whole = raw(tmp_path, {"ratings.csv": ML_25M * 100}, "whole.zip").read_bytes()
+    names = bytearray(whole)
+    names[(start := whole.rfind(b"PK\1\2")) + 9] |= 8  # names are UTF-8
+    names[start + 46] = 255
     for name, conversion_text, content, message in (
         ("half.zip", "ml-25m", whole[:200], "cannot unpack '.*half.zip': File is not a zip file"),
+        ("names.zip", "ml-25m", bytes(names), "cannot unpack '.*names.zip': 'utf-8' codec"),
         ("half.csv.gz", "csv", gzip.compress(np.random.bytes(3000), mtime=0)[:2000], "half.csv.gz' is damaged"),
         ("not.gz", "csv", b"user", "not.gz' is damaged"),
         ("whole.zip", "ml-1m", whole, "must hold one file ratings.dat, it holds ratings.csv"),
