@@ -88,7 +88,7 @@ def build(sizes: Sizes) -> Recommender:
     shape = {"n_codebooks": sizes.n_codebooks, "n_codewords": sizes.n_codewords, "hidden_size": sizes.width}
     model = build_model("LISABase", catalogue=Catalogue(2), max_length=200, inner_size=sizes.width, **shape).eval()
     codes = torch.randint(sizes.n_codewords, (sizes.n_items, sizes.n_codebooks)).to(code_dtype(sizes.n_codewords))
-    items = CodedItems(codes, model.codebook.codewords.detach())
+    items = CodedItems(CodedTargets(codes, model.codebook.codewords.detach()))
     ids, weights = IdMap.from_ids(map(str, range(sizes.n_items))), encoder_weights(model.encoder, items)
     return Recommender(Bundle("LISABase", "random", model.encoder.settings(), weights, items, ids, 1.0))
 

@@ -49,6 +49,7 @@ def report(manifest: dict[str, Any], folder: Path) -> list[str]:
     if items["kind"] == "codes":
         sets = [items[name] for name in ("history", "target") if name in items]
         shapes = " and ".join(f"{s['n_codebooks']} codebooks of {s['n_codewords']}" for s in sets)
+        shapes += f" and {items['dense_items']} vectors" if items.get("dense_items") else ""
         lines.append(
             f"item table: {table['float32_bytes']:,.0f} bytes in float32, {table['formula_bytes']:,.0f} as codes of "
             f"{shapes}: compression ratio {table['compression_ratio']:.2f}, {on_disk}"

@@ -153,13 +153,10 @@ class CodedTargets(_Targets):
             scores = scores + products.index_select(0, self.slots[start:stop]).t()
         return self._scaled_scores(scores, start, stop)
 
-    def with_vectors(self, sums: Tensor, ids: Tensor) -> Tensor:
-        """Sums of codewords (U, D) of items (U,), plus their own vectors."""
-        return sums if self.vectors is None else sums + self.vectors.index_select(0, self.slots[ids])
-
     def rows(self, ids: Tensor) -> Tensor:
         """Vectors of items, (U, D)."""
-        return self.with_vectors(sum_of_rows(self.codes[ids], self.codewords), ids)
+        sums = sum_of_rows(self.codes[ids], self.codewords)
+        return sums if self.vectors is None else sums + self.vectors.index_select(0, self.slots[ids])
 
 
 Targets = DenseTargets | CodedTargets
@@ -186,40 +183,21 @@ class DenseItems(nn.Module):
 
 
 class CodedItems(nn.Module):
-    """Items that are stored as codes: LISA-Base and LISA-Mini.
+    """Items that are stored as codes: of the history, and of the targets where they differ (LISA-Mini)."""
 
-    Args:
-        codes: (V, B).
-        codewords: (B, W, D) of layer 0's codebook.
-        targets: of the targets; None if they are the history's (LISA-Base). Vectors in dense serve both.
-        temperature, dense: as for CodedTargets, where targets is None.
-    """
-
-    def __init__(
-        self,
-        codes: Tensor,
-        codewords: Tensor,
-        targets: CodedTargets | None = None,
-        *,
-        temperature: float | None = None,
-        dense: Dense | None = None,
-    ) -> None:
+    def __init__(self, history: CodedTargets, targets: CodedTargets | None = None) -> None:
         super().__init__()
-        self.codes, self.codewords = nn.Buffer(codes), nn.Buffer(codewords)
-        self.has_own_targets = targets is not None
-        self.targets = targets or CodedTargets(codes, codewords, temperature=temperature, dense=dense)
+        self.history, self.targets = history, targets or history
 
     def view(self, ids: Tensor) -> ItemView:
         """Items (U,) as the encoder sees them; their keys are their codes."""
-        codes = self.codes[ids]
-        y = self.targets.with_vectors(sum_of_rows(codes, self.codewords), ids)
-        target = self.targets.rows(ids) if self.has_own_targets else y
-        return ItemView(y, target, Quantized(codes.long(), y[:, :0], y[:, :0]))
+        y = self.history.rows(ids)
+        target = y if self.targets is self.history else self.targets.rows(ids)
+        return ItemView(y, target, Quantized(self.history.codes[ids].long(), y[:, :0], y[:, :0]))
 
-    def tables(self) -> Sequence[tuple[Tensor, Tensor]]:
-        """Codes (V, B) and codewords (B, W, D): of the history, and of the targets if they differ."""
-        sets = (self, self.targets) if self.has_own_targets else (self,)
-        return [(store.codes, store.codewords) for store in sets]
+    def sets(self) -> list[CodedTargets]:
+        """Those of the history, and of the targets if they differ."""
+        return list(dict.fromkeys((self.history, self.targets)))
 
 
 ItemStore = DenseItems | CodedItems

@@ -419,8 +419,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         items = self.item_embedding
         dense = items.dense_from(1) if isinstance(items, FixedCodes) else None
         settings: dict[str, Any] = {"temperature": self.temperature, "dense": dense}
-        sets = [(self.item_codes(book), book.codewords.detach().clone()) for book in self.codebooks().values()]
-        return CodedItems(*sets[0], CodedTargets(*sets[1], **settings) if len(sets) > 1 else None, **settings)
+        books = self.codebooks().values()
+        return CodedItems(*(CodedTargets(self.item_codes(b), b.codewords.detach().clone(), **settings) for b in books))
 
     def item_codes(self, codebook: Codebook, *, step: int = 1) -> Tensor:
         """Codes (V - 1, B) of the items, or of every step-th item, by a quantiser, block by block."""

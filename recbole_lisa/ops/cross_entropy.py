@@ -186,8 +186,9 @@ def coded_cross_entropy(
 ) -> Tensor:
     """As catalogue_cross_entropy, of items that are sums of codewords: a scalar in float32 or wider.
 
-    Each of `items` is codes (V, B) of any integer type and codewords (B, W, D); an item is the sum over all. Memory is
-    O(M D + B W D) beside the codes. hidden (M, D), target, excluded and group are as for catalogue_cross_entropy.
+    Each of `items` is codes (V, B) of any integer type and codewords (B, W, D); an item is the sum over all. hidden
+    (M, D), target, excluded and group are as for catalogue_cross_entropy. Memory is O(M D + B W D), and 4 B bytes an
+    item for the order by codeword.
     """
     dtype = torch.promote_types(hidden.dtype, torch.promote_types(items[0][1].dtype, torch.float32))
     for codes, words in items:

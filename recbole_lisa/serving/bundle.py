@@ -46,7 +46,7 @@ class Bundle:
         """B and W of each set of codebooks that stands for the item table; none for a table of vectors."""
         if isinstance(self.items, DenseItems):
             return []
-        return [CodeTable(*codewords.shape[:2]) for _, codewords in self.items.tables()]
+        return [CodeTable(*part.codewords.shape[:2]) for part in self.items.sets()]
 
     def table_bytes(self) -> tuple[float, float]:
         """Bytes of the float32 item table, 4 V D, and of its codes or vectors here, as the paper counts them.
@@ -129,4 +129,4 @@ def _with_item_codebook(bundle: Bundle, encoder: SessionEncoder) -> dict[str, Te
     """The weights, and the codewords that an export keeps beside the items' codes if the first layer reads them."""
     if isinstance(bundle.items, DenseItems) or encoder.layers()[0].quantizer is None:
         return bundle.weights
-    return bundle.weights | {ITEM_CODEWORDS: bundle.items.codewords}
+    return bundle.weights | {ITEM_CODEWORDS: bundle.items.history.codewords}

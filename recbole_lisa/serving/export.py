@@ -325,9 +325,9 @@ def _item_arrays(items: ItemStore) -> Arrays:
     if isinstance(items, DenseItems):
         return {"vectors": items.targets.vectors.numpy()}
     arrays: Arrays = {}
-    for name, (codes, codewords) in zip(_SETS, items.tables(), strict=False):
-        arrays[f"{name}_codes"] = pack_codes(codes, codewords.shape[1]).numpy()
-        arrays[f"{name}_codewords"] = codewords.numpy()
+    for name, part in zip(_SETS, items.sets(), strict=False):
+        arrays[f"{name}_codes"] = pack_codes(part.codes, part.codewords.shape[1]).numpy()
+        arrays[f"{name}_codewords"] = part.codewords.numpy()
     if items.targets.dense is not None:
         (slots, vectors), numbers = items.targets.dense, items.targets.dense_items()
         arrays |= {"dense_items": numbers.numpy(), "dense_vectors": vectors[slots[numbers]].numpy()}
@@ -346,7 +346,10 @@ def _items(arrays: Arrays, settings: dict[str, Any], n_items: int, hidden_size: 
     if n_dense := settings.get("dense_items"):
         numbers = arrays["dense_items"]
         _check(arrays["dense_vectors"], (n_dense, hidden_size))
-        if numbers.shape != (n_dense,) or (np.diff(numbers, prepend=-1) <= 0).any() or numbers[-1] >= n_items:
+        ascending = (
+            numbers.shape == (n_dense,) and numbers.dtype == np.int64 and (np.diff(numbers, prepend=-1) > 0).all()
+        )
+        if not ascending or numbers[-1] >= n_items:
             raise ValueError(f"dense_items of {ITEMS} are not {n_dense} ascending numbers below {n_items}")
         slots = torch.full((n_items,), n_dense, dtype=torch.int32)
         slots[torch.from_numpy(numbers)] = torch.arange(n_dense, dtype=torch.int32)
@@ -359,11 +362,10 @@ def _items(arrays: Arrays, settings: dict[str, Any], n_items: int, hidden_size: 
             codes = unpack_codes(torch.from_numpy(packed), (n_items, n_codebooks), n_codewords)
             if int(codes.max()) >= n_codewords:
                 raise ValueError(f"a code of {ITEMS} is not below {n_codewords}")
-            sets.append((codes, torch.from_numpy(codewords)))
+            sets.append(CodedTargets(codes, torch.from_numpy(codewords), temperature=temperature, dense=dense))
     if not sets:
         raise ValueError(f"{MANIFEST} names no codebooks")
-    targets = CodedTargets(*sets[1], temperature=temperature, dense=dense) if len(sets) > 1 else None
-    return CodedItems(*sets[0], targets, temperature=temperature, dense=dense)
+    return CodedItems(*sets)
 
 
 def _check(array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:

@@ -9,7 +9,6 @@ which is as long as those of its neighbours. Coded models keep the codes whose c
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,6 @@ from torch.nn.functional import normalize, pad
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems
-from recbole_lisa.ops.codeword_scores import sum_of_rows
 from recbole_lisa.progress import progress_bar
 from recbole_lisa.serving.bundle import Bundle
 from recbole_lisa.serving.inputs import Numbers
@@ -62,23 +60,19 @@ def add_items(bundle: Bundle, near: dict[str, Numbers]) -> Bundle:
     if wrong or not near:
         raise UsageError(f"new items must have neighbours in the model, and no place in it: {wrong[:3]} of {len(near)}")
     items, all_ids, rows = bundle.items, bundle.ids.with_new(near), [*map(torch.from_numpy, near.values())]
-    temperature, targets = items.targets.temperature, None
+    temperature = items.targets.temperature
     if isinstance(items, DenseItems):
         vectors: Tensor = items.targets.vectors
         vectors = torch.cat([vectors, _means(vectors[row] for row in progress_bar(rows, "vectors", unit=" items"))])
         return replace(bundle, ids=all_ids, items=DenseItems(vectors, temperature=temperature))
-    codes = []
-    for old, codewords in items.tables():
-        sums = (sum_of_rows(old[row], codewords) for row in progress_bar(rows, "vectors", unit=" items"))
-        x = _means(map(items.targets.with_vectors, sums, rows))
-        codes.append(torch.cat([old, nearest_codes(x, codewords).to(old.dtype)]))
-    dense: Any = items.targets.dense
-    if dense is not None:
-        dense = pad(dense[0], (0, len(near)), value=len(dense[1]) - 1), dense[1]
-    settings: dict[str, Any] = {"temperature": temperature, "dense": dense}
-    if items.has_own_targets:
-        targets = CodedTargets(codes[1], items.targets.codewords, **settings)
-    return replace(bundle, ids=all_ids, items=CodedItems(codes[0], items.codewords, targets, **settings))
+    sets = []
+    for old in items.sets():
+        x = _means(map(old.rows, progress_bar(rows, "vectors", unit=" items")))
+        codes, dense = torch.cat([old.codes, nearest_codes(x, old.codewords).to(old.codes.dtype)]), old.dense
+        if dense is not None:
+            dense = pad(dense[0], (0, len(near)), value=len(dense[1]) - 1), dense[1]
+        sets.append(CodedTargets(codes, old.codewords, temperature=temperature, dense=dense))
+    return replace(bundle, ids=all_ids, items=CodedItems(*sets))
 
 
 def nearest_codes(x: Tensor, codebooks: Tensor) -> Tensor:

@@ -29,12 +29,12 @@ PAPER = {
 def test_files_of_the_paper_s_sizes_have_its_ratios(dataset: str, model: str, tmp_path: Path) -> None:
     n_items, w, base, mini = PAPER[dataset]
 
-    def coded(n_codewords: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def coded(n_codewords: int) -> CodedTargets:
         codes = torch.randint(n_codewords, (n_items, B)).to(code_dtype(n_codewords))
-        return codes, Codebook(hidden_size=D, n_codebooks=B, n_codewords=n_codewords).codewords.detach()
+        return CodedTargets(codes, Codebook(hidden_size=D, n_codebooks=B, n_codewords=n_codewords).codewords.detach())
 
-    items = CodedItems(*coded(w)) if model == "LISABase" else CodedItems(*coded(MINI_W), CodedTargets(*coded(w)))
-    sizes = {"hidden_size": D, "n_codebooks": B, "n_codewords": items.codewords.shape[1]}
+    items = CodedItems(coded(w)) if model == "LISABase" else CodedItems(coded(MINI_W), coded(w))
+    sizes = {"hidden_size": D, "n_codebooks": B, "n_codewords": items.history.codewords.shape[1]}
     encoder = small_bundle(model, **sizes)[1]
     encoder = replace(encoder, weights={name: weight.float() for name, weight in encoder.weights.items()})
     bundle = replace(encoder, dataset=dataset, items=items, ids=IdMap.from_ids(map(str, range(n_items))))
@@ -44,6 +44,6 @@ def test_files_of_the_paper_s_sizes_have_its_ratios(dataset: str, model: str, tm
     assert table["bytes_on_disk"] == on_disk
     assert table["formula_bytes"] <= on_disk <= 1.02 * table["formula_bytes"] + 2**16
     again, _ = read_export(tmp_path)
-    for (codes, codewords), (same_codes, same_codewords) in zip(items.tables(), again.items.tables(), strict=True):
-        assert torch.equal(codes, same_codes)
-        assert np.array_equal(codewords, same_codewords)
+    for part, same in zip(items.sets(), again.items.sets(), strict=True):
+        assert torch.equal(part.codes, same.codes)
+        assert np.array_equal(part.codewords, same.codewords)

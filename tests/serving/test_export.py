@@ -174,6 +174,7 @@ def change(manifest: dict[str, Any], path: str, value: Any) -> None:
         ("items.history.n_codebooks", 10**12, "an array of items.npz has the shape"),
         ("items.kind", "vectors", "there is no 'vectors'"),
         ("items.history", None, "manifest.json names no codebooks"),
+        ("items.dense_items", 3, "there is no 'dense_items'"),
         ("encoder.hidden_size", 10**12, "an array of items.npz has the shape"),
         ("encoder.max_length", 10**12, "the weight position_embedding.weight has the shape"),
         ("encoder.max_length", 10**30, "its settings build no encoder"),

@@ -95,7 +95,7 @@ def recomputed(bundle: Bundle, items: np.ndarray, times: np.ndarray) -> Slow:
 def quantized(bundle: Bundle, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Codewords (B, W, D), and of each item its codes (B,), its keys (B, W) and its reconstruction (D,)."""
     if not isinstance(bundle.items, DenseItems):
-        codewords, codes = bundle.items.codewords.double(), bundle.items.codes.long()
+        codewords, codes = bundle.items.history.codewords.double(), bundle.items.history.codes.long()
         keys = one_hot(codes, codewords.shape[1]).double()
         return codewords, codes, keys, torch.einsum("vbw,bwd->vd", keys, codewords)
     codewords, settings = weights[ITEM_CODEWORDS], bundle.encoder["layers"][0][1]
