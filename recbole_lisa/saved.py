@@ -50,6 +50,7 @@ def load_data_and_model(
     *,
     model: type[Any] | None = None,
     config_dict: Mapping[str, Any] | None = None,
+    command_line: Mapping[str, Any] | None = None,
     trusted: bool = False,
 ) -> Loaded:
     """Load the model of a checkpoint and the data that it was trained on.
@@ -59,6 +60,7 @@ def load_data_and_model(
         model: The model class, where it is not in the registry; that of the checkpoint or a subclass of it.
         config_dict: Settings that replace saved ones, such as `data_path` or `use_gpu`; for checkpoints of this
             package only.
+        command_line: The same, stronger than `config_dict`.
         trusted: Allow to read a file of RecBole's trainer, which can run any code when it is read.
 
     Returns:
@@ -77,7 +79,7 @@ def load_data_and_model(
             )
         return _load_recbole_file(path)
     state = load_checkpoint(path, needed=RUN_KEYS)
-    config = _config_of(state, path, model, config_dict)
+    config = _config_of(state, path, model, config_dict, command_line)
     check_sizes(config, state, path)
     init_seed(config["seed"], config["reproducibility"])
     dataset = create_dataset(config)
@@ -115,14 +117,17 @@ def _load_recbole_file(path: AnyPath) -> Loaded:
     return config, _with_weights(network, state, path), dataset, train, valid, test
 
 
-def _config_of(state: Mapping[str, Any], path: Any, model: type[Any] | None, settings: Any) -> LISAConfig:
+def _config_of(
+    state: Mapping[str, Any], path: Any, model: type[Any] | None, settings: Any, command_line: Any = None
+) -> LISAConfig:
     if model is None and class_by_name(state["model"]) is None:
         name = state["model"]
         raise UsageError(f"'{path}' holds a model of the class {name}, which is not in the registry: pass model={name}")
     if isinstance(model, type) and state["model"] not in {base.__name__ for base in model.__mro__}:
         raise UsageError(f"'{path}' holds a model of the class {state['model']}, not {model.__name__}: leave model out")
     try:
-        return LISAConfig.from_plain(state["config"], model=model, config_dict=settings)
+        changed = {"config_dict": settings, "command_line": command_line}
+        return LISAConfig.from_plain(state["config"], model=model, **changed, saved_in=f"checkpoint '{path}'")
     except (KeyError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(f"'{path}' is damaged: its settings cannot be read ({reason})") from error

@@ -238,6 +238,7 @@ def test_forged_settings_of_a_file_are_one_line(key: str, value: Any, trained: d
     save_checkpoint(trained | {"config": trained["config"] | {key: value}}, tmp_path / "forged.pth")
     message = refusal(tmp_path / "forged.pth")
     assert key in message or "is damaged or forged: " in message
+    assert "(config_dict)" not in message and ("(checkpoint '" in message or key != "unknown_key")
 
 
 @pytest.mark.parametrize("value", [5, [1]])

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     for key in settings:
         if key not in (*_SETTINGS, *_PLACES):
             raise UsageError(f"evaluate does not take '--{key}': known are {', '.join((*_SETTINGS, *_PLACES))}")
-    config, model, *_, valid, test = load_data_and_model(options.checkpoint, config_dict=settings)
+    config, model, *_, valid, test = load_data_and_model(options.checkpoint, command_line=settings)
     loader = valid if options.phase == "valid" else test
     if loader is None:
         raise UsageError(f"protocol '{config['protocol']}' has no {options.phase} items: choose the other --phase")

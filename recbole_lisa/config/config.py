@@ -61,13 +61,15 @@ class LISAConfig(Config):
         config_dict: Mapping[str, Any] | None = None,
         command_line: Mapping[str, Any] | None = None,
         options: Iterable[str] = (),
+        saved_settings: Mapping[str, Any] | None = None,
+        saved_in: str = "saved settings",
     ) -> None:
         """Read, merge and check the settings; no data is read and no folder is made.
 
         The model is a name of the registry or a class, the data set a name with a yaml file or that of your own
         `<data_path>/<name>/<name>.inter`. `protocol` names a file in `properties/protocol`; None takes the strongest of
         the settings, and full_ranking without one. Text of settings is read as yaml, never evaluated. `options` of the
-        command are not settings; an error may suggest one.
+        command are not settings; an error may suggest one. `saved_settings`, of `saved_in`, are weaker than all others.
 
         A UsageError names the first key, name, type or value that is wrong.
         """
@@ -75,7 +77,7 @@ class LISAConfig(Config):
             raise UsageError(f"dataset is {dataset!r}, it must be the name of a data set, such as 'ml-100k'")
         self.model_class = model_class(model)
         self.model, self.dataset = self.model_class.__name__, str(dataset)
-        sources = _sources(config_files, config_dict, command_line)
+        sources = [(saved_in, saved_settings or {}), *_sources(config_files, config_dict, command_line)]
         protocol = str(protocol or _strongest(sources, "protocol") or _DEFAULT_PROTOCOL)
         recipe = _strongest(sources, "recipe")
         recipe_settings = read_yaml(_named_file("recipe", recipe)) if recipe else {}
@@ -111,10 +113,12 @@ class LISAConfig(Config):
         model: str | type[Any] | None = None,
         config_dict: Mapping[str, Any] | None = None,
         command_line: Mapping[str, Any] | None = None,
+        saved_in: str = "saved settings",
     ) -> "LISAConfig":
         """Build the configuration of a saved run again; see the constructor.
 
         `saved_settings` is the result of `plain`; `config_dict` replaces saved settings, and `command_line` both.
+        `saved_in` says in a UsageError where the saved settings are from.
         `model` is the class where it is not in the registry.
         """
         settings = {key: value for key, value in saved_settings.items() if key not in _DERIVED}
@@ -134,10 +138,10 @@ class LISAConfig(Config):
             settings["valid_metric"] = settings["valid_metric"].removesuffix("_masked") + SEEN_SUFFIXES[seen][0]
         if {"metrics", "topk"} & {*config_dict, *command_line}:  # the default, or the first that is left
             del settings["valid_metric"]
-        settings.update(config_dict)
-        settings = {key: value for key, value in settings.items() if key not in command_line}
+        settings = {key: value for key, value in settings.items() if key not in {**config_dict, **command_line}}
         model, names = model or saved_settings["model"], {key: saved_settings[key] for key in ("dataset", "protocol")}
-        return cls(model, **names, config_dict=settings, command_line=command_line)
+        sources: dict[str, Any] = {"config_dict": config_dict, "command_line": command_line, "saved_in": saved_in}
+        return cls(model, **names, **sources, saved_settings=settings)
 
     def plain(self) -> dict[str, Any]:
         """Copy the settings as values that JSON and `torch.load(weights_only=True)` can hold."""

@@ -4,7 +4,6 @@ A line `key: value  # (type) meaning` declares a key. The end of the meaning may
 allowed strings; `, >= 1`, `, > 0` or `, in [0, 1)` is the range of a number and of the numbers in a list.
 """
 
-import contextlib
 import math
 import os
 import re
@@ -23,6 +22,8 @@ _DECLARATION = re.compile(r"^(?P<name>[A-Za-z_]\w*):.*?#\s*\((?P<types>[a-zA-Z ]
 _CHOICES = re.compile(r":\s*(\w+(?:\s*\|\s*\w+)+)\s*$")
 _BOUND = re.compile(r",\s*(?:(?P<relation>>=|>)\s*(?P<low>[\d.]+(?:e-?\d+)?)|in (?P<interval>[\[(]\S+,\s*\S+[\])]))")
 _PYTHON_TYPES = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
+_NUMBERS = ("nan", "inf", "+inf", "-inf")
+_MOST_VALUES = 1_000_000
 _NULLS = ("~", "null", "Null", "NULL", "None")
 
 
@@ -95,10 +96,19 @@ def _load(text: str) -> Any:
     """The value of a yaml text; a YAMLError for a list that holds itself, too."""
     try:
         value = yaml.load(text, Loader=YamlLoader)
-        as_plain(value)
+        if (n_values := _count(value, {})) > _MOST_VALUES:
+            raise yaml.YAMLError(f"its aliases make {n_values:,} values of it, at most {_MOST_VALUES:,} are allowed")
     except RecursionError as error:
         raise yaml.YAMLError("its lists are nested without end") from error
     return value
+
+
+def _count(value: Any, counts: dict[int, int]) -> int:
+    """The number of values in a value, where one that aliases repeat counts each time."""
+    if id(value) not in counts:
+        parts = (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+        counts[id(value)] = 1 + sum(_count(part, counts) for part in parts)
+    return counts[id(value)]
 
 
 def _mistake(error: Exception, content: bytes) -> str:
@@ -140,7 +150,7 @@ def check_value(key: Key, value: Any, origin: str) -> Any:
     that type is allowed. Numbers of numpy, paths and tuples become numbers, text and lists. A value of another type or
     outside its range is a UsageError, in which `origin` is where the setting is from.
     """
-    value = _convert(key, as_plain(value))
+    value = _convert(key, as_plain(value), origin)
     has_type = not key.types or type(value) in [_PYTHON_TYPES[kind] for kind in key.types]
     if not (key.nullable if value is None else has_type):
         types = " or ".join(key.types) + (" or ~" if key.nullable else "")
@@ -175,13 +185,18 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def _convert(key: Key, value: Any) -> Any:
+def _convert(key: Key, value: Any, origin: str) -> Any:
     if isinstance(value, str):
         if value in _NULLS:
             return None
         if key.types != ("str",):
-            with contextlib.suppress(yaml.YAMLError):
+            try:
                 value = _load(value)
+            except yaml.YAMLError as error:
+                if {"dict", "list"} & {*key.types} and value.lstrip()[:1] in ("{", "["):
+                    raise UsageError(f"{key.name} ({origin}) is not valid yaml: {_mistake(error, b'')}") from error
+        if {*key.types} == {"float"} and value in _NUMBERS:
+            value = float(value)
     if value is False and "no" in key.choices:  # as yaml reads an unquoted no
         return "no"
     if not is_number(value) or not key.types:

@@ -131,12 +131,19 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
                 "feed-forward layers: torch's modules, about 5% of a training step slower than the fused Numba kernel, "
                 "which serves block post_norm, hidden_act relu and drop_path 0 together"
             )
-        remedies = {layer.remedy for layer in self.encoder.layers() if layer.sees_future}
-        if remedies and not self.item_embedding.weight.is_meta:  # on meta, only its shapes are of use
+        trains_all = "supervision" in config and config["supervision"] == "all_positions"
+        if trains_all and not self.item_embedding.weight.is_meta:  # on meta, only its shapes are of use
+            self._warn_of_the_future()
+
+    def _warn_of_the_future(self) -> None:
+        name, layers = type(self).__name__, self.encoder.layers()
+        if remedies := {layer.remedy for layer in layers if layer.sees_future}:
             self.logger.warning(
-                f"in the published form of {type(self).__name__}, later items decide which earlier ones a position "
-                f"attends to: where every position is trained, it sees the future; {'; '.join(sorted(remedies))}"
+                f"in the published form of {name}, later items decide which earlier ones a position attends to: where "
+                f"every position is trained, it sees the future; {'; '.join(sorted(remedies))}"
             )
+        if not all(layer.is_causal for layer in layers):
+            self.logger.warning(f"{name} is bidirectional: where every position is trained, each sees its target")
 
     def _log_q(self, config: Any, dataset: Any) -> Tensor | None:
         sampling = config["train_neg_sample_args"] or {}

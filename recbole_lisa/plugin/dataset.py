@@ -10,7 +10,7 @@ from recbole.config import Config
 from recbole.data.interaction import Interaction
 
 from recbole_lisa.config.fields import field_names
-from recbole_lisa.config.validation import checked_eval_args, checked_negatives
+from recbole_lisa.config.validation import check_model, checked_eval_args, checked_negatives
 from recbole_lisa.data.dataloader import TrainLoader, gather_inputs
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.data.histories import Index
@@ -36,6 +36,8 @@ class AllPositionsDataset(WindowDataset):
                 "AllPositionsDataset reads one .inter file: leave benchmark_filename out, or call "
                 "recbole_lisa.register() without a data set, which reads rows with their histories"
             )
+        config["supervision"] = config["supervision"] or "all_positions"
+        check_model(config.final_config_dict)
         super().__init__(config)
 
     def build(self) -> list[WindowDataset]:

@@ -163,7 +163,11 @@ def _has_histories_in_files(dataset: Any) -> bool:
 
 
 def _load_our_files(self: Any, token: str, dataset_path: str) -> None:
-    """`SequentialDataset._load_data` that checks the pre-split files of our models first."""
+    """`SequentialDataset._load_data` that checks the rows and the pre-split files of our models first."""
+    is_ours = issubclass(self.config.model_class, AttentiveRecommender)
+    if is_ours and self.config["histogram_decay"] == "time" and not isinstance(self, WindowDataset):
+        right = "call recbole_lisa.register(AllPositionsDataset), or set another decay"
+        raise UsageError(f"histogram_decay is 'time', and RecBole's rows have no time between items: {right}")
     if _has_histories_in_files(self):
         check_headers(self, token, dataset_path)
     _load_files(self, token, dataset_path)

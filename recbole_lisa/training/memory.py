@@ -17,6 +17,7 @@ from recbole_lisa.model.lisa_recommender import LISARecommender
 
 _GIB = 2**30
 _PROCESS_BYTES = 2**28  # of a process of several, for the libraries alone
+_MANY_POSITIONS = 2**20  # more than this, and than any history has: memory and time are wasted
 _MANY_LAYERS = 64  # more than this: the number of layers is the cause
 
 
@@ -27,6 +28,11 @@ def check_memory(config: Any, n_items: int = 0, windows: Windows | None = None) 
     (B, W, W), and, once the data is known, the item table, negatives, and what a step stores of each layer. Before
     the data set is known, n_items (V) is 0 and windows, all those of training, is None.
     """
+    length, longest = config["MAX_ITEM_LIST_LENGTH"], 0 if windows is None else int(windows.length.max(initial=1))
+    if length > max(_MANY_POSITIONS, longest) and windows is not None:
+        raise UsageError(
+            f"MAX_ITEM_LIST_LENGTH is {length:,}, and the longest history trains {longest:,} positions: lower it"
+        )
     if not issubclass(config.model_class, AttentiveRecommender):
         return
     on_gpu = config["device"].type == "cuda"

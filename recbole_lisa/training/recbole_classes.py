@@ -27,9 +27,12 @@ def fit_supervision(config: Config) -> list[str]:
     model = config.model_class
     if not has_loss_of_recbole(model):
         return []
-    needs = f"masked items ({config['transform']})" if config["transform"] else "one negative a row"
-    if config["transform"] or config["train_neg_sample_args"]["distribution"] != "none":
-        raise UsageError(f"{model.__name__} needs {needs}: set loss_type to CE if it has one, or use RecBole's own run")
+    if config["transform"]:
+        needs = f"masked items ({config['transform']}), which only RecBole's own run makes"
+        raise UsageError(f"{model.__name__} needs {needs}: call recbole.quick_start.run_recbole")
+    if config["train_neg_sample_args"]["distribution"] != "none":
+        needs = "one negative a row: set loss_type to CE if it has one, or use RecBole's own run"
+        raise UsageError(f"{model.__name__} needs {needs}")
     if config["supervision"] == "last_position":
         return []
     config["supervision"] = "last_position"

@@ -117,6 +117,12 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"inner_size": "0x"}, "inner_size is '0x', it must be a number, or a factor of hidden_size such as 4x"),
     ({"conv_width": 1}, "conv_width is 1, it must be 0 for no convolution or at least 2"),
     ({"positions": "last"}, "unknown positions 'last' (config_dict): known are absolute, from_end, none."),
+    ({"learning_rate": "nan"}, "learning_rate (config_dict) is nan, it must be a finite number"),
+    (
+        {"eval_args": "{split: {TS: [2020-99-99, 2021-01-01]}}"},
+        "eval_args (config_dict) is not valid yaml: line 1: month must be in 1..12",
+    ),
+    ({"load_col": "{inter: [user_id"}, "load_col (config_dict) is not valid yaml: line 1: expected ',' or ']'"),
     ({"inner_size": 0}, "inner_size (config_dict) is 0, it must be >= 1"),
 ]
 

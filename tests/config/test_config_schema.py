@@ -1,5 +1,6 @@
 """The reader of the yaml comments, and the check of one value against one key."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from recbole_lisa.errors import UsageError
 
 ORIGIN = "command line"
 FINITE = "it must be a finite number"
+MANY = "values of it, at most 1,000,000 are allowed"
 
 
 def write(folder: Path, text: str) -> Path:
@@ -121,6 +123,7 @@ def test_check_value_names_the_value_and_what_is_right(key: Key, written: Any, m
         ("a:\n\tb: 1\n", "not valid yaml: line 2: found a tab: write spaces"),
         ("a: 1\nb: 2020-99-99\n", "not valid yaml: line 2: month must be in"),
         (f"a: 1\nb: {'9' * 5000}\n", "not valid yaml: line 2: Exceeds the limit"),
+        ("a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}]\n" for a, b in pairwise("abcdefghijklmno")), MANY),
         ("a: &x [*x]\n", "not valid yaml: its lists are nested without end"),
         ("a: 1\nb\0: 2\n", r"not valid yaml: line 2: character U\+0000 is not allowed; save it as UTF-8 text"),
         ("a: 1\n".encode("utf-16"), "not valid yaml: line 1: byte 0xff is not UTF-8; save it as UTF-8 text"),

@@ -13,6 +13,8 @@ from recbole_lisa.training.evaluation import evaluate
 from tests.model.build import build_model, last_position_batch, loss_value, random_batch
 from tests.tiny import tiny_config, tiny_trainer
 
+CHOSEN = "causality 'strict' chooses from the past only"
+
 
 def test_the_commitment_of_routing_reaches_the_loss_in_both_supervisions() -> None:
     torch.manual_seed(3)
@@ -33,21 +35,25 @@ def test_the_commitment_of_routing_reaches_the_loss_in_both_supervisions() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "safe", "remedy"),
+    ("name", "safe", "published", "message"),
     [
-        ("Reformer", {"causality": "strict"}, "causality 'strict' chooses from the past only"),
-        ("RoutingTransformer", {"causality": "strict"}, "causality 'strict' chooses from the past only"),
-        ("ClusteredTransformer", {"bidirectional": True}, NO_STRICT_FORM),
+        ("Reformer", {"causality": "strict"}, {"causality": "published"}, f"sees the future; {CHOSEN}"),
+        ("RoutingTransformer", {"causality": "strict"}, {"causality": "published"}, f"sees the future; {CHOSEN}"),
+        ("ClusteredTransformer", {"bidirectional": True}, {}, f"sees the future; {NO_STRICT_FORM}"),
+        ("Linformer", {"supervision": "last_position"}, {}, "Linformer is bidirectional: where every position is"),
+        ("Transformer", {}, {"bidirectional": True}, "Transformer is bidirectional: where every position is trained"),
     ],
 )
-def test_a_published_form_warns_that_it_sees_the_future(
-    name: str, safe: dict[str, object], remedy: str, caplog: pytest.LogCaptureFixture
+def test_a_form_that_sees_the_future_warns_where_every_position_is_trained(
+    name: str, safe: dict[str, Any], published: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        build_model(name, **safe)
-        assert "sees the future" not in caplog.text
-        build_model(name, causality="published")
-    assert caplog.text.count(f"sees the future; {remedy}") == 1
+        build_model(name, **{"supervision": "all_positions"} | safe)
+        build_model(name, **published, supervision="last_position")
+        build_model(name, **published)  # RecBole's own rows
+        assert message not in caplog.text
+        build_model(name, **published, supervision="all_positions")
+    assert caplog.text.count(message) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Settings in RecBole's own pipeline are checked as in a run of this package, before the training."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,24 @@ def test_a_column_that_the_files_do_not_give_is_one_line(settings: dict[str, Any
     recbole_lisa.register()
     with pytest.raises(UsageError, match=message):
         create_dataset(small("LISASoft", **settings))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "settings", "message"),
+    [
+        (AllPositionsDataset, "Transformer", {"bidirectional": True}, "True: a position would see its target; set sup"),
+        (AllPositionsDataset, "LISABase", {"bidirectional": True, "histogram_decay": 0}, "a position would see its"),
+        (AllPositionsDataset, "LISABase", {"histogram_decay": "time"}, None),
+        (None, "LISABase", {"histogram_decay": "time"}, "histogram_decay is 'time', and RecBole's rows have no time"),
+        (None, "Transformer", {"bidirectional": True}, None),
+    ],
+)
+def test_what_the_rows_of_a_data_set_do_not_allow_is_refused_before_the_training(
+    dataset: type[Any] | None, model: str, settings: dict[str, Any], message: str | None
+) -> None:
+    recbole_lisa.register(dataset)
+    with pytest.raises(UsageError, match=message) if message else nullcontext():
+        create_dataset(small(model, **settings))
 
 
 @pytest.mark.parametrize("topk", [[31], [5, 100]])

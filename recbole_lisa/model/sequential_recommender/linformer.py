@@ -1,7 +1,5 @@
 """Linformer (Wang et al., 2020)."""
 
-from typing import Any
-
 from recbole_lisa import attention
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 
@@ -11,8 +9,3 @@ class Linformer(AttentiveRecommender):
 
     mechanism = attention.Linformer
     reads_any_length = False
-
-    def __init__(self, config: Any, dataset: Any) -> None:
-        super().__init__(config, dataset)
-        if not self.item_embedding.weight.is_meta:
-            self.logger.warning("Linformer is bidirectional: where every position is trained, each sees its target")
