@@ -4,6 +4,7 @@
 needs, after it has checked that the export scores items as the model does.
 """
 
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -42,6 +43,7 @@ Loaded = tuple[Any, torch.nn.Module, Any, Any, Any, Any]
 CHECKED_HISTORIES, CHECKED_ITEMS = 16, 1000
 TOLERANCE = 1e-5
 """Largest difference of a score, relative to the largest score where that is above 1."""
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _MODULE_OF_MODELS = b"recbole_lisa.model"
 
 
@@ -293,7 +295,7 @@ def bundle_of(model: Any, ids: IdMap | Sequence[str], dataset: str) -> Bundle:
     items = model.item_store().cpu()
     return Bundle(
         model=type(model).__name__,
-        dataset=dataset,
+        dataset=_CONTROL.sub("?", dataset.encode(errors="surrogateescape").decode(errors="replace")),
         encoder=encoder,
         weights=encoder_weights(model.encoder, items),
         items=items,

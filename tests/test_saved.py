@@ -170,6 +170,19 @@ def test_forged_checkpoints_are_refused_before_memory_is_allocated(tmp_path: Pat
         load_data_and_model(path, config_dict=[1])  # type: ignore[arg-type]  # a user's mistake
 
 
+@pytest.mark.parametrize(("name", "shown"), [("\udce6\udc97\udca5", "日"), ("a\x1bb", "a?b")])
+def test_a_data_set_whose_name_the_locale_cannot_read_is_trained_and_exported(
+    isolated_run_dir: Path, name: str, shown: str
+) -> None:
+    settings = tiny_settings(isolated_run_dir, epochs=1, hidden_size=16, result_file=f"{name}.json")
+    (isolated_run_dir / "tiny").rename(isolated_run_dir / name)
+    (isolated_run_dir / name / "tiny.inter").rename(isolated_run_dir / name / f"{name}.inter")
+    result = run("Transformer", name, config_dict=settings)
+    assert Path(result["log"]).is_file() and Path(f"{name}.json").is_file()
+    export(result["checkpoint"], "export")
+    assert Recommender.load("export").bundle.dataset == shown
+
+
 @pytest.mark.usefixtures("isolated_run_dir")
 def test_export_takes_titles_as_the_command_does(tmp_path: Path) -> None:
     path = run("Transformer", "tiny", config_dict=tiny_settings(tmp_path, epochs=1, hidden_size=16))["checkpoint"]

@@ -201,6 +201,12 @@ class Attention(nn.Module):
             raise ValueError(f"causality must be 'strict' or 'published', got {causality!r}")
         return causality == "published"
 
+    def check_step(self, state: Any, x: Any, *kinds: type[Any]) -> None:
+        """Refuse operands of step that are swapped or of another kind; x is one of kinds."""
+        if isinstance(state, Tensor) or not isinstance(x, kinds):
+            given = f"{type(state).__name__} and {type(x).__name__}"
+            raise ValueError(f"step takes a state, then x (N, {self.hidden_size}), got {given}")
+
     def checked_vectors(self, x: Input, valid: Tensor) -> Tensor:
         """Return x after check_input; raise ValueError for codes."""
         if not isinstance(x, Tensor):

@@ -63,6 +63,7 @@ class LinearAttention(Attention):
         self, state: LinearState, x: Tensor | Quantized, time_gap: Tensor | None = None, vectors: Tensor | None = None
     ) -> tuple[Tensor, LinearState]:
         """Append one vector to each user's history in O(D^2); see Attention."""
+        self.check_step(state, x, Tensor)
         assert isinstance(x, Tensor)
         query, key = positive_features(self.query(x)), positive_features(self.key(x))
         products = state.products + key.unsqueeze(-1) * self.value(x).unsqueeze(1)

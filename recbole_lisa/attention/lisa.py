@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from recbole_lisa.attention.base import Attention, CodedSequences, Input, take_last, take_non_padding, zero_padding
 from recbole_lisa.attention.codebook import Codebook, initialise_each
 from recbole_lisa.attention.local import LocalAttention
+from recbole_lisa.ops.checks import check_number
 from recbole_lisa.ops.lisa.attention import (
     lisa_attention_items,
     lisa_attention_last,
@@ -108,6 +109,7 @@ class LISAAttention(Attention):
         if histogram_values not in HISTOGRAM_VALUES:
             raise ValueError(f"histogram_values must be one of {', '.join(HISTOGRAM_VALUES)}, got {histogram_values!r}")
         self.exact = histogram_values == "exact"
+        check_number("local_window", local_window, 0)
         if bidirectional and (self.exact or local_window):
             raise ValueError("bidirectional LISA needs local_window 0 and histogram_values codewords")
         self.codebook = codebook or Codebook(
@@ -260,6 +262,7 @@ class LISAAttention(Attention):
         self, state: LISAState, x: Tensor | Quantized, time_gap: Tensor | None = None, vectors: Tensor | None = None
     ) -> tuple[Tensor, LISAState]:
         """Append one item to each user's history in O(B W D); see Attention. Hard items may have codes only."""
+        self.check_step(state, x, Tensor, Quantized)
         codes, vectors = (self.codebook(x), x) if isinstance(x, Tensor) else (x, vectors)
         if not self.needs_vectors:
             return self._step_histogram(state, codes, time_gap)

@@ -31,6 +31,7 @@ class RecurrentAttention(Attention):
         self, state: Any, x: Tensor | Quantized, time_gap: Tensor | None = None, vectors: Tensor | None = None
     ) -> tuple[Tensor, Any]:
         """Append one vector to each user's history; see Attention."""
+        self.check_step(state, x, Tensor)
         assert isinstance(x, Tensor)
         out, after = self.run(state, x.unsqueeze(1), torch.ones(len(x), 1, dtype=torch.bool, device=x.device))
         return out.squeeze(1), after

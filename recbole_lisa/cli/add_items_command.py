@@ -74,7 +74,7 @@ def _read_vectors(path: Path) -> tuple[list[str], torch.Tensor]:
         separator = SEPARATORS[path.suffix]
         cells = pd.read_csv(path, sep=separator, index_col="item_id", dtype={"item_id": str}, keep_default_na=False)
         with np.errstate(over="ignore"):
-            table = cells.astype(np.float32)
+            table = cells.apply(pd.to_numeric, errors="coerce").astype(np.float32)
     except KeyError as error:
         raise UsageError(f"'{path}' must end in .csv or .tsv") from error
     except (OSError, ValueError) as error:

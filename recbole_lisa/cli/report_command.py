@@ -42,6 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     add("--data_path", metavar="DIR", help="folder of the data set, if it moved")
     add("--overwrite", action="store_true", help="replace an output that exists")
     options = parser.parse_args(arguments)
+    if options.output.suffix != ".html":
+        raise UsageError(f"'{options.output}' must end in .html")
     results = {path: read_result(path) for path in options.results}
     check_output(options.output, overwrite=options.overwrite)
     titles = import_module("recbole_lisa.saved").read_titles(options.titles) if options.titles else {}
@@ -77,8 +79,8 @@ def read_result(path: Path) -> dict[str, Any]:
         result = json.loads(path.read_bytes())
     except OSError as error:
         raise UsageError(f"'{path}' cannot be read: {error.strerror}") from error
-    except ValueError:
-        result = {}
+    except ValueError as error:
+        raise UsageError(f"'{path}' is no JSON ({error}): name files of --result_file") from error
     missing = [key for key in _NEEDED if not isinstance(result, dict) or key not in result]
     if missing:
         raise UsageError(f"'{path}' is no result_file of a run, it has no '{missing[0]}': name files of --result_file")

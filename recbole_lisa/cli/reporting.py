@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import errno
 import gc
 import io
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 from recbole_lisa.errors import ProcessFailedError, TrainingDivergedError, UsageError, advise_missing_recbole
 from recbole_lisa.files import Termination, tidy_termination
 
-_FAILED, _USAGE = 1, 2
+_FAILED, _USAGE, _SIGPIPE = 1, 2, 13
 
 
 def report_errors(command: Callable[[], int]) -> int:
@@ -21,7 +22,7 @@ def report_errors(command: Callable[[], int]) -> int:
 
     Returns:
         0; 2 after a mistake of the user; 1 when the training diverged, a process of a run ended early or a file
-        failed; 130 after Ctrl+C and 143 after SIGTERM or SIGHUP.
+        failed; 141 where the reader of a pipe has ended; 130 after Ctrl+C and 143 after SIGTERM or SIGHUP.
     """
     try:
         with tidy_termination(), advise_missing_recbole():
@@ -32,7 +33,10 @@ def report_errors(command: Callable[[], int]) -> int:
         print(getattr(error, "details", ""), end="", file=sys.stderr)
         return _print_error(error, _USAGE if isinstance(error, UsageError) else _FAILED)
     except OSError as error:
-        path = error.filename or ("standard output" if _stdout_fails() else None)
+        is_of_stdout = _stdout_fails() or error.errno in (errno.ENOSPC, errno.EPIPE)
+        path = error.filename or ("standard output" if is_of_stdout else None)
+        if isinstance(error, BrokenPipeError) and error.filename is None:  # the reader, such as head, has ended
+            return 128 + _SIGPIPE
         if path is None:  # of a connection, for instance
             return _print_error(f"{type(error).__name__}: {error}", _FAILED)
         return _print_error(f"'{path}': {error.strerror or error}", _FAILED)

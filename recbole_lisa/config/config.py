@@ -229,7 +229,7 @@ def _packaged_files(model: type[Any], dataset: str, protocol: str) -> list[Path]
     """Our files for this run, weakest first; a data set of the user has none."""
     root = properties_path()
     of_dataset = root / "dataset" / f"{dataset}.yaml"
-    if len(of_dataset.name.encode()) > NAME_BYTES:
+    if len(of_dataset.name.encode(errors="surrogateescape")) > NAME_BYTES:
         raise UsageError(f"dataset must be the name of a folder, got {len(dataset):,} characters: {dataset[:40]!r}...")
     files = [root / "overall.yaml", *settings_files(model), of_dataset, _named_file("protocol", protocol)]
     return [file for file in files if file != of_dataset or file.is_file()]

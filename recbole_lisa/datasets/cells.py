@@ -75,6 +75,9 @@ def read_times(column: pd.Series[Any], unit: str, counts: Counter[str]) -> npt.N
     seconds = read_numbers(column)
     if unit == AUTO_UNIT:
         seconds[np.abs(seconds) >= _NANOSECONDS_OF_YEAR_10000] = np.nan
+        month, day = seconds // 100 % 100, seconds % 100
+        is_day = (seconds >= 19700101) & (seconds < 21000101) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+        counts["basic"] += int(is_day.sum())
     is_number = np.isfinite(seconds)
     kinds = np.digitize(np.abs(seconds), _LEAST)
     if unit != AUTO_UNIT:

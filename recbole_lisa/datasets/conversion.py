@@ -31,6 +31,7 @@ _NOTES = {
     "ms": "times in milliseconds, written as seconds",
     "us": "times in microseconds, written as seconds",
     "ns": "times in nanoseconds, written as seconds",
+    "basic": "times such as 20260301, read as seconds since 1970; write a date as 2026-03-01",
     "iso": "times as dates, written as seconds since 1970 (UTC where no zone is named)",
     "odd rating": "ratings that are no number, left empty",
     "bom": "byte-order mark, skipped",
@@ -93,6 +94,7 @@ class Conversion:
         self.rows = self.users = self.items = (0, 0)
         self.left_out: Counter[str] = Counter()
         self.notes: Counter[str] = Counter()
+        self._odd = ""  # the first time that cannot be read
         self._target, self._stream, self._unit = target, stream, layout.time_unit
         self._repeats = None if layout.keeps_repeated else RepeatedRows()
         self._users, self._items = Ids(self.notes), Ids(self.notes)
@@ -110,6 +112,8 @@ class Conversion:
             columns.append(ratings)
         no_time = piece["time"].isna().to_numpy()
         lacks = {"no user": users < 0, "no item": items < 0, "no time": no_time, "odd time": np.isnan(times)}
+        if not self._odd and (odd := np.flatnonzero(np.isnan(times) & ~no_time)).size:
+            self._odd = f" (row {self.rows[0] + odd[0] + 1} below the header: {str(piece['time'].iloc[odd[0]])[:40]!r})"
         usable = np.ones(len(users), dtype=bool)
         for reason, lacking in lacks.items():  # a row counts under the first reason
             self.left_out[reason] += int((lacking & usable).sum())
@@ -128,9 +132,10 @@ class Conversion:
     def lines(self) -> list[str]:
         """The counts as text, a line for each that is not 0."""
         (read, written), (users, kept_users), (items, kept_items) = self.rows, self.users, self.items
+        left, odd = self.left_out, self._odd
         return [
             f"read {self.name}: {read:,} rows, {users:,} users, {items:,} items",
-            *(f"rows left out {text}: {self.left_out[key]:,}" for key, text in _LEFT_OUT.items() if self.left_out[key]),
+            *(f"rows left out {_LEFT_OUT[key]}: {n:,}{odd * (key == 'odd time')}" for key, n in left.items() if n),
             *(f"noted: {text}: {self.notes[key]:,}" for key, text in _NOTES.items() if self.notes[key]),
             f"wrote {self._target}: {written:,} rows, {kept_users:,} users, {kept_items:,} items",
         ]

@@ -77,7 +77,7 @@ def check_left_out(target: Tensor, n_items: int, excluded: Tensor | None, group:
     check_rows(target, n_items, "target")
     if excluded is not None:
         check_operands("target: int64 M; excluded: int64 N K; group: int64 M", target, excluded, group)
-        check_rows(excluded.clamp_min(0), n_items, "excluded")
+        check_rows(excluded + 1, n_items + 1, "excluded + 1")
         if group is not None:
             check_rows(group, len(excluded), "group")
 

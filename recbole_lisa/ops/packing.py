@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import check_operands, check_sizes
+from recbole_lisa.ops.checks import check_number, check_operands, check_sizes
 
 MOST_CODEWORDS = 2**31
 """Codes are int32 at most."""
@@ -28,6 +28,7 @@ def bits_per_code(n_codewords: int) -> int:
 
 def packed_size(n_codes: int, n_codewords: int) -> int:
     """Bytes that `n_codes` packed codes take."""
+    check_number("n_codes", n_codes, 0)
     return -(-n_codes * bits_per_code(n_codewords) // 8)
 
 
@@ -68,12 +69,11 @@ def unpack_codes(packed: Tensor, shape: tuple[int, ...], n_codewords: int) -> Te
         ValueError: the number of bytes does not fit, a code is W or more, or with W = 1, where codes take no bytes,
             there are MOST_CODEWORDS codes or more.
     """
-    bits = bits_per_code(n_codewords)
-    n_codes = math.prod(shape)
-    n_bytes = packed_size(n_codes, n_codewords)
+    bits, n_codes = bits_per_code(n_codewords), math.prod(shape)
     if n_codes >= MOST_CODEWORDS and not bits or min(shape, default=0) < 0:
         raise ValueError(f"shape must be sizes of below {MOST_CODEWORDS} codes, got {tuple(shape)}")
     check_operands("packed: integer n", packed)
+    n_bytes = packed_size(n_codes, n_codewords)
     if packed.dtype != torch.uint8 or len(packed) != n_bytes:
         needed = f"{n_codes} codes of {bits} bits take {n_bytes} bytes of uint8"
         raise ValueError(f"{needed}, got {tuple(packed.shape)} {packed.dtype}")

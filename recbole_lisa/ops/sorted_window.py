@@ -34,8 +34,8 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
 
 def split(x: Tensor, size: int) -> Tensor:
     """Cut the second dimension into pieces: (N, C * size, ...) -> (N, C, size, ...)."""
-    if size < 1:
-        raise ValueError(f"size must be at least 1, got {size}")
+    if size < 1 or x.shape[1] % size:
+        raise ValueError(f"size must be at least 1 and divide the length {x.shape[1]}, got {size}")
     return x.reshape(x.shape[0], x.shape[1] // size, size, *x.shape[2:])
 
 

@@ -81,6 +81,8 @@ class SessionBatch:
     @classmethod
     def join(cls, sessions: Sequence["Session"]) -> "SessionBatch":
         """Copy single sessions into a batch; a UsageError where they do not belong to one recommender."""
+        if wrong := [type(session).__name__ for session in sessions if not isinstance(session, Session)]:
+            raise UsageError(f"sessions can be joined, got {wrong[0]}")
         recommenders = {id(session.recommender) for session in sessions}
         if len(recommenders) != 1:
             raise UsageError(f"sessions of one recommender can be joined, got those of {len(recommenders)}")

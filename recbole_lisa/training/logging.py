@@ -80,7 +80,7 @@ def run_log(config: Config) -> Iterator[RunLog]:
     if is_first():
         folder = Path("log") / config["model"]
         folder.mkdir(parents=True, exist_ok=True)
-        file: logging.Handler = _RunFile(folder / f"{name}.log", encoding="utf-8")
+        file: logging.Handler = _RunFile(folder / f"{name}.log", encoding="utf-8", errors="backslashreplace")
         file.setFormatter(_PlainFormatter(_LINE, "%a %d %b %Y %H:%M:%S"))
         terminal = logging.StreamHandler()
         color = ColoredFormatter("%(log_color)s" + _LINE, "%d %b %H:%M", log_colors=log_colors_config)

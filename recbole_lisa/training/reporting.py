@@ -43,9 +43,10 @@ class _Curves:
     def _try(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         try:
             return call(*args, **options)
-        except OSError as error:
-            path = error.filename or "log_tensorboard"
-            getLogger().warning(f"'{path}' cannot be written: {error.strerror or error}; the run has no curves")
+        except (OSError, UnicodeError) as error:  # the second of a name that the locale cannot read
+            path = getattr(error, "filename", None) or "log_tensorboard"
+            reason = getattr(error, "strerror", None) or error
+            getLogger().warning(f"'{path}' cannot be written: {reason}; the run has no curves")
             self._writer = None
 
 

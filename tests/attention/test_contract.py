@@ -189,6 +189,10 @@ def test_inputs_of_another_shape_or_type_are_named(attention: Attention) -> None
         ):
             with pytest.raises(ValueError, match=re.escape(message)):
                 call(wrong_x, wrong_valid)
+    if attention.has_state:
+        state = attention.init_state(2)
+        with pytest.raises(ValueError, match=rf"a state, then x \(N, 16\), got Tensor and {type(state).__name__}"):
+            attention.step(x[:, 0], state)
 
 
 def test_last_and_non_padding_are_those_positions_of_forward(attention: Attention) -> None:

@@ -192,7 +192,7 @@ def test_a_local_window_needs_vectors_and_a_direction() -> None:
         build(histogram_values="real")
     with pytest.raises(ValueError, match="needs local_window 0 and"):
         build(histogram_values="exact", n_codebooks=4, decay=0, bidirectional=True)
-    with pytest.raises(ValueError, match="local_window must be a whole number of at least 1, got -1"):
+    with pytest.raises(ValueError, match="local_window must be a finite number of at least 0, got -1"):
         build(local_window=-1)
 
 

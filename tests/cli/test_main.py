@@ -215,7 +215,7 @@ def test_an_error_without_a_path_is_one_line(capsys: CaptureFixture[str]) -> Non
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
-@pytest.mark.parametrize("work", ["print('metrics') or 0", "main(['--help'])", "main(['--version'])"])
+@pytest.mark.parametrize("work", ["print('metrics') or 0", "print('x' * 9999) or 0", "main(['--help'])"])
 def test_a_full_disk_under_stdout_is_one_line(work: str) -> None:
     program = (
         "import sys; from recbole_lisa.cli.main import main; from recbole_lisa.cli.reporting import report_errors\n"
@@ -226,6 +226,10 @@ def test_a_full_disk_under_stdout_is_one_line(work: str) -> None:
             [sys.executable, "-c", program], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert (done.returncode, done.stderr) == (1, "error: 'standard output': No space left on device\n")
+    piped = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert piped.stdout is not None and piped.stderr is not None
+    piped.stdout.close()
+    assert (piped.stderr.read(), piped.wait()) == (b"", 141)
 
 
 def test_a_character_that_the_terminal_lacks_is_escaped(monkeypatch: MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def test_the_interval_is_that_of_compare() -> None:
     ("text", "message"),
     [
         (None, "'x.json' cannot be read: No such file or directory"),
-        ("a,b", "'x.json' is no result_file of a run, it has no 'model': name files of --result_file"),
+        ("a,b", "'x.json' is no JSON (Expecting value: line 1 column 1 (char 0)): name files of --result_file"),
         ("[1]", "'x.json' is no result_file of a run, it has no 'model': name files of --result_file"),
         ('{"model": 1}', "'x.json' is no result_file of a run, it has no 'dataset': name files of --result_file"),
     ],
@@ -126,5 +126,7 @@ def test_what_is_no_result_is_one_line(
 ) -> None:
     if text is not None:
         Path("x.json").write_text(text)
+    assert main(["report", "x.json", "--output=page.txt"]) == 2
+    assert capsys.readouterr().err == "error: 'page.txt' must end in .html\n"
     assert main(["report", "x.json", "--output=page.html"]) == 2
     assert capsys.readouterr().err == f"error: {message}\n" and not Path("page.html").exists()

@@ -279,6 +279,12 @@ def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> Non
         ensure_data(LISAConfig("LISASoft", "tinyshop", config_dict={"data_path": str(tmp_path)}))
     assert str(caught.value).startswith(f"there is no file {tmp_path}/tinyshop/tinyshop.inter ")
     assert str(caught.value).endswith(" Did you mean 'tiny-shop'?")
+    (tmp_path / "tiny-shop" / "tiny-shop.inter").rename(tmp_path / "tiny-shop" / "tiny-shop.train.inter")
+    with pytest.raises(UsageError, match="tiny-shop.inter, but tiny-shop.train.inter: name the parts in benchmark_fil"):
+        ensure_data(LISAConfig("LISASoft", "tiny-shop", config_dict={"data_path": str(tmp_path)}))
+    (tmp_path / "odd" / "odd.inter").mkdir(parents=True)
+    with pytest.raises(UsageError, match="there is no file .*/odd.inter .* above it with --data_path.$"):
+        ensure_data(LISAConfig("LISASoft", "odd", config_dict={"data_path": str(tmp_path)}))
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,8 @@ def test_control_characters_and_halves_of_surrogates_become_escapes(tmp_path: Pa
         ("1577836800123456", "1577836800.123456", "us"),
         ("1577836800000000000", "1577836800", "ns"),
         ("2020-01-01", "1577836800", "iso"),
+        ("20260301", "20260301", "basic"),
+        ("20261301", "20261301", None),
         ("2020-01-01 02:00:00+02:00", "1577836800", "iso"),
         ("2020-01-01T00:00:00.5Z", "1577836800.5", "iso"),
     ],
@@ -167,7 +169,10 @@ def test_rows_that_lack_a_cell_or_have_an_unreadable_time_are_left_out_and_count
     atomic, report = converted(raw(tmp_path, text), "csv --rating=stars")
     assert atomic == HEAD_WITH_RATING + "u\ti\t\t2\nu\tj\t\t3\n"
     assert report.left_out == {"no user": 1, "no item": 2, "no time": 1, "odd time": 8, "repeated": 0}
-    assert "rows left out with a time that is neither a number up to the year 9999 nor an ISO date: 8" in report.lines()
+    assert (
+        "rows left out with a time that is neither a number up to the year 9999 nor an ISO date: 8"
+        " (row 7 below the header: '1e23')"
+    ) in report.lines()
     assert report.notes["odd rating"] == 1
     assert (report.rows, report.users, report.items) == ((14, 2), (1, 1), (3, 2))
 

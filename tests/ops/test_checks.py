@@ -28,7 +28,7 @@ from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest, nearest_points, similarity
 from recbole_lisa.ops.linear_attention import linear_attention
 from recbole_lisa.ops.lisa.attention import read_histogram
-from recbole_lisa.ops.packing import pack_codes, unpack_codes
+from recbole_lisa.ops.packing import pack_codes, packed_size, unpack_codes
 from recbole_lisa.ops.pair_scores import pair_scores
 from recbole_lisa.ops.recurrences import diagonal_recurrence, selective_recurrence
 from recbole_lisa.ops.rotation_hashing import rotation_buckets
@@ -185,7 +185,10 @@ def test_nan_gives_nan(op: Callable[..., Any], name: str) -> None:
         *((partial(best_of_row, X[0], k), rf"k must lie in 1\.\.4 \(m\), got {k}") for k in (-1, 0, 5)),
         (lambda: best_of_row(X[0, 0], 3), r"scores must be floating-point \(N, m\), got"),
         (lambda: merge([], 3), "number_of_blocks must be a whole number of at least 1, got 0"),
-        (lambda: split(X, 0), "size must be at least 1, got 0"),
+        (lambda: split(X, 0), f"size must be at least 1 and divide the length {L}, got 0"),
+        (lambda: split(X, L - 1), f"size must be at least 1 and divide the length {L}, got {L - 1}"),
+        (lambda: packed_size(-1, 4), "n_codes must be a finite number of at least 0, got -1"),
+        (lambda: unpack_codes(whole(0), (-3,), 4), "shape must be sizes of below"),
         (lambda: check_number("x", torch.ones(2), 0), "x must be a finite number of at least 0, got tensor"),
     ],
 )
@@ -201,7 +204,7 @@ def test_numbers_out_of_range_are_named() -> None:
     in_group = partial(catalogue_cross_entropy, X[0], X[1], whole(L))
     inside: dict[str, Callable[[Tensor], Any]] = {
         "target": partial(catalogue_cross_entropy, X[0], X[1]),
-        "excluded": lambda x: in_group(excluded=x.view(1, L), group=whole(L)),
+        "excluded . 1": lambda x: in_group(excluded=x.view(1, L), group=whole(L)),
         "group": lambda x: in_group(excluded=whole(L, 2), group=x),
         "index": lambda x: pair_scores(X[0], X[1], x.view(L, 1)),
         "members": lambda x: balanced_cluster_attention(X, X, X, x.view(1, 3, 3).expand(N, -1, -1) + 1),
@@ -209,6 +212,8 @@ def test_numbers_out_of_range_are_named() -> None:
     for name, call in inside.items():
         with pytest.raises(IndexError, match=rf"{name} must lie in 0\.\.\d, got (9|10)\.\.(9|10)"):
             call(whole(L) + L)
+    with pytest.raises(IndexError, match=r"excluded . 1 must lie in 0\.\.9, got -1\.\.-1"):  # -1 is none
+        in_group(excluded=whole(1, L) - 2, group=whole(L))
     in_row: dict[str, Callable[[Tensor], Any]] = {
         "index": lambda x: take_rows(X, x),
         "cluster": lambda x: cluster_means(X, x, VALID, L),

@@ -167,6 +167,7 @@ def test_mistakes_are_named() -> None:
         (small_recommender("Transformer").start, "Transformer has no sessions: FullAttention has no state of constant"),
         (small_recommender(positions="from_end", n_layers=2).start, "sessions: with positions from_end, a new item"),
         (lambda: SessionBatch.join([recommender.start(), small_recommender().start()]), "got those of 2"),
+        (lambda: SessionBatch.join([recommender.start(), "x"]), "sessions can be joined, got str"),  # type: ignore[list-item]  # a user's mistake
     )
     for call, message in calls:
         with pytest.raises(UsageError, match=message):

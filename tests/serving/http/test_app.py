@@ -421,7 +421,9 @@ def test_the_service_describes_itself(service: Running) -> None:
 def test_mistakes_are_answered_as_json(
     service: Running, method: str, path: str, body: bytes | None, headers: dict[str, str], error: tuple[int, str]
 ) -> None:
-    assert service.call(method, path, body, headers).error == error
+    answer = service.call(method, path, body, headers)
+    assert answer.error == error
+    assert ("Content-Encoding is 'gzip'" in answer.json["message"]) == ("Content-Encoding" in headers)
 
 
 def test_only_names_that_are_served_are_answered(service: Running) -> None:
