@@ -128,8 +128,8 @@ def _config_of(
     if isinstance(model, type) and state["model"] not in {base.__name__ for base in model.__mro__}:
         raise UsageError(f"'{path}' holds a model of the class {state['model']}, not {model.__name__}: leave model out")
     try:
-        changed = {"config_dict": settings, "command_line": command_line}
-        return LISAConfig.from_plain(state["config"], model=model, **changed, saved_in=f"checkpoint '{path}'")
+        options: Any = {"model": model, "config_dict": settings, "command_line": command_line}
+        return LISAConfig.from_plain(state["config"], **options, saved_in=f"checkpoint '{path}'")
     except (KeyError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(f"'{path}' is damaged: its settings cannot be read ({reason})") from error

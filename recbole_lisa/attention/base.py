@@ -203,9 +203,12 @@ class Attention(nn.Module):
 
     def check_step(self, state: Any, x: Any, *kinds: type[Any]) -> None:
         """Refuse operands of step that are swapped or of another kind; x is one of kinds."""
-        if isinstance(state, Tensor) or not isinstance(x, kinds):
-            given = f"{type(state).__name__} and {type(x).__name__}"
+        shape = tuple(x.shape) if isinstance(x, Tensor) else ()
+        if isinstance(state, Tensor) or not isinstance(x, kinds) or (shape and shape[1:] != (self.hidden_size,)):
+            given = f"{type(state).__name__} and {type(x).__name__} {shape}"
             raise ValueError(f"step takes a state, then x (N, {self.hidden_size}), got {given}")
+        if shape and shape[0] not in state[0].shape[:2]:  # (N, ...), or (H, N) of LRU
+            raise ValueError(f"x has {shape[0]} rows, the state is of other users: {tuple(state[0].shape)}")
 
     def checked_vectors(self, x: Input, valid: Tensor) -> Tensor:
         """Return x after check_input; raise ValueError for codes."""

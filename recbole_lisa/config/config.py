@@ -140,8 +140,8 @@ class LISAConfig(Config):
             del settings["valid_metric"]
         settings = {key: value for key, value in settings.items() if key not in {**config_dict, **command_line}}
         model, names = model or saved_settings["model"], {key: saved_settings[key] for key in ("dataset", "protocol")}
-        sources: dict[str, Any] = {"config_dict": config_dict, "command_line": command_line, "saved_in": saved_in}
-        return cls(model, **names, **sources, saved_settings=settings)
+        user: dict[str, Any] = {"config_dict": config_dict, "command_line": command_line}
+        return cls(model, **names, **user, saved_settings=settings, saved_in=saved_in)
 
     def plain(self) -> dict[str, Any]:
         """Copy the settings as values that JSON and `torch.load(weights_only=True)` can hold."""

@@ -59,7 +59,7 @@ def check_data(config: Mapping[str, Any]) -> None:
             f"data set '{dataset}' needs the file {path}, which does not exist: {_by_hand(folder, config)} "
             f"(or write the file yourself: {_FORM}; or name the folder above: --data_path)"
         )
-    if parts := sorted(path.name for path in folder.glob(f"{dataset}.*.inter")):
+    if parts := sorted(file.name for file in folder.glob("*.inter") if file.match(f"{folder.name}.?*.inter")):
         raise UsageError(f"there is no file {path}, but {', '.join(parts)}: name the parts in benchmark_filename")
     neighbours = [path.stem for path in folder.parent.glob("*/*.inter") if path.stem == path.parent.name]
     hint = did_you_mean(dataset, [*known, *sorted({*neighbours} - {dataset})])

@@ -30,9 +30,7 @@ def check_memory(config: Any, n_items: int = 0, windows: Windows | None = None) 
     """
     length, longest = config["MAX_ITEM_LIST_LENGTH"], 0 if windows is None else int(windows.length.max(initial=1))
     if length > max(_MANY_POSITIONS, longest) and windows is not None:
-        raise UsageError(
-            f"MAX_ITEM_LIST_LENGTH is {length:,}, and the longest history trains {longest:,} positions: lower it"
-        )
+        raise UsageError(f"MAX_ITEM_LIST_LENGTH is {length:,}, the longest history trains {longest:,} items: lower it")
     if not issubclass(config.model_class, AttentiveRecommender):
         return
     on_gpu = config["device"].type == "cuda"

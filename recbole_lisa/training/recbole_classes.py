@@ -28,8 +28,7 @@ def fit_supervision(config: Config) -> list[str]:
     if not has_loss_of_recbole(model):
         return []
     if config["transform"]:
-        needs = f"masked items ({config['transform']}), which only RecBole's own run makes"
-        raise UsageError(f"{model.__name__} needs {needs}: call recbole.quick_start.run_recbole")
+        raise UsageError(f"{model.__name__} needs masked items ({config['transform']}): use RecBole's own run for it")
     if config["train_neg_sample_args"]["distribution"] != "none":
         needs = "one negative a row: set loss_type to CE if it has one, or use RecBole's own run"
         raise UsageError(f"{model.__name__} needs {needs}")

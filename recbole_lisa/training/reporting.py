@@ -45,8 +45,9 @@ class _Curves:
             return call(*args, **options)
         except (OSError, UnicodeError) as error:  # the second of a name that the locale cannot read
             path = getattr(error, "filename", None) or "log_tensorboard"
-            reason = getattr(error, "strerror", None) or error
-            getLogger().warning(f"'{path}' cannot be written: {reason}; the run has no curves")
+            getLogger().warning(
+                f"'{path}' cannot be written: {getattr(error, 'strerror', error)}; the run has no curves"
+            )
             self._writer = None
 
 

@@ -193,6 +193,10 @@ def test_inputs_of_another_shape_or_type_are_named(attention: Attention) -> None
         state = attention.init_state(2)
         with pytest.raises(ValueError, match=rf"a state, then x \(N, 16\), got Tensor and {type(state).__name__}"):
             attention.step(x[:, 0], state)
+        with pytest.raises(ValueError, match=r"takes a state, then x \(N, 16\), got .* Tensor \(2, 15\)"):
+            attention.step(state, x[:, 0, 1:])
+        with pytest.raises(ValueError, match="x has 9 rows, the state is of other users: "):
+            attention.step(state, torch.randn(9, D))
 
 
 def test_last_and_non_padding_are_those_positions_of_forward(attention: Attention) -> None:

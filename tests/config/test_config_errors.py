@@ -295,6 +295,7 @@ def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> Non
         ({"model": "sasrec"}, "GLATransformer and RecBole's sequential models, such as SASRec. Did you mean 'SASRec'?"),
         ({"dataset": "ml-10k"}, "there is no file dataset/ml-10k/ml-10k.inter (tab-separated"),
         ({"dataset": "ml-10k"}, "Did you mean 'ml-100k'?"),
+        ({"dataset": "/etc"}, "and '/etc' is none of the data sets with settings"),
         ({"protocol": "papers"}, "'papers': known are full_ranking, global_time, paper. Did you mean 'paper'?"),
         ({"config_files": "absent.yaml"}, "cannot read the configuration file 'absent.yaml'"),
         *(

@@ -90,7 +90,7 @@ def test_no_data_set_is_fetched_for_a_run_that_is_too_large(isolated_run_dir: Pa
 @pytest.mark.parametrize("model", ["Transformer", "SASRec"])
 def test_positions_that_no_history_has_are_refused_where_they_are_many(tmp_path: Path, model: str) -> None:
     sizes = {"hidden_size": 8, "inner_size": 8, "n_heads": 1, "loss_type": "CE", "train_neg_sample_args": None}
-    for length, message in ((2**20, ""), (10**7, "MAX_ITEM_LIST_LENGTH is 10,000,000, and the longest history trains")):
+    for length, message in ((2**20, ""), (10**7, "MAX_ITEM_LIST_LENGTH is 10,000,000, the longest history trains")):
         config = tiny_config(tmp_path, model=model, MAX_ITEM_LIST_LENGTH=length, **sizes)
         windows = create_loaders(config, create_dataset(config))[0].windows
         with pytest.raises(UsageError, match=message) if message else nullcontext():

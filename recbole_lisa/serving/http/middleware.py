@@ -62,7 +62,7 @@ class Boundary:
         if self.hosts is not None and not any(fnmatchcase(host, name) for name in self.hosts):
             hint = f"{host[:50]!r} is no name of this service: start it with --allowed_host NAME"
             app = json_answer({"error": "unknown_host", "message": hint}, 400)
-        if (coding := headers.get("content-encoding", "identity")) != "identity":
+        if (coding := headers.get("content-encoding", "identity").lower()) != "identity":
             hint = f"Content-Encoding is {coding[:50]!r}: send the body as plain JSON"
             app = json_answer({"error": "not_json", "message": hint}, 400)
 
