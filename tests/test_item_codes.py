@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from recbole_lisa import item_codes
-from recbole_lisa.attention.codebook import FixedCodes
 from recbole_lisa.cli.main import main
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
@@ -16,6 +15,7 @@ from recbole_lisa.environment import free_memory
 from recbole_lisa.errors import UsageError
 from recbole_lisa.item_codes import quantile_codes, residual_kmeans, set_item_codes, svd_components
 from recbole_lisa.migration import migrate
+from recbole_lisa.model.items import FixedCodes
 from recbole_lisa.quick_start import run
 from recbole_lisa.saved import export, load_bundle, load_data_and_model
 from recbole_lisa.serving import Recommender

@@ -1,7 +1,6 @@
 """B learnable codebooks that quantise any embedding (LISA, Section 3.1.2)."""
 
 import math
-from functools import reduce
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch.nn.functional import normalize
 
 from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_sizes
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest
-from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.ops.quantize import SIMILARITIES, Quantized, quantize
 
 ENCODINGS = ("residual", "parallel")
@@ -23,56 +21,11 @@ def initialise_each(weight: Tensor) -> None:
         nn.init.xavier_normal_(matrix)
 
 
-class FixedCodes(nn.Module):
-    """Codes (V, C) of items in all their codebooks, in place of item embeddings: not trained, 0 until they are set.
-
-    With n_dense = K above 0, K items also have a trained vector that is added to their codewords: row slots[v] of dense
-    (K, D) is that of item v, K stands for none.
-    """
-
-    def __init__(
-        self, n_items: int, n_columns: int, n_codewords: int, *, n_dense: int = 0, hidden_size: int = 0
-    ) -> None:
-        super().__init__()
-        self.weight = nn.Buffer(torch.zeros(n_items, n_columns, dtype=code_dtype(n_codewords)))
-        self.dense = nn.Parameter(torch.zeros(n_dense, hidden_size)) if n_dense else None
-        self.slots: Tensor
-        self.register_buffer("slots", torch.full((n_items,), n_dense, dtype=torch.int32) if n_dense else None)
-
-    def forward(self, items: Tensor) -> Tensor:
-        """Codes of items (...), (..., C); with dense vectors (..., C + 1), and the last number is the slot."""
-        codes = self.weight[items]
-        return codes if self.dense is None else torch.cat([codes.int(), self.slots[items].unsqueeze(-1)], dim=-1)
-
-    def rows(self) -> Tensor | None:
-        """Vectors by slot (K + 1, D), the last one is 0; or None."""
-        return None if self.dense is None else torch.cat([self.dense, torch.zeros_like(self.dense[:1])])
-
-    def quantized(self, book: "Codebook", x: Tensor) -> Quantized:
-        """Items x of forward by one of their codebooks; their dense vectors are part of the reconstruction."""
-        quantized: Quantized = book(x)
-        if (rows := self.rows()) is None:
-            return quantized
-        return quantized._replace(reconstruction=quantized.reconstruction + rows.index_select(0, x[:, -1]))
-
-    def parts(self, book: "Codebook") -> list[tuple[Tensor, Tensor]]:
-        """Codes (V, B) and codewords (B, W, D) whose sums are the items, with the slots and their vectors."""
-        coded, rows = (self.weight[:, book.columns], book.codewords), self.rows()
-        return [coded] if rows is None else [coded, (self.slots.unsqueeze(1), rows.unsqueeze(0))]
-
-    def dense_from(self, first: int) -> tuple[Tensor, Tensor] | None:
-        """Slots of the items from id `first` on, and vectors by slot; or None."""
-        rows = self.rows()
-        return None if rows is None else (self.slots[first:], rows.detach())
-
-
 class Codebook(nn.Module):
     """Quantiser with B codebooks of W codewords (Eq. 2).
 
     Args:
-        hidden_size: D.
-        n_codebooks: B.
-        n_codewords: W.
+        hidden_size, n_codebooks, n_codewords: D, B and W.
         similarity: bilinear (x^T M c, one M for all codebooks), dot or euclidean.
         encoding: residual (each codebook encodes the residual of the earlier ones) or parallel (the paper's equation).
         temperature: of the softmax over codewords.
@@ -126,27 +79,17 @@ class Codebook(nn.Module):
     def settings(self) -> dict[str, Any]:
         """The keywords that build a quantiser of the same shape, as plain values."""
         n_codebooks, n_codewords, hidden_size = self.codewords.shape
-        return {
-            "hidden_size": hidden_size,
-            "n_codebooks": n_codebooks,
-            "n_codewords": n_codewords,
-            "similarity": self.similarity,
-            "encoding": "residual" if self.residual else "parallel",
-            "temperature": self.temperature,
-            "hard": self.hard,
-        }
+        encoding = "residual" if self.residual else "parallel"
+        sizes = {"hidden_size": hidden_size, "n_codebooks": n_codebooks, "n_codewords": n_codewords}
+        others = {"similarity": self.similarity, "encoding": encoding, "temperature": self.temperature}
+        return {**sizes, **others, "hard": self.hard}
 
     def forward(self, x: Tensor, *, keys: bool = True) -> Quantized:
         """Quantise distinct vectors (U, D): codes (U, B), assignment (U, B, W), reconstruction (U, D).
 
-        Integers (U, C) are codes already, its own in columns. For them, and for hard codes without keys, the assignment
-        is (U, 0).
+        For hard codes without keys, the assignment is (U, 0).
         """
-        if x.is_floating_point():
-            return self._quantize(x, self.codewords, keys=keys)
-        codes = x[:, self.columns].long()
-        words = (book.index_select(0, code) for book, code in zip(self.codewords, codes.t(), strict=True))
-        return Quantized(codes, self.codewords.new_empty(len(x), 0), reduce(torch.add, words))
+        return self._quantize(x, self.codewords, keys=keys)
 
     @torch.no_grad()
     def restart(self, x: Tensor, *, used_too: bool) -> None:

@@ -1,6 +1,7 @@
 """All items at inference, as vectors or as codes, and their scores with hidden states."""
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ class _Targets(nn.Module):
     def dense_items(self) -> Tensor:
         """The items (K,) with vectors beside their codes, ascending."""
         return torch.arange(0)
+
+    def items_with_equal_codes(self) -> int:
+        """How many items have the same codes, and so the same score, as another item; 0 if they are vectors."""
+        return 0
 
     def shortlist(self, query: Any, k: int, left_out: Sequence[Any] | None) -> Tensor | None:
         """Ascending items that hold the k best of all; None without an index."""
@@ -65,7 +70,7 @@ class DenseTargets(_Targets):
 
     def take(self, ids: Tensor) -> "DenseTargets":
         """The items with ids (C,) as a smaller catalogue."""
-        return DenseTargets(self.vectors[ids], temperature=self.temperature)
+        return DenseTargets(self.vectors.index_select(0, ids), temperature=self.temperature)
 
     def query(self, hidden: Tensor) -> Any:
         """The query for `scores`: hidden states (N, D)."""
@@ -109,6 +114,16 @@ class CodedTargets(_Targets):
     def dense_items(self) -> Tensor:
         """As _Targets."""
         return super().dense_items() if self.vectors is None else (self.slots < len(self.vectors) - 1).nonzero()[:, 0]
+
+    def items_with_equal_codes(self) -> int:
+        """As _Targets; items with vectors beside their codes are no one's equal."""
+        n_codebooks, n_codewords, _ = self.codewords.shape
+        rows: Tensor = self.codes if self.vectors is None else self.codes[self.slots == len(self.vectors) - 1]
+        if numbered := n_codewords**n_codebooks <= 2**64:  # a number for each row, which stays its own in int64
+            start = rows.new_zeros(1, dtype=torch.int64)
+            rows = reduce(lambda number, column: number * n_codewords + column, rows.t(), start)
+        counts = torch.unique(rows, dim=None if numbered else 0, return_counts=True)[1]
+        return int(counts[counts > 1].sum())
 
     def build_index(self) -> None:
         """Set blocks, B bytes an item, and listed for `shortlist`: for products, W <= 256, on the CPU."""

@@ -1,8 +1,7 @@
 """One recommender for all attention mechanisms: embed, attend, feed forward, score, loss (SASRec's architecture)."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial, reduce
+from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -13,12 +12,13 @@ from recbole.utils import InputType
 from torch import Tensor, nn
 
 from recbole_lisa.attention import Attention
-from recbole_lisa.attention.codebook import Codebook, FixedCodes
+from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.config.fields import field_names
 from recbole_lisa.config.model_defaults import fill_defaults, inner_width
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 from recbole_lisa.model import losses
+from recbole_lisa.model.items import item_table
 from recbole_lisa.ops.codeword_usage import CodewordUsage, codeword_usage
 from recbole_lisa.ops.numba_threads import numba_serves
 from recbole_lisa.ops.packing import code_dtype
@@ -76,7 +76,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     reads_any_length = True
     """Whether the mechanism reads histories of more than MAX_ITEM_LIST_LENGTH items."""
     hard = True
-    """True: items are stored as codes. False: assignments are soft, so embeddings are stored."""
+    """True: items are stored as codes. False: assignments are soft, so embeddings are stored and scored."""
 
     def __init__(self, config: Any, dataset: Any) -> None:
         fill_defaults(config, type(self))
@@ -90,31 +90,17 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         self.temperature: float | None = config["score_temperature"] if config["score"] == "cosine" else None
         if self.loss_type not in losses.LOSSES:
             raise ValueError(f"loss_type must be one of {', '.join(losses.LOSSES)}, got {self.loss_type!r}")
-        self.item_embedding: nn.Embedding | FixedCodes
-        if "item_codes" in config and config["item_codes"] != "learned":
-            n_codewords = [config[key] for key in ("n_codewords", "n_target_codewords") if key in config]
-            n_dense = min(config["dense_items"], self.n_items - 1)
-            sizes = self.n_items, config["n_codebooks"] * len(n_codewords), max(n_codewords)
-            self.item_embedding = FixedCodes(*sizes, n_dense=n_dense, hidden_size=self.hidden_size)
-        else:
-            self.item_embedding = nn.Embedding(self.n_items, self.hidden_size, padding_idx=0)
-        scaled = config["scale_embedding"] and not self.has_fixed_codes
-        self.embedding_scale = math.sqrt(self.hidden_size) if scaled else 1.0
+        self.item_embedding = item_table(config, self.n_items)
+        same = ("n_layers", "hidden_act", "layer_norm_eps", "block", "positions", "conv_width", "attention_gate")
         self.encoder = SequenceEncoder(
             partial(self.build_layer, config),
-            n_layers=config["n_layers"],
             hidden_size=self.hidden_size,
             max_length=self.max_seq_length,
             inner_size=inner_width(config["inner_size"], self.hidden_size),
             dropout=config["hidden_dropout_prob"],
-            hidden_act=config["hidden_act"],
-            layer_norm_eps=config["layer_norm_eps"],
-            block=config["block"],
-            positions=config["positions"],
-            conv_width=config["conv_width"],
-            attention_gate=config["attention_gate"],
             drop_path=config["drop_path"],
             any_length=config["windows"] == "whole",
+            **{name: config[name] for name in same},
         )
         self.register_buffer("time_unit", torch.tensor(float(getattr(dataset, "time_unit", 1.0))))
         self.register_buffer("log_q", self._log_q(config, dataset), persistent=False)
@@ -149,7 +135,10 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         sampling = config["train_neg_sample_args"] or {}
         if self.loss_type != "SSM" or sampling.get("distribution") != "popularity":
             return None
-        return losses.log_sampling_probability(item_counts(dataset), sampling["alpha"])
+        counts = getattr(dataset, "item_counts", None)
+        if counts is None:  # RecBole's data set: how often each item is a target
+            counts = torch.bincount(dataset.inter_feat[dataset.iid_field], minlength=dataset.item_num)
+        return losses.log_sampling_probability(torch.as_tensor(counts), sampling["alpha"])
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
@@ -163,11 +152,6 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         seeds = {name: value + index for name, value in settings.items() if name.endswith("_seed")}
         return self.mechanism(**(settings | seeds))
 
-    @property
-    def has_fixed_codes(self) -> bool:
-        """Whether the codes of the items are set before training and there are no item embeddings."""
-        return isinstance(self.item_embedding, FixedCodes)
-
     def build_codebook(
         self, config: Any, n_codewords: int, *, hard: bool, of_items: bool = True, first_column: int = 0
     ) -> Codebook:
@@ -176,7 +160,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
             hidden_size=config["hidden_size"],
             n_codebooks=config["n_codebooks"],
             n_codewords=n_codewords,
-            similarity="dot" if of_items and self.has_fixed_codes else config["codebook_similarity"],
+            similarity=(of_items and self.item_embedding.similarity) or config["codebook_similarity"],
             encoding=config["codebook_encoding"],
             temperature=config["codebook_temperature"],
             hard=hard,
@@ -205,7 +189,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         settings: dict[str, Any] = {"n_items": self.n_items - 1, "gbce_t": self.gbce_t}
         if batch.pairs is None:
             seen = None if batch.group is None else interaction[self.fields.item_list]  # (N, L)
-            loss = self._catalogue_loss(hidden, batch.target, seen=seen, group=batch.group)
+            items = self.item_embedding.catalogue(self)
+            loss = losses.full_cross_entropy(hidden, items, batch.target, seen=seen, group=batch.group)
         elif batch.shared is not None:
             operands = hidden, view.target, batch.pairs.squeeze(1), batch.shared
             loss = losses.shared_negatives_loss(self.loss_type, *operands, log_q=log_q, **settings)  # score, loss
@@ -227,13 +212,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def embed(self, items: Tensor) -> Tensor:
         """Item embeddings, times sqrt(D) with scale_embedding, (...) -> (..., D); or fixed codes, (...) -> (..., C)."""
-        out: Tensor = self.item_embedding(items)
-        return out if self.embedding_scale == 1 else out * self.embedding_scale
-
-    def quantized(self, book: Codebook, x: Tensor, *, keys: bool = False) -> Quantized:
-        """Items x of embed by one of codebooks()."""
-        items = self.item_embedding
-        return items.quantized(book, x) if isinstance(items, FixedCodes) else book(x, keys=keys)
+        return self.item_embedding.embed(items)
 
     @property
     def target_book(self) -> Codebook:
@@ -241,22 +220,23 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         *_, book = self.codebooks().values()
         return book
 
-    def view(self, x: Tensor) -> ItemView:
-        """Items x of embed, scaled embeddings (U, D) or fixed codes (U, C), as the model sees them."""
+    def view(self, x: Tensor, *, keys: bool = True) -> ItemView:
+        """Items x of embed, (U, D) or codes (U, C), as the model sees them; keys: with the assignment of hard codes."""
         if self.codebook is None:
             return ItemView(stream=x, target=self._normalised(x), quantized=None)
-        quantized = self.quantized(self.codebook, x, keys=self.encoder.layers()[0].quantizer is self.codebook)
+        keys = keys and self.encoder.layers()[0].quantizer is self.codebook
+        quantized = self.item_embedding.quantized(self.codebook, x, keys=keys)
         return ItemView(quantized.reconstruction, self._normalised(self.target(x, quantized)), quantized)
 
     def target(self, x: Tensor, quantized: Quantized | None = None) -> Tensor:
-        """Vectors that hidden states are scored against, (U, D): here the reconstruction y, or x without codebook.
+        """Vectors that hidden states are scored against, (U, D): reconstructions y; x without codebook or if soft.
 
         quantized is x by the codebook of the history, where that is known.
         """
-        if self.codebook is None:
+        if self.codebook is None or not self.hard:
             return x
         if quantized is None or self.target_book is not self.codebook:
-            quantized = self.quantized(self.target_book, x)
+            quantized = self.item_embedding.quantized(self.target_book, x)
         return quantized.reconstruction
 
     def query(self, hidden: Tensor) -> Tensor:
@@ -266,13 +246,9 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     def _normalised(self, x: Tensor) -> Tensor:
         return x if self.temperature is None else nn.functional.normalize(x, dim=-1)
 
-    def _catalogue_loss(self, hidden: Tensor, target: Tensor, **left_out: Tensor | None) -> Tensor:
-        """Cross entropy over all items; see losses.full_cross_entropy."""
-        items = self.item_embedding
-        if isinstance(items, FixedCodes) and self.temperature is None:
-            return losses.full_cross_entropy(hidden, items.parts(self.target_book), target, **left_out)
-        x = self.embed(torch.arange(self.n_items, device=hidden.device))
-        return losses.full_cross_entropy(hidden, self._normalised(self.target(x)), target, **left_out)
+    def target_vectors(self) -> Tensor:
+        """Target vectors of all items, (V, D), with cosine scores of length 1."""
+        return self._normalised(self.target(self.embed(torch.arange(self.n_items, device=self.time_unit.device))))
 
     def _blocks(self, start: int, step: int = 1) -> Iterator[Tensor]:
         """The ids from start on, or every step-th, in blocks of BLOCK_ITEMS."""
@@ -285,44 +261,27 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def score_candidates(self, interaction: Interaction, candidates: Tensor) -> Tensor:
         """Encode each history once and score its candidates: (N, K) ids -> (N, K)."""
-        view, rows = self._some_items(candidates)
+        view, rows = self.item_embedding.some(self, candidates)
         return pair_scores(self._encode_last(interaction), view.target, rows)
 
     def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Scores of all items, (N, V); column 0 is padding."""
-        if self.has_fixed_codes:
-            return self.item_scorer(interaction)(torch.arange(self.n_items, device=self.time_unit.device))
-        return self._encode_last(interaction) @ self.item_view().target.t()
+        targets = self.item_embedding.targets(self)
+        return targets.scores(targets.query(self._encode_last(interaction)), 0, self.n_items)
 
     def item_scorer(self, interaction: Interaction) -> Callable[[Tensor], Tensor]:
-        """Encode each history once; returns a function that scores items, ids (K,) -> (N, K).
-
-        Items with fixed codes are scored by look-up tables: equal codes have equal scores.
-        """
-        hidden, items = self._encode_last(interaction), self.item_embedding
-        if isinstance(items, FixedCodes):
-            settings: dict[str, Any] = {"temperature": self.temperature, "dense": items.dense_from(0)}
-            codes, codewords = items.parts(self.target_book)[0]
-            targets = CodedTargets(codes, codewords.detach(), **settings)
-            query = targets.query(hidden)
-            return lambda ids: targets.take(ids).scores(query, 0, len(ids))
-        target = self.item_view().target
-        return lambda ids: hidden @ target.index_select(0, ids).t()
+        """Encode each history once; returns a function that scores items, ids (K,) -> (N, K)."""
+        targets = self.item_embedding.targets(self)
+        query = targets.query(self._encode_last(interaction))
+        return lambda ids: targets.take(ids).scores(query, 0, len(ids))
 
     def _encode_last(self, interaction: Interaction) -> Tensor:
         return self.query(self.encoder.encode_last(*self.view_of(self.history(interaction))).hidden)  # (N, D)
 
     def view_of(self, history: Sequences) -> tuple[Sequences, ItemView]:
         """Histories for inference as rows of items, and these items."""
-        view, rows = self._some_items(history.rows)
+        view, rows = self.item_embedding.some(self, history.rows)
         return history._replace(rows=rows), view
-
-    def _some_items(self, ids: Tensor) -> tuple[ItemView, Tensor]:
-        """Items for inference and the rows of ids (...) among them: all items, or of fixed codes the distinct ones."""
-        if not self.has_fixed_codes:
-            return self.item_view(), ids
-        distinct, rows = torch.unique(ids, return_inverse=True)
-        return self.view(self.embed(distinct)), rows
 
     def item_view(self) -> ItemView:
         """All items for inference, (V, ...); in eval mode cached until a parameter changes (not by `.data`)."""
@@ -336,16 +295,14 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def _build_item_view(self) -> ItemView:
         """All items, block by block, with codes as small integers. Assignments are kept only if they are soft."""
-        codebook = self.codebook
-        if codebook is None:
+        if (book := self.codebook) is None:
             return self.view(self.embed(torch.arange(self.n_items, device=self.item_embedding.weight.device)))
-        small = torch.uint8 if codebook.n_codewords <= 256 else torch.int32
+        small = torch.uint8 if book.n_codewords <= 256 else torch.int32
         columns = []
         for ids in self._blocks(0):
-            stream, target, quantized = self.view(self.embed(ids))
+            stream, target, quantized = self.view(self.embed(ids), keys=not self.hard)
             assert quantized is not None
-            keys = quantized.assignment[:, :0] if self.hard else quantized.assignment
-            columns.append((stream, target, quantized.codes.to(small), keys, stream[:0]))
+            columns.append((stream, target, quantized.codes.to(small), quantized.assignment, stream[:0]))
         stream, target, *rest = (torch.cat(parts) for parts in zip(*columns, strict=True))
         return ItemView(stream, target, Quantized(*rest))
 
@@ -375,10 +332,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         return Sequences(items, valid, gaps)
 
     def _supervision(self, interaction: Interaction, at: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Targets (M,) and negatives (M, R), or (K,) if shared, of the M supervised positions; no negatives for CE.
-
-        `at` (N, L) is True at the supervised positions, where every position has a target.
-        """
+        """Targets (M,) and negatives (M, R), (K,) if shared, None for CE, of the supervised positions at (N, L)."""
         f = self.fields
         everywhere = f.target_list in interaction
         target = interaction[f.target_list][at] if everywhere else interaction[f.item]
@@ -416,25 +370,18 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     @torch.no_grad()
     def item_store(self) -> ItemStore:
-        """The items without padding, in the form for serving; item i of the model has number i - 1.
-
-        These are hard codes with their codewords; for soft assignments they are the vectors.
-        """
+        """The items for serving, item i as number i - 1: hard codes with their codewords, else vectors."""
         if self.codebook is None or not self.hard:
             x = self.embed(torch.arange(1, self.n_items, device=self.item_embedding.weight.device))
             return DenseItems(x, temperature=self.temperature)
-        items = self.item_embedding
-        dense = items.dense_from(1) if isinstance(items, FixedCodes) else None
-        settings: dict[str, Any] = {"temperature": self.temperature, "dense": dense}
+        settings: dict[str, Any] = {"temperature": self.temperature, "dense": self.item_embedding.dense_from(1)}
         books = self.codebooks().values()
         return CodedItems(*(CodedTargets(self.item_codes(b), b.codewords.detach().clone(), **settings) for b in books))
 
     def item_codes(self, codebook: Codebook, *, step: int = 1) -> Tensor:
         """Codes (V - 1, B) of the items, or of every step-th item, by a quantiser, block by block."""
-        small = code_dtype(codebook.n_codewords)
-        if isinstance(self.item_embedding, FixedCodes):
-            return self.item_embedding.weight[1::step, codebook.columns].to(small)
-        return torch.cat([self.quantized(codebook, self.embed(ids)).codes.to(small) for ids in self._blocks(1, step)])
+        small, read = code_dtype(codebook.n_codewords), self.item_embedding.quantized
+        return torch.cat([read(codebook, self.embed(ids)).codes.to(small) for ids in self._blocks(1, step)])
 
     @torch.no_grad()
     def codebook_usage(self) -> dict[str, tuple[int, CodewordUsage]]:
@@ -447,18 +394,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def items_with_equal_codes(self) -> int:
         """How many items have the same codes, and so the same score, as another item; 0 if targets are vectors."""
-        targets = self.item_store().targets
-        if not isinstance(targets, CodedTargets):
-            return 0
-        n_codebooks, n_codewords, _ = targets.codewords.shape
-        rows: Tensor = (
-            targets.codes if targets.vectors is None else targets.codes[targets.slots == len(targets.vectors) - 1]
-        )
-        if numbered := n_codewords**n_codebooks <= 2**64:  # a number for each row, which stays its own in int64
-            start = rows.new_zeros(1, dtype=torch.int64)
-            rows = reduce(lambda number, column: number * n_codewords + column, rows.t(), start)
-        counts = torch.unique(rows, dim=None if numbered else 0, return_counts=True)[1]
-        return int(counts[counts > 1].sum())
+        return self.item_store().targets.items_with_equal_codes()
 
 
 def current_names(weights: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
@@ -468,10 +404,3 @@ def current_names(weights: Mapping[str, Tensor], prefix: str = "") -> dict[str, 
         f"{prefix}encoder.{name[len(prefix) :]}" if name.startswith(old) else name: value
         for name, value in weights.items()
     }
-
-
-def item_counts(dataset: Any) -> Tensor:
-    """Training interactions of each item (V,); for RecBole's data set, how often each item is a target."""
-    if hasattr(dataset, "item_counts"):
-        return torch.as_tensor(dataset.item_counts)
-    return torch.bincount(dataset.inter_feat[dataset.iid_field], minlength=dataset.item_num)

@@ -40,14 +40,12 @@ class LISARecommender(AttentiveRecommender):
 
     def build_layer(self, config: Any, index: int) -> LISAAttention:
         """LISA with its own quantiser; that of layer 0 quantises the items."""
+        same = ("bidirectional", "histogram_values", "local_window", "local_heads")
         return LISAAttention(
             hidden_size=config["hidden_size"],
             projection=config["codebook_projection"],
             decay=config["histogram_decay"],
-            bidirectional=config["bidirectional"],
-            histogram_values=config["histogram_values"],
-            local_window=config["local_window"],
-            local_heads=config["local_heads"],
+            **{name: config[name] for name in same},
             codebook=self.build_codebook(config, config["n_codewords"], hard=self.hard, of_items=index == 0),
         )
 
@@ -69,11 +67,9 @@ class LISARecommender(AttentiveRecommender):
         usage = {}
         for number, (layer, h) in enumerate(zip(self.encoder.layers()[1:], inputs[1:], strict=True), start=2):
             if layer.quantizer is not None:
-                n_codewords, x = layer.quantizer.n_codewords, take_non_padding(h, history.valid)  # (M, D)
-                usage[f"layer {number}"] = (
-                    n_codewords,
-                    codeword_usage(layer.quantizer(x, keys=False).codes, n_codewords),
-                )
+                codes = layer.quantizer(take_non_padding(h, history.valid), keys=False).codes  # (M, B)
+                n_codewords = layer.quantizer.n_codewords
+                usage[f"layer {number}"] = n_codewords, codeword_usage(codes, n_codewords)
         return usage
 
     def calculate_loss(self, interaction: Interaction) -> Tensor | tuple[Tensor, ...]:
