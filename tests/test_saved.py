@@ -1,3 +1,4 @@
+import logging
 import resource
 import zipfile
 from functools import partial
@@ -170,10 +171,13 @@ def test_forged_checkpoints_are_refused_before_memory_is_allocated(tmp_path: Pat
         load_data_and_model(path, config_dict=[1])  # type: ignore[arg-type]  # a user's mistake
 
 
-@pytest.mark.parametrize(("name", "shown"), [("\udce6\udc97\udca5", "日"), ("a\x1bb", "a?b")])
+@pytest.mark.parametrize(
+    ("name", "shown"), [("\udce6\udc97\udca5", "日"), ("a\x1bb", "a?b")], ids=["no UTF-8", "control character"]
+)
 def test_a_data_set_whose_name_the_locale_cannot_read_is_trained_and_exported(
-    isolated_run_dir: Path, name: str, shown: str
+    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch, name: str, shown: str
 ) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest-xdist cannot send the lines that pytest keeps
     settings = tiny_settings(isolated_run_dir, epochs=1, hidden_size=16, result_file=f"{name}.json")
     (isolated_run_dir / "tiny").rename(isolated_run_dir / name)
     (isolated_run_dir / name / "tiny.inter").rename(isolated_run_dir / name / f"{name}.inter")
