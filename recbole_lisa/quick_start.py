@@ -5,9 +5,11 @@ from contextlib import ExitStack
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from threading import RLock
 from time import perf_counter, time
 from typing import Any
 
+import torch
 from recbole.utils import init_seed
 
 from recbole_lisa.config.config import LISAConfig
@@ -30,6 +32,9 @@ from recbole_lisa.training.per_user import write_per_user
 from recbole_lisa.training.recbole_classes import fit_supervision, needs_in_one_line, try_class
 from recbole_lisa.training.result import collect_result, log_tied_targets, result_table, write_result
 from recbole_lisa.training.trainer import LISATrainer
+
+_RUNNING = RLock()
+"""Held during a run: the runs of a process would share the global random generators."""
 
 
 def run(
@@ -57,7 +62,8 @@ def run(
         The result, see `recbole_lisa.training.result.collect_result`; with `result_file` it is also written there.
 
     Raises:
-        UsageError: A setting or a file is wrong; the message says which and what would be right.
+        UsageError: A setting or a file is wrong; the message says which and what would be right. So for a second run
+            at the same time in another thread.
         TrainingDivergedError: The training loss is NaN or infinite.
         ProcessFailedError: One of several processes (`nproc`) was killed or failed.
         OSError: A file cannot be written; the other files are, and the metrics are printed.
@@ -81,6 +87,14 @@ def run_configured(
     validation, once its checkpoints are written: the metrics are `trainer.history[-1]["valid"]`. It may raise to stop.
     With `nproc` both must be picklable.
     """
+    if not _RUNNING.acquire(blocking=False):
+        raise UsageError("another run is going on in a thread of this process: start each run in its own process")
+    with ExitStack() as stack:
+        stack.callback(_RUNNING.release)
+        return _run_alone(config, notes, prepare, observe)
+
+
+def _run_alone(config: LISAConfig, notes: Iterable[str], prepare: Any, observe: Any) -> dict[str, Any]:
     check_run(config)
     advice = partial(advice_after_interruption, config.plain(), config["checkpoint_dir"], time())
     with advise_after_interruption(advice):
@@ -115,7 +129,8 @@ def train_and_test(
 ) -> dict[str, Any]:
     """The run in this process, which may be one of several."""
     started = perf_counter()
-    with run_log(config) as log, named_allocation_errors():
+    gradients = torch.inference_mode(False), torch.enable_grad()  # a notebook may have turned them off
+    with gradients[0], gradients[1], run_log(config) as log, named_allocation_errors():
         log_settings(config, [*notes, *config.notes, *fit_supervision(config)], log)
         init_seed(config["seed"], config["reproducibility"])
         with needs_in_one_line(config):

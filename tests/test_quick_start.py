@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -235,6 +236,26 @@ def test_an_observer_sees_the_metrics_and_the_checkpoints_of_every_validation(tm
     result = run_configured(tiny_config(tmp_path, epochs=4, eval_step=2), observe=observe)
     assert [(epochs, saved) for epochs, _, saved in seen] == [(2, 1), (4, 3)]
     assert result["valid"] == max((metrics for _, metrics, _ in seen), key=lambda metrics: metrics["ndcg@10"])
+
+
+def test_a_second_run_in_a_thread_is_refused_and_gradients_are_on(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def second() -> None:
+        with pytest.raises(UsageError, match="another run is going on in a thread of this process") as caught:
+            run_configured(tiny_config(tmp_path, epochs=1))
+        refused.append(str(caught.value))
+
+    def observe(_: Any) -> None:
+        thread = Thread(target=second)
+        thread.start()
+        thread.join()
+
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            losses = run_configured(tiny_config(tmp_path, epochs=2, overwrite=True), observe=observe)["loss"]
+        assert losses[1] < losses[0]
+    assert refused
 
 
 def test_a_class_of_recbole_trains_on_last_positions_or_is_refused(tmp_path: Path) -> None:

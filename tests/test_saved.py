@@ -133,7 +133,14 @@ def test_a_class_outside_of_the_registry_is_named_and_exported(tmp_path: Path) -
 
 
 def test_a_class_without_layers_is_named() -> None:
-    for name, body in (("must define build_layer", {}), ("it returned None", {"build_layer": lambda *_: None})):
+    def returns(layer: Any) -> dict[str, Any]:
+        return {"build_layer": lambda *_: layer}
+
+    for name, body in (
+        ("must define build_layer", {}),
+        ("it returned None", returns(None)),
+        ("it returned Linear", returns(torch.nn.Linear(2, 2))),
+    ):
         with pytest.raises(TypeError, match=name):
             subclass_model(type("NoLayer", (AttentiveRecommender,), body), "Transformer")
 

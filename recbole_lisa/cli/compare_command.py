@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,11 @@ def read_per_user(path: Path) -> pd.DataFrame:
             return read_per_user(Path(content["per_user_file"]))
         else:
             table = pd.DataFrame(content)
+        for name in table.columns.difference([*IDS, *TRAITS]):
+            numbers = pd.to_numeric(table[name], errors="coerce")
+            for row in np.flatnonzero(~np.isfinite(numbers))[:1]:
+                value, place = table[name].iloc[row], f"line {row + 2}" if path.suffix == ".csv" else f"entry {row + 1}"
+                raise UsageError(f"'{path}', {place}, column {name}: {str(value)[:80]!r} is no finite number")
         indexed: pd.DataFrame = table.set_index(IDS).sort_index(level=0, sort_remaining=False, kind="stable")
     except UsageError:
         raise
@@ -66,8 +72,11 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
         raise UsageError(f"no metric is in both files: A has {', '.join(map(str, a))}, B has {', '.join(map(str, b))}")
     if not a.index.equals(b.index):
         odd = a.index.symmetric_difference(b.index)
-        example = f": {len(odd)} are in one alone, such as item {odd[0][1]!r} of user {odd[0][0]!r}" if len(odd) else ""
-        raise UsageError(f"the files are of different users, targets or orders of targets{example}")
+        rows = zip(chain(a.index, [None]), chain(b.index, [None]), strict=False)  # without odd ones, a line is repeated
+        user, item = odd[0] if len(odd) else next(min(filter(None, pair)) for pair in rows if pair[0] != pair[1])
+        example = f"{len(odd)} are in one alone, such as" if len(odd) else "the first difference is at"
+        what = "the files are of different users, targets or orders of targets"
+        raise UsageError(f"{what}: {example} item {item!r} of user {user!r}")
     users = (b[names] - a[names]).groupby(level=0)
     sums, counts = users.sum().to_numpy(float), users.size().to_numpy()  # (U, M), (U,)
     rng, draws = np.random.default_rng(seed), np.empty((RESAMPLES, len(names)))

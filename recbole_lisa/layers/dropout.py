@@ -5,9 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.checks import check_number
+from recbole_lisa.ops.checks import check_number, differentiable_once
 from recbole_lisa.ops.dropout_bits import Mask, draw_mask
 from recbole_lisa.ops.numba_threads import arrays, numba_serves, writable
 
@@ -28,7 +27,7 @@ class _Drop(torch.autograd.Function):
         return _drop(x, mask)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return _drop(grad, ctx.mask), None
 

@@ -72,7 +72,7 @@ class SequenceEncoder(nn.Module):
         any_length: read longer sequences, too; items after position max_length get the last position.
 
     Raises:
-        TypeError: build_layer returns None.
+        TypeError: build_layer returns no attention.
         ValueError: block, positions or hidden_act is unknown, conv_width is 1, or drop_path is outside [0, 1).
     """
 
@@ -103,8 +103,10 @@ class SequenceEncoder(nn.Module):
         self.position_embedding = nn.Embedding(max_length, hidden_size) if positions != "none" else None
         self.dropout = Dropout(dropout)
         self.attentions = nn.ModuleList(build_layer(i) for i in range(n_layers))
-        if not all(isinstance(layer, nn.Module) for layer in self.attentions):
-            raise TypeError("build_layer must return an attention, it returned None")
+        for layer in self.attentions:
+            if not isinstance(layer, Attention):
+                name = "None" if layer is None else type(layer).__name__
+                raise TypeError(f"build_layer must return an attention, it returned {name}")
         if block not in BLOCKS:
             raise ValueError(f"block must be one of {', '.join(BLOCKS)}, got {block!r}")
         sizes: dict[str, Any] = {"hidden_size": hidden_size, "inner_size": inner_size}

@@ -1,12 +1,14 @@
 """Checks of operands, before any computation: one ValueError that names the operand, and what it must be."""
 
 import math
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 """Types of an index or a code."""
@@ -20,6 +22,23 @@ _KINDS = {
     "int64": (torch.int64,),
     "bool": (torch.bool,),
 }
+
+
+def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a backward pass refuse create_graph=True by a RuntimeError: it gives no second derivative.
+
+    once_differentiable alone gives None to torch.autograd.grad(..., allow_unused=True).
+    """
+    once = once_differentiable(backward)
+
+    @wraps(backward)
+    def checked(ctx: Any, *grads: Any) -> Any:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            name = backward.__qualname__.split(".")[0].lstrip("_")
+            raise RuntimeError(f"{name} has no second derivative: leave out create_graph=True")
+        return once(ctx, *grads)
+
+    return checked
 
 
 def check_operands(forms: str, *operands: Any) -> None:

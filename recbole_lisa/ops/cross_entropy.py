@@ -16,10 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
-from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.checks import check_operands, differentiable_once
 from recbole_lisa.ops.codeword_scores import lookup_tables, sum_of_rows
 from recbole_lisa.ops.numba_threads import check_rows
 
@@ -66,7 +65,7 @@ class _CatalogueCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return *(None if d is None else d * grad.to(d.dtype) for d in ctx.saved_tensors), None, None, None
 
@@ -124,7 +123,7 @@ class _CodedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, *d_words = (d * grad for d in ctx.saved_tensors)
         return d_hidden, None, None, None, *d_words

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.checks import check_number, check_operands
+from recbole_lisa.ops.checks import check_number, check_operands, differentiable_once
 from recbole_lisa.ops.dropout_bits import draw_mask
 from recbole_lisa.ops.numba_threads import arrays, cut_rows, numba_serves, writable
 
@@ -96,7 +95,7 @@ class _EncoderBlock(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by stream, attended and the weights."""
         from recbole_lisa.ops.encoder_kernels import UndoAddAndNorm, undo_add_and_norm

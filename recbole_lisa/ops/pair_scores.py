@@ -5,9 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.checks import check_operands, differentiable_once
 from recbole_lisa.ops.numba_threads import arrays, check_rows, numba_serves, writable
 
 BLOCK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
@@ -53,7 +52,7 @@ class _PairScores(torch.autograd.Function):
         return scores
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         """Gradients by hidden and table."""
         hidden, table, index = ctx.saved_tensors

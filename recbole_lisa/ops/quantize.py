@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_operands
+from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_operands, differentiable_once
 from recbole_lisa.ops.numba_threads import cut_rows
 
 SIMILARITIES = ("bilinear", "dot", "euclidean")
@@ -117,7 +116,7 @@ class _HardQuantize(torch.autograd.Function):
         return codes, assignment, total.add_(mark)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, _: Tensor, d_assignment: Tensor | None, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         x, words, compared, bias, codes = ctx.saved_tensors
         d_words, d_compared, d_x = torch.zeros_like(words), torch.zeros_like(compared), torch.zeros_like(x)

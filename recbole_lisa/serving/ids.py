@@ -95,6 +95,10 @@ class IdMap:
         text = np.frombuffer(self._text, dtype=np.uint8)
         return {"text": text, "ends": np.asarray(self._ends), "hashes": self._hashes, "order": np.asarray(self._order)}
 
+    def __reduce__(self) -> Any:
+        """Memory views cannot be pickled or copied, arrays can."""
+        return IdMap.from_arrays, (self.arrays(),)
+
     def __len__(self) -> int:
         """V."""
         return len(self._ends)

@@ -43,13 +43,15 @@ class Evaluation(NamedTuple):
     collected: dict[str, Any]
 
 
-def evaluate(model: Any, loader: EvalLoader, config: Config, *, show_progress: bool = False) -> dict[str, float]:
+def evaluate(model: Any, loader: EvalLoader | None, config: Config, *, show_progress: bool = False) -> dict[str, float]:
     """The metrics of `evaluate_targets`."""
     return evaluate_targets(model, loader, config, show_progress=show_progress).metrics
 
 
 @torch.no_grad()
-def evaluate_targets(model: Any, loader: EvalLoader, config: Config, *, show_progress: bool = False) -> Evaluation:
+def evaluate_targets(
+    model: Any, loader: EvalLoader | None, config: Config, *, show_progress: bool = False
+) -> Evaluation:
     """Rank the held-out item of every history in `loader` and average the metrics of `config`.
 
     Several processes each rank every P-th batch; all of them return the metrics of all histories.
@@ -66,9 +68,11 @@ def evaluate_targets(model: Any, loader: EvalLoader, config: Config, *, show_pro
         tied targets, among the unseen items only where `eval_seen` is `mask`.
 
     Raises:
-        UsageError: max(topk) is larger than the number of ranked items.
+        UsageError: max(topk) is larger than the number of ranked items, or there is no loader.
         TrainingDivergedError: A score is NaN or infinite.
     """
+    if loader is None:
+        raise UsageError("there is no target to evaluate: the split of the data (eval_args) gives this phase none")
     model.eval()
     collectors = {suffix: Collector(config) for suffix in SEEN_SUFFIXES[config["eval_seen"] or "rank"]}
     generator = torch.Generator().manual_seed(config["seed"])

@@ -132,13 +132,19 @@ def test_files_that_cannot_be_compared_are_refused(
         compare(a, table({"u": 1, "w": 0}))
     with pytest.raises(UsageError, match=r"no metric is in both files: A has ndcg@10, B has ndcg@10_masked"):
         compare(a, table({"u": 1, "v": 0}, "ndcg@10_masked"))
+    with pytest.raises(UsageError, match="orders of targets: the first difference is at item 'item of u' of user 'u'"):
+        compare(a, a.iloc[[0, 0, 1]])
     Path("no.json").write_text('{"config": {}, "per_user_file": null}')
     Path("other.csv").write_text("a,b\n1,2\n")
     Path("list.json").write_text("[1]")
+    Path("text.csv").write_text("user_id,item_id,hit@1\nu,i,1\nu,j,nan\n")
+    Path("null.json").write_text('[{"user_id": "u", "item_id": "i", "hit@1": null}]')
     for file, message in (
         ("no.json", "'no.json' names no per_user_file: run `evaluate` with --per_user_file=FILE"),
         ("missing.csv", "'missing.csv' cannot be read: No such file or directory"),
         ("other.csv", "'other.csv' is neither a per_user_file nor a result_file of a run"),
+        ("text.csv", "'text.csv', line 3, column hit@1: 'nan' is no finite number"),
+        ("null.json", "'null.json', entry 1, column hit@1: 'None' is no finite number"),
         ("list.json", "'list.json' is neither a per_user_file nor a result_file of a run"),
     ):
         assert main(["compare", file, file]) == 2

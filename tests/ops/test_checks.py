@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, quantize
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.banded_attention import banded_attention
@@ -21,7 +22,7 @@ from recbole_lisa.ops.clustered_attention import (
 )
 from recbole_lisa.ops.codeword_scores import lookup_tables, scores_of_one, sum_of_rows
 from recbole_lisa.ops.codeword_usage import codeword_usage
-from recbole_lisa.ops.cross_entropy import catalogue_cross_entropy
+from recbole_lisa.ops.cross_entropy import catalogue_cross_entropy, coded_cross_entropy
 from recbole_lisa.ops.dropout_bits import draw_mask
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block
 from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
@@ -146,6 +147,30 @@ def test_an_operand_of_another_kind_or_shape_is_named(op: Callable[..., Any], na
             op(**{**good, name: torch.cat([x, x.narrow(dim, 0, 1)], dim=dim)})
         except ValueError as error:
             assert " must be " in str(error)
+
+
+def of_codes(hidden: Tensor, codewords: Tensor) -> Tensor:
+    return coded_cross_entropy(hidden, [(whole(6, 3), codewords)], whole(L))
+
+
+ONCE: dict[Callable[..., Any], dict[str, Any]] = {
+    **{op: GOOD[op] for op in (lisa_attention, lisa_attention_items, catalogue_cross_entropy, block, pair_scores)},
+    quantize: GOOD[quantize],
+    of_codes: {"hidden": X[0], "codewords": torch.ones(3, W, D)},
+    Dropout(0.5): {"x": X},
+}
+
+
+@pytest.mark.parametrize("op", ONCE, ids=str)
+def test_a_second_derivative_is_an_error(op: Callable[..., Any]) -> None:
+    good = {name: x.clone().requires_grad_() if x.is_floating_point() else x for name, x in ONCE[op].items()}
+    leaves = [x for x in good.values() if x.requires_grad]
+    result = op(**good)
+    for out in result if isinstance(result, tuple) else (result,):
+        if out.requires_grad:
+            torch.autograd.grad(out.sum(), leaves, retain_graph=True, allow_unused=True)
+            with pytest.raises(RuntimeError, match=r"^\w+ has no second derivative: leave out create_graph=True"):
+                torch.autograd.grad(out.sum(), leaves, create_graph=True, allow_unused=True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
+import copy
 import hashlib
+import pickle
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -74,6 +76,11 @@ def test_bytes_continue_to_the_bit_and_keep_their_size(name: str, settings: dict
     data = session.to_bytes()
     again, sizes = recommender.from_bytes(data), {len(recommender.start().to_bytes())}
     assert again.to_bytes() == data
+    for copied in (copy.deepcopy(session), pickle.loads(pickle.dumps(session))):
+        again.update(history[30])
+        copied.update(history[30])
+        assert copied.to_bytes() == again.to_bytes() and copied.recommend(6) == again.recommend(6)
+        again = recommender.from_bytes(data)
     for item in history[30:]:
         session.update(item)
         again.update(item)

@@ -132,6 +132,8 @@ def test_topk_longer_than_the_ranking_is_refused(tmp_path: Path) -> None:
         config = tiny_config(tmp_path, eval_args={"mode": mode}, topk=[5, longest], valid_metric="NDCG@5")
         with pytest.raises(UsageError, match=message):
             check_loader(tiny_loaders(config)[2], config)
+    with pytest.raises(UsageError, match="there is no target to evaluate"):
+        evaluate(None, None, config)
 
 
 CATALOGUE_METRICS = ["ItemCoverage", "AveragePopularity", "GiniIndex", "ShannonEntropy", "TailPercentage"]

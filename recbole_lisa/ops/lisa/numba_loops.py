@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from recbole_lisa.ops.checks import differentiable_once
 from recbole_lisa.ops.lisa.readout import score_rows
 from recbole_lisa.ops.numba_threads import array, arrays, cut_rows, writable
 
@@ -61,7 +61,7 @@ class NumbaLISA(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by assignment, table, values and decay."""
         from recbole_lisa.ops.lisa.numba_kernels import unweigh_rows

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from recbole_lisa.ops.checks import differentiable_once
 from recbole_lisa.ops.lisa.histogram import MAX_DECAY
 
 BLOCK_STEPS = 64
@@ -125,7 +125,7 @@ class BlockedLISA(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by assignment, table, values and decay."""
         *operands, carries = ctx.saved_tensors

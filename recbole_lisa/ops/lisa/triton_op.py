@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from recbole_lisa.ops.checks import differentiable_once
 from recbole_lisa.ops.lisa.readout import score_rows
 
 PROGRAMS = 1024
@@ -206,7 +206,7 @@ class TritonLISA(torch.autograd.Function):
         return _forward(call, carries)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by assignment, table, values and decay."""
         *operands, carries, totals = ctx.saved_tensors
