@@ -16,7 +16,7 @@ from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataloader import EvalLoader, create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.data.split import check_held_out
-from recbole_lisa.datasets.obtain import ensure_data
+from recbole_lisa.datasets.obtain import ensure_data, interaction_files
 from recbole_lisa.distributed.launch import launch
 from recbole_lisa.distributed.processes import is_first, process_group, started_by_torchrun
 from recbole_lisa.errors import UsageError
@@ -109,10 +109,13 @@ def _run_alone(config: LISAConfig, notes: Iterable[str], prepare: Any, observe: 
 def check_run(config: LISAConfig) -> None:
     """Raise a UsageError for what can be known before the data is read: outputs, checkpoint, compiler, memory."""
     outputs: dict[Path, str] = {}
+    sources = [config[key] for key in ("resume", "item_codes", "item_codes_checkpoint") if config[key]]
+    inputs = {Path(path).resolve(): path for path in (*sources, *config.files_read, *interaction_files(config))}
     for key in ("result_file", "codebook_plot", "per_user_file"):
         if config[key] is not None:
-            check_output(config[key], overwrite=may_overwrite(config))
-            if (other := outputs.setdefault(Path(config[key]).resolve(), key)) != key:
+            path = Path(config[key]).resolve()
+            check_output(config[key], overwrite=may_overwrite(config), source=inputs.get(path))
+            if (other := outputs.setdefault(path, key)) != key:
                 raise UsageError(f"{other} and {key} are both '{config[key]}': each needs its own file")
     check_output(config["checkpoint_dir"] or "", overwrite=True, folder=True)
     check_codebook_plot(config["codebook_plot"])

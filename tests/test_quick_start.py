@@ -209,6 +209,14 @@ def test_mistakes_stop_the_run_before_the_training(settings: dict[str, Any], mes
     assert not list(Path().glob("saved/*"))
 
 
+def test_an_output_replaces_no_input(tmp_path: Path) -> None:
+    settings = tiny_settings(tmp_path, epochs=1, overwrite=True, item_codes="codes.npz", resume="old.pth")
+    Path("mine.yaml").write_text("seed: 1")
+    for path in (tmp_path / "tiny" / "tiny.inter", Path("mine.yaml"), Path("codes.npz"), Path("old.pth")):
+        with pytest.raises(UsageError, match=f"'{path}' is the input, too: name another file for the output"):
+            run("LISABase", "tiny", config_files="mine.yaml", config_dict={**settings, "result_file": str(path)})
+
+
 def test_a_whole_run_needs_moderate_memory_and_neither_ray_nor_arguments() -> None:
     program = (
         "import sys\n"

@@ -78,6 +78,7 @@ class LISAConfig(Config):
         self.model_class = model_class(model)
         self.model, self.dataset = self.model_class.__name__, str(dataset)
         sources = [(saved_in, saved_settings or {}), *_sources(config_files, config_dict, command_line)]
+        self.files_read = [origin.removeprefix("file ") for origin, _ in sources if origin.startswith("file ")]
         protocol = str(protocol or _strongest(sources, "protocol") or _DEFAULT_PROTOCOL)
         recipe = _strongest(sources, "recipe")
         recipe_settings = read_yaml(_named_file("recipe", recipe)) if recipe else {}

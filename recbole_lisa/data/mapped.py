@@ -90,13 +90,16 @@ class MappedFolder:
         Raises:
             UsageError: The path has another kind of file, or a damaged data set; both are left as they are.
         """
-        if not self.path.exists():
+        if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
             return None
         try:
             state: dict[str, Any] = json.loads((self.path / _MANIFEST).read_bytes())
             if not str(state["format"]).startswith("recbole-lisa"):
                 raise ValueError("its manifest is of another program")
             if state["key"] != self.key:  # an earlier format has another key, too
+                own = {_MANIFEST, *(f"{name}.npy" for name in _ARRAYS | {"parts"})}
+                if other := sorted({path.name for path in self.path.iterdir()} - own):
+                    raise ValueError(f"it holds {other[0]}, which would be lost")
                 return None
             if state["format"] != FORMAT or state.keys() != _KEYS or state["arrays"].keys() - {"parts"} != _ARRAYS:
                 raise ValueError(f"{_MANIFEST} has another format or other keys")

@@ -154,10 +154,13 @@ def test_other_data_is_prepared_anew_and_a_damaged_folder_is_left_as_it_is(
     with pytest.raises(UsageError, match="its manifest is of another program"):
         create_dataset(make_config([*odd_rows(), ("new", "i1", 3)], **settings))
     (kept / "manifest.json").write_text(json.dumps(manifest))
+    (kept / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"it holds notes\.txt, which would be lost.*: name another folder"):
+        create_dataset(make_config(odd_rows()[1:], **settings))
+    (kept / "notes.txt").unlink()
     cut = kept / "items.npy"
     cut.write_bytes(cut.read_bytes()[:-1])
     (tmp_path / "file").write_text("half", encoding="utf-8")
-    (tmp_path / "empty").mkdir()
     for name, change in {
         "keys": {"surprise": 1},
         "names": {"arrays": {"../x": 1}},
@@ -167,7 +170,7 @@ def test_other_data_is_prepared_anew_and_a_damaged_folder_is_left_as_it_is(
         shutil.copytree(kept, tmp_path / name)
         manifest = json.loads((kept / "manifest.json").read_text(encoding="utf-8"))
         (tmp_path / name / "manifest.json").write_text(json.dumps(manifest | change), encoding="utf-8")
-    for path in (kept, *(tmp_path / name for name in ("file", "empty", "keys", "names", "types", "parts"))):
+    for path in (kept, *(tmp_path / name for name in ("file", "keys", "names", "types", "parts"))):
         settings["dataset_save_path"] = str(path)
         with pytest.raises(
             UsageError, match=f"'{path}' is not a saved data set, or is damaged .*: name another folder"
