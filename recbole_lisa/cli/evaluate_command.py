@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     file = config["per_user_file"] if "per_user_file" in settings else None  # not that of the run
     overwrite = "overwrite" in settings and bool(config["overwrite"])
     if file is not None:
-        check_output(file, overwrite=overwrite)
+        check_output(file, overwrite=overwrite, source=options.checkpoint)
     metrics, _, collected = evaluate_targets(model, loader, config, show_progress=True)
     names = (config[key] for key in ("model", "dataset", "protocol", "eval_seen"))
     print("{} on {}, protocol {}, eval_seen {}, {} targets".format(*names, f"{len(loader.targets)} {options.phase}"))

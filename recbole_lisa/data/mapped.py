@@ -98,7 +98,7 @@ class MappedFolder:
                 raise ValueError("its manifest is of another program")
             if state["key"] != self.key:  # an earlier format has another key, too
                 own = {_MANIFEST, *(f"{name}.npy" for name in _ARRAYS | {"parts"})}
-                if other := sorted({path.name for path in self.path.iterdir()} - own):
+                if other := sorted({path.name for path in self.path.iterdir() if not path.match("svd-*.npz")} - own):
                     raise ValueError(f"it holds {other[0]}, which would be lost")
                 return None
             if state["format"] != FORMAT or state.keys() != _KEYS or state["arrays"].keys() - {"parts"} != _ARRAYS:

@@ -84,6 +84,7 @@ def test_other_interactions_rebuild_and_the_same_elsewhere_do_not(
     shutil.copytree(tmp_path / "tiny", tmp_path / "moved" / "tiny")
     create_dataset(make_config(ROWS, **saved, data_path=str(tmp_path / "moved")))
     assert parsed.call_count == 1
+    (tmp_path / "kept" / "svd-0123.npz").touch()  # codes of item_codes svd, which belong to the data
     with caplog.at_level("INFO"):
         changed = create_dataset(make_config([*ROWS[:-1], ("u4", "new", 99)], **saved))
     assert parsed.call_count == 2
