@@ -161,7 +161,7 @@ ONCE: dict[Callable[..., Any], dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("op", ONCE, ids=str)
+@pytest.mark.parametrize("op", ONCE, ids=lambda op: getattr(op, "__name__", "Dropout"))
 def test_a_second_derivative_is_an_error(op: Callable[..., Any]) -> None:
     good = {name: x.clone().requires_grad_() if x.is_floating_point() else x for name, x in ONCE[op].items()}
     leaves = [x for x in good.values() if x.requires_grad]
