@@ -3,9 +3,10 @@
 import contextlib
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -86,3 +87,10 @@ def first_mistake(error: "ValidationError") -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(repr(str(part))[1:-1] for part in first["loc"])  # without control characters
     return f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+
+
+def check_header(path: object, names: Iterable[Any]) -> None:
+    """Raise a UsageError where the first line of a table names a column twice."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise UsageError(f"{path}: the first line names the column {str(name)[:80]} twice: rename one of them")

@@ -89,21 +89,18 @@ def run_configured(
     """
     if not _RUNNING.acquire(blocking=False):
         raise UsageError("another run is going on in a thread of this process: start each run in its own process")
-    with ExitStack() as stack:
-        stack.callback(_RUNNING.release)
-        return _run_alone(config, notes, prepare, observe)
-
-
-def _run_alone(config: LISAConfig, notes: Iterable[str], prepare: Any, observe: Any) -> dict[str, Any]:
-    check_run(config)
-    advice = partial(advice_after_interruption, config.plain(), config["checkpoint_dir"], time())
-    with advise_after_interruption(advice):
-        if started_by_torchrun(config):
-            with process_group(config):
-                return train_and_test(config, notes, prepare, observe)
-        if config["nproc"] > 1:
-            return launch(train_and_test, config, list(notes), prepare, observe)
-        return train_and_test(config, notes, prepare, observe)
+    try:
+        check_run(config)
+        advice = partial(advice_after_interruption, config.plain(), config["checkpoint_dir"], time())
+        with advise_after_interruption(advice):
+            if started_by_torchrun(config):
+                with process_group(config):
+                    return train_and_test(config, notes, prepare, observe)
+            if config["nproc"] > 1:
+                return launch(train_and_test, config, list(notes), prepare, observe)
+            return train_and_test(config, notes, prepare, observe)
+    finally:
+        _RUNNING.release()
 
 
 def check_run(config: LISAConfig) -> None:

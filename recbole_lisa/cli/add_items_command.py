@@ -10,7 +10,7 @@ import torch
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.cli.export_command import report
 from recbole_lisa.datasets.histories import read_user_histories
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, check_header
 from recbole_lisa.progress import progress_bar
 from recbole_lisa.serving.export import check_export_folder, read_export, write_export
 from recbole_lisa.serving.new_items import add_items, neighbours_by_vectors, neighbours_in_histories
@@ -72,6 +72,7 @@ def _read_vectors(path: Path) -> tuple[list[str], torch.Tensor]:
     """Ids (M) and vectors (M, width) of a table; a UsageError where a cell is no finite number or an id comes twice."""
     try:
         separator = SEPARATORS[path.suffix]
+        check_header(path, pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str).loc[0])
         cells = pd.read_csv(path, sep=separator, index_col="item_id", dtype={"item_id": str}, keep_default_na=False)
         with np.errstate(over="ignore"):
             table = cells.apply(pd.to_numeric, errors="coerce").astype(np.float32)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from recbole_lisa.cli.arguments import UsageParser
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, check_header
 from recbole_lisa.progress import progress_bar
 
 RESAMPLES = 9999
@@ -36,6 +36,7 @@ def read_per_user(path: Path) -> pd.DataFrame:
     """Metrics and TRAITS by (user_id, item_id), sorted by user; a UsageError if `path` is not a file of `main`."""
     try:
         if path.suffix == ".csv":
+            check_header(path, pd.read_csv(path, header=None, nrows=1, dtype=str).loc[0])
             table = pd.read_csv(path, dtype=dict.fromkeys(IDS, str), keep_default_na=False)
         elif "config" in (content := json.loads(path.read_bytes())):  # a result
             if not content.get("per_user_file"):
@@ -75,8 +76,8 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
         rows = zip(chain(a.index, [None]), chain(b.index, [None]), strict=False)  # without odd ones, a line is repeated
         user, item = odd[0] if len(odd) else next(min(filter(None, pair)) for pair in rows if pair[0] != pair[1])
         example = f"{len(odd)} are in one alone, such as" if len(odd) else "the first difference is at"
-        what = "the files are of different users, targets or orders of targets"
-        raise UsageError(f"{what}: {example} item {item!r} of user {user!r}")
+        place = f"{example} item {item!r} of user {user!r}"
+        raise UsageError(f"the files are of different users, targets or orders of targets: {place}")
     users = (b[names] - a[names]).groupby(level=0)
     sums, counts = users.sum().to_numpy(float), users.size().to_numpy()  # (U, M), (U,)
     rng, draws = np.random.default_rng(seed), np.empty((RESAMPLES, len(names)))

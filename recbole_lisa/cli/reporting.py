@@ -41,7 +41,8 @@ def report_errors(command: Callable[[], int]) -> int:
             return _print_error(f"{type(error).__name__}: {error}", _FAILED)
         return _print_error(f"'{path}': {error.strerror or error}", _FAILED)
     except (KeyboardInterrupt, Termination) as stop:
-        atexit.register(gc.freeze)  # the interpreter's last collection, over all modules, takes a second
+        if "triton" not in sys.modules:  # its nanobind lists what is not collected
+            atexit.register(gc.freeze)  # the interpreter's last collection, over all modules, takes a second
         advice = [f": {text}" for text in stop.args if isinstance(text, str)]  # of `advise_after_interruption`
         with contextlib.suppress(OSError):  # of a closed terminal
             print("interrupted", *advice, sep="", file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ from recbole_lisa.datasets.cells import MISSING
 from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.reader import read_pieces
 from recbole_lisa.datasets.source import open_raw
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, check_header
 
 FIELD_TYPES = ("token", "float", "token_seq", "float_seq")
 _SEPARATORS = ("\t", ",", ";", "|", " ", "::")
@@ -43,10 +43,7 @@ def read_header(path: Path, separator: str, encoding: str) -> dict[str, str]:
             f"{path}: the first line must name each column as name:type, separated by {separator!r}, with a type "
             f"of {', '.join(FIELD_TYPES)}; got {line[:80]!r}{hint}"
         )
-    names = [name for name, _ in fields]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"{path}: the first line names the column {name} twice: rename one of them")
+    check_header(path, [name for name, _ in fields])
     return dict(fields)
 
 

@@ -20,7 +20,7 @@ import pandas as pd
 from recbole_lisa.datasets.cells import MISSING
 from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.source import NO_TEXT, OTHER_ENCODING, RawFile
-from recbole_lisa.errors import UsageError, did_you_mean, install_extra
+from recbole_lisa.errors import UsageError, check_header, did_you_mean, install_extra
 from recbole_lisa.progress import progress_bar
 
 PIECE_ROWS = 2**18
@@ -179,7 +179,7 @@ def _n_line_ends(text: str) -> int:
 
 
 def _positions(name: str, labels: Sequence[Any], layout: Layout) -> dict[str, int]:
-    """Role -> position of its column; of two columns of one name the first counts."""
+    """Role -> position of its column; a UsageError where a column is missing or comes twice."""
     known: dict[str | int, int] = {}
     for spelling in (lambda label: label, lambda label: str(label).strip(), lambda label: str(label).partition(":")[0]):
         for place, label in enumerate(labels):
@@ -188,9 +188,11 @@ def _positions(name: str, labels: Sequence[Any], layout: Layout) -> dict[str, in
         if column not in known and role not in layout.optional:
             names = list(map(str, labels))
             hint = did_you_mean(str(column), names)
-            has, advice = ", ".join(names[:20]), layout.advice.format(role=role)
+            has, advice = ", ".join(one[:80] for one in names[:20]), layout.advice.format(role=role)
             raise UsageError(f"{name} has no column '{column}' for the {role}; it has {has}.{hint} {advice}".rstrip())
-    return {role: known[column] for role, column in layout.table.items() if column in known}
+    chosen = {role: known[column] for role, column in layout.table.items() if column in known}
+    check_header(name, [label for label in labels if label in {labels[place] for place in chosen.values()}])
+    return chosen
 
 
 # Numbers stay as they are written: an id such as 1.10 or of many digits is a text like any other.

@@ -45,6 +45,7 @@ def launch(call: Callable[..., T], config: Any, *args: Any) -> T:
     except Exception as error:  # noqa: BLE001 - pickle raises what the objects' own methods raise
         advice = "define the model class at the top of a module"
         raise UsageError(f"nproc={size}: this run cannot be sent to other processes ({error}); {advice}") from error
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of the new processes: no hints on DistributedDataParallel
     with tempfile.TemporaryDirectory(prefix="recbole-lisa-") as folder, _prepared():
         settings = LaunchConfig(
             min_nodes=1,
@@ -71,6 +72,9 @@ def _work(call: Callable[..., Any], config: Any, args: tuple[Any, ...]) -> Any:
     """The work of a new process."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a traceback
     _mask_interrupts("SIG_UNBLOCK")
+    from tqdm import tqdm
+
+    tqdm.set_lock(threading.RLock())  # its own lock has a semaphore, which an interruption leaks
     if os.environ["RANK"] != "0":
         warnings.simplefilter("ignore")  # the first process gives the same ones
     if "OMP_NUM_THREADS" not in os.environ:

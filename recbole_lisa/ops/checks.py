@@ -25,10 +25,7 @@ _KINDS = {
 
 
 def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a backward pass refuse create_graph=True by a RuntimeError: it gives no second derivative.
-
-    once_differentiable alone gives None to torch.autograd.grad(..., allow_unused=True).
-    """
+    """once_differentiable, with a RuntimeError under create_graph=True also where allow_unused would give None."""
     once = once_differentiable(backward)
 
     @wraps(backward)

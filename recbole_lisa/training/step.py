@@ -101,7 +101,9 @@ class OptimizerStep:
         self.loss: nn.Module = _Loss(model)
         if several():
             # Some models leave a parameter out of some batches; torch warns where none does.
-            warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+            warnings.filterwarnings(
+                "ignore", message="(find_unused_parameters=True was|`broadcast_buffers` is deprecated)"
+            )
             self.loss = DistributedDataParallel(self.loss, broadcast_buffers=False, find_unused_parameters=True)
 
     def __call__(

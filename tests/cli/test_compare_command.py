@@ -138,12 +138,14 @@ def test_files_that_cannot_be_compared_are_refused(
     Path("other.csv").write_text("a,b\n1,2\n")
     Path("list.json").write_text("[1]")
     Path("text.csv").write_text("user_id,item_id,hit@1\nu,i,1\nu,j,nan\n")
+    Path("twice.csv").write_text("user_id,item_id,hit@1,hit@1\nu,i,1,0\n")
     Path("null.json").write_text('[{"user_id": "u", "item_id": "i", "hit@1": null}]')
     for file, message in (
         ("no.json", "'no.json' names no per_user_file: run `evaluate` with --per_user_file=FILE"),
         ("missing.csv", "'missing.csv' cannot be read: No such file or directory"),
         ("other.csv", "'other.csv' is neither a per_user_file nor a result_file of a run"),
         ("text.csv", "'text.csv', line 3, column hit@1: 'nan' is no finite number"),
+        ("twice.csv", "twice.csv: the first line names the column hit@1 twice: rename one of them"),
         ("null.json", "'null.json', entry 1, column hit@1: 'None' is no finite number"),
         ("list.json", "'list.json' is neither a per_user_file nor a result_file of a run"),
     ):

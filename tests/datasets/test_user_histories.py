@@ -56,6 +56,7 @@ def test_two_roles_have_two_columns(role: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("h.csv", "user_id,item_id,item_id\na,x,y\n", "the first line names the column item_id twice: rename one"),
         ("h.csv", "user_id,item\n", "no column 'item_id' for the item; it has user_id, item. Did you mean 'item'?"),
         ("h.csv", "", "h.csv is empty: it needs a header"),
         (
