@@ -224,7 +224,6 @@ def load_checkpoint(path: AnyPath, *, needed: Iterable[str] = (), lazy: bool = F
     if not os.access(path, os.R_OK):
         raise UsageError(f"'{path}' cannot be read: permission denied")
     try:
-        checkpoint: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=lazy)
         with zipfile.ZipFile(path) as archive:
             damaged = None if lazy else archive.testzip()
             if min(record.header_offset for record in archive.infolist()):
@@ -233,6 +232,7 @@ def load_checkpoint(path: AnyPath, *, needed: Iterable[str] = (), lazy: bool = F
             stream.seek(-_ZIP_END_BYTES, os.SEEK_END)
             if not stream.read().startswith(b"PK\5\6"):
                 raise OSError(errno.EINVAL, "there are bytes after its end")
+        checkpoint: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=lazy)
     except Exception as error:  # torch raises whatever the broken bytes lead to: many unrelated types
         reason = getattr(error, "strerror", None) or "give a .pth file of a run"  # torch's text is of no use here
         raise UsageError(f"'{path}' is damaged or is not a checkpoint of recbole-lisa: {reason}") from error
