@@ -78,12 +78,12 @@ def test_load_names_what_is_wrong_and_runs_no_code(tmp_path: Path) -> None:
     save_checkpoint({"format": FORMAT, "w": torch.zeros(1000)}, path)
     content = path.read_bytes()
     for before, behind, where in (
-        (b"", b"\0", "after its end"),
-        (b"", b"x" * 100, "after"),
-        (content, b"", "before its"),
+        (b"", b"\0", "there are bytes after its end"),
+        (b"", b"x" * 100, "there are bytes after"),
+        (content, b"", "there are bytes before its|give a .pth file"),  # zipfile of Python 3.13 refuses it, too
     ):
         path.write_bytes(before + content + behind)
-        with pytest.raises(UsageError, match=rf"run\.pth' is damaged .*: there are bytes {where}"):
+        with pytest.raises(UsageError, match=rf"run\.pth' is damaged .*: ({where})"):
             load_checkpoint(path)
     save_checkpoint({"format": FORMAT, "surprise": 1}, path)
     with pytest.raises(UsageError, match=r"run\.pth' is damaged or forged: it has the unknown key 'surprise'"):
