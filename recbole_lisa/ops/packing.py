@@ -77,11 +77,13 @@ def unpack_codes(packed: Tensor, shape: tuple[int, ...], n_codewords: int) -> Te
     if packed.dtype != torch.uint8 or len(packed) != n_bytes:
         needed = f"{n_codes} codes of {bits} bits take {n_bytes} bytes of uint8"
         raise ValueError(f"{needed}, got {tuple(packed.shape)} {packed.dtype}")
-    codes = packed.clone() if bits == 8 else torch.zeros(n_codes, dtype=code_dtype(n_codewords))
+    if bits == 8:
+        return packed.clone().view(shape)
+    codes = torch.zeros(n_codes, dtype=code_dtype(n_codewords))
     if not bits:
         return codes.view(shape)
     places = np.arange(bits, dtype=np.int32)
-    for number, block in enumerate(torch.split(packed, BLOCK_CODES // 8 * bits) if bits != 8 else ()):
+    for number, block in enumerate(torch.split(packed, BLOCK_CODES // 8 * bits)):
         part = codes[number * BLOCK_CODES : (number + 1) * BLOCK_CODES]
         stream = np.unpackbits(block.numpy(), count=len(part) * bits, bitorder="little").reshape(-1, bits)
         part.copy_(torch.from_numpy((stream.astype(np.int32) << places).sum(axis=1)))
