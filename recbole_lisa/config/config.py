@@ -77,8 +77,8 @@ class LISAConfig(Config):
             raise UsageError(f"dataset is {dataset!r}, it must be the name of a data set, such as 'ml-100k'")
         self.model_class = model_class(model)
         self.model, self.dataset = self.model_class.__name__, str(dataset)
-        sources = [(saved_in, saved_settings or {}), *_sources(config_files, config_dict, command_line)]
-        self.files_read = [origin.removeprefix("file ") for origin, _ in sources if origin.startswith("file ")]
+        self.files_read = _paths(config_files)
+        sources = [(saved_in, saved_settings or {}), *_sources(self.files_read, config_dict, command_line)]
         protocol = str(protocol or _strongest(sources, "protocol") or _DEFAULT_PROTOCOL)
         recipe = _strongest(sources, "recipe")
         recipe_settings = read_yaml(_named_file("recipe", recipe)) if recipe else {}
@@ -194,13 +194,18 @@ class LISAConfig(Config):
                 self.final_config_dict["data_path"] = str(folder)
 
 
-def _sources(files: Any, config_dict: Any, command_line: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    """The user's settings with their origins, weakest first."""
+def _paths(files: Any) -> list[Path]:
+    """The paths of config_files, which may be one path or several."""
     paths = [files] if isinstance(files, str | PathLike) else list(files) if isinstance(files, Iterable) else [files]
     if isinstance(files, Mapping) or not all(isinstance(path, str | PathLike) for path in paths):
         right = "a yaml file or a list of them; config_dict has settings"
         raise UsageError(f"config_files is {files!r}, it must be {right}")
-    sources: list[tuple[str, Mapping[str, Any]]] = [(f"file {path}", read_yaml(Path(path))) for path in paths]
+    return [*map(Path, paths)]
+
+
+def _sources(paths: list[Path], config_dict: Any, command_line: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    """The user's settings with their origins, weakest first."""
+    sources: list[tuple[str, Mapping[str, Any]]] = [(f"file {path}", read_yaml(path)) for path in paths]
     by_key = (("config_dict", config_dict), ("command line", command_line))
     return [*sources, *((origin, _by_key(settings, origin)) for origin, settings in by_key)]
 
