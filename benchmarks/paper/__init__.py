@@ -6,6 +6,7 @@ from benchmarks import choose
 
 TABLES = {
     "ranking": "The rows of the ranking table, trained from frozen configurations.",
+    "modern": "All mechanisms with the recipe `modern`, in full ranking.",
     "sensitivity": "LISA-Soft and LISA-Mini over the number of codewords W.",
     "migration": "LISA-Base on the frozen codebooks of a vanilla Transformer.",
     "compression": "The compression ratio of exported item tables.",

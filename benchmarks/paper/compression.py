@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.runs import ROWS, Results, results_of
-from benchmarks.paper.study import Study
+from benchmarks.paper.study import Study, paper_settings
 from benchmarks.report import markdown
 from recbole_lisa.saved import bundle_of_checkpoint
 from recbole_lisa.serving.export import write_export
@@ -59,4 +59,4 @@ def write_page(study: Study, results: Results, manifests: Mapping[str, Mapping[s
         "float32. The bytes on disk are those of the exported file."
     )
     body = [text, "", markdown(_COLUMNS, lines), "", "```bash", study.command(results), "```"]
-    study.write("size of the item table", results, body)
+    study.write("size of the item table", [*paper_settings(results), *body])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.paper.runs import METRICS, ROWS, Results, Row, Run, results_of
-from benchmarks.paper.study import Study, cells
+from benchmarks.paper.study import Study, cells, paper_settings
 from benchmarks.report import markdown
 from recbole_lisa.saved import load_data_and_model
 from recbole_lisa.training.evaluation import evaluate
@@ -47,7 +47,8 @@ def write_page(study: Study, results: Results, migrated: Sequence[Run]) -> None:
     if study.options.dataset in PAPER:
         lines.append(["the paper, migrated", *PAPER[study.options.dataset], "-"])
     table = markdown(["row", *METRICS.values(), "runs"], lines)
-    study.write("migrated codebooks", results, [table, "", "```bash", study.command(results), "```"])
+    body = [*paper_settings(results), table, "", "```bash", study.command(results), "```"]
+    study.write("migrated codebooks", body)
 
 
 def _test(checkpoint: Path) -> dict[str, float]:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.paper.runs import METRICS, ROWS, Results, paper_figures, results_of
-from benchmarks.paper.study import Study, cells, write_csv
+from benchmarks.paper.study import Study, cells, paper_settings, write_csv
 from benchmarks.report import Panel, draw, markdown
 
 
@@ -36,7 +36,7 @@ def write_page(study: Study, results: Results) -> None:
     body += ["```bash", study.command(results), *alone, "```", ""]
     about = "Test metrics every few epochs, for the curve only (nothing is chosen by them), are in"
     body += [f"{about} [{curve.name}]({curve.name}):", "", f"![HR@10 and NDCG@10 by epoch]({plot.name})"]
-    study.write("the paper's protocol", results, body)
+    study.write("the paper's protocol", [*paper_settings(results), *body])
 
 
 def _table(results: Results, dataset: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.options import add_list
 from benchmarks.paper.runs import METRICS, Results, Row, results_of
-from benchmarks.paper.study import Study, cells, write_csv
+from benchmarks.paper.study import Study, cells, paper_settings, write_csv
 from benchmarks.report import Panel, draw, markdown
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.schema import read_yaml
@@ -57,7 +57,7 @@ def write_page(study: Study, rows: Mapping[str, Row], results: Results) -> None:
     body += ["```bash", study.command(results), "```", "", _FINDINGS, ""]
     about = "Mean over the seeds, bars from the smallest to the largest:"
     body += [f"Each run is in [{table.name}]({table.name}). {about}", "", f"![HR@10 and NDCG@10 over W]({plot.name})"]
-    study.write("the number of codewords", results, body)
+    study.write("the number of codewords", [*paper_settings(results), *body])
 
 
 def _panel(dataset: str, rows: Mapping[str, Row], results: Results, metric: str) -> Panel:

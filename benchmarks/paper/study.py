@@ -2,7 +2,7 @@
 
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ RESERVED = {"seed", "protocol", "result_file", "checkpoint_dir", "codebook_plot"
 class Study:
     """The runs and the page of one table; `reserved` are settings that the table chooses itself."""
 
-    def __init__(self, name: str, description: str, *reserved: str) -> None:
-        self.name, self.reserved = name, {*RESERVED, *reserved}
+    def __init__(self, name: str, description: str, *reserved: str, protocol: str = "paper") -> None:
+        self.name, self.reserved, self.protocol = name, {*RESERVED, *reserved}, protocol
         self.parser = UsageParser(f"python -m benchmarks paper {name}", description)
         self.settings: dict[str, str] = {}
         add = self.parser.add_argument
@@ -65,12 +65,12 @@ class Study:
         check_output(self.page, overwrite=options.overwrite)
         for row in rows.values():
             settings = {**self.settings, **row.settings, "seed": options.seeds[0]}
-            LISAConfig(row.model, options.dataset, protocol="paper", command_line=settings)
+            LISAConfig(row.model, options.dataset, protocol=self.protocol, command_line=settings)
         folder = Path(options.runs, "" if self.name == "ranking" else self.name, options.dataset).resolve()
         # A run starts in its own folder, so a relative path must not move with it.
         paths = {"data_path": str(Path(self.settings.get("data_path", "")).resolve())}
         shared = [f"--{key}={paths.get(key, value)}" for key, value in self.settings.items()]
-        shared = [f"--dataset={options.dataset}", "--protocol=paper", *shared]
+        shared = [f"--dataset={options.dataset}", f"--protocol={self.protocol}", *shared]
         runs = [
             Run(name, seed, [*row.arguments(), *shared, f"--seed={seed}"], folder / f"{name}-{seed}")
             for seed in options.seeds
@@ -92,18 +92,18 @@ class Study:
         table = f"python -m benchmarks paper {self.name} --dataset={self.options.dataset} --seeds {seeds}"
         return " ".join([table, *self.shared()])
 
-    def write(self, title: str, results: Results, body: Sequence[str]) -> None:
-        """Write the page: title, settings, body; what is written by hand below MARK stays."""
+    def write(self, title: str, body: Sequence[str]) -> None:
+        """Write the page: title and body; what is written by hand below MARK stays."""
         notes = self.page.read_text(encoding="utf-8").partition(MARK)[2] if self.page.exists() else ""
         title = f"# {self.options.dataset}, {title}"
-        write_text(self.page, "\n".join([title, "", *_settings(results), *body, "", MARK]) + (notes or "\n"))
+        write_text(self.page, "\n".join([title, "", *body, "", MARK]) + (notes or "\n"))
         print(self.page)
 
 
-def cells(tests: Sequence[Mapping[str, float]]) -> list[str]:
+def cells(tests: Sequence[Mapping[str, float]], metrics: Iterable[str] = METRICS) -> list[str]:
     """For each metric, the mean over the seeds, with the range if there are several."""
     texts = []
-    for name in METRICS:
+    for name in metrics:
         values = [test[name] for test in tests]
         spread = f" [{max(values) - min(values):.4f}]" if len(values) > 1 else ""
         texts.append(f"{statistics.mean(values):.4f}{spread}" if values else "not run")
@@ -115,8 +115,8 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]])
     write_text(path, "".join(",".join(map(str, row)) + "\n" for row in [columns, *rows]))
 
 
-def _settings(results: Results) -> list[str]:
-    """The settings that all runs share."""
+def paper_settings(results: Results) -> list[str]:
+    """The settings that all runs of the paper's protocol share."""
     runs = [run for row in results.values() for run in row]
     if not runs:
         return ["No run has finished.", ""]

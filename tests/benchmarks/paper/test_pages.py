@@ -1,17 +1,21 @@
 """What the pages of the tables show."""
 
 import csv
+import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest import CaptureFixture
 
 from benchmarks import main
-from benchmarks.paper import compression, ranking, sensitivity
+from benchmarks.paper import compression, modern, ranking, sensitivity
 from benchmarks.paper.runs import ROWS, Row, paper_figures
 from benchmarks.paper.study import MARK, Study
+from benchmarks.rows import ROWS as LAYER_ROWS
 from recbole_lisa.config.registry import MODELS
+from recbole_lisa.errors import UsageError
 from tests.benchmarks.paper.build import made_up, table
 
 pytest.importorskip("matplotlib")
@@ -24,7 +28,8 @@ def study(name: str, dataset: str, folder: Path, *settings: str) -> Study:
 
 
 def test_every_row_names_a_model_and_every_figure_a_row() -> None:
-    assert {row.model for row in ROWS.values()} <= set(MODELS)
+    assert {row.model for row in [*ROWS.values(), *modern.MODERN_ROWS.values()]} <= set(MODELS)
+    assert set(modern.LAYERS.values()) <= set(LAYER_ROWS)
     for dataset in ("ml-1m", "ml-25m", "alibaba", "amazon-video-games-18"):
         figures = paper_figures(dataset)
         assert set(figures) == set(ROWS) - {"Linear"}
@@ -80,6 +85,35 @@ def test_the_study_of_w_has_a_row_a_point_and_a_line_for_every_run(tmp_path: Pat
     assert made.page.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_modern_page_shows_metrics_beside_seconds_and_memory(tmp_path: Path, isolated_run_dir: Path) -> None:
+    def run(hit: float, seconds: float) -> dict[str, Any]:
+        values = (hit - 0.1, hit - 0.2, hit, hit - 0.15)
+        test = {name: round(value, 4) for name, value in zip(modern.METRICS, values, strict=True)}
+        return {"seed": 1, "test": test, "seconds_per_epoch": seconds, "epochs_run": 40, "best_epoch": 36}
+
+    peaks = [{"row": "LISA-128 soft", "length": 4096, "n": 4, "peak_mb": 10.0, "status": "ok"}]
+    (tmp_path / "memory.json").write_text(json.dumps({"rows": [*peaks, {**peaks[0], "length": 512}]}))
+    made = study("modern", "ml-1m", tmp_path)
+    results = {"LISA-Soft": [run(0.33, 46.04)], "HSTU": [run(0.31, 60)], "LSH-4": []}
+    modern.write_page(made, results, modern.read_peaks(str(tmp_path / "memory.json")))
+    rows = table(made.page.read_text())
+    assert rows["LISA-Soft"] == ["0.2300", "0.1300", "0.3300", "0.1800", "1", "40 (36)", "46.0", "2.50"]
+    assert rows["HSTU"][-2:] == ["60.0", "-"]
+    assert rows["LSH-4"] == ["not run"] * 4 + ["-"] * 4
+    command = (
+        "--model=HSTU --recipe=modern --eval_seen=both --valid_metric=NDCG@10_masked --eval_step=2 --dataset=ml-1m"
+    )
+    assert f"{command} --protocol=full_ranking --seed=SEED" in made.page.read_text()
+    read = list(csv.DictReader(made.page.with_suffix(".csv").open()))
+    assert [(row["row"], row["ndcg@10_masked"]) for row in read] == [
+        ("LISA-Soft", "0.18"),
+        ("HSTU", "0.16"),
+    ]
+    assert made.page.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match=r"'none.json' is no result of `python -m benchmarks memory`"):
+        modern.read_peaks("none.json")
+
+
 def test_a_compression_ratio_is_beside_the_papers(tmp_path: Path) -> None:
     sizes = {"float32_bytes": 4000.0, "formula_bytes": 1250.0, "compression_ratio": 3.2, "bytes_on_disk": 1600}
     manifest = {"items": {"n_items": 1000}, "item_table": sizes}
@@ -90,7 +124,7 @@ def test_a_compression_ratio_is_beside_the_papers(tmp_path: Path) -> None:
     assert table(text)["LISA-Base"] == ["1,000", "4,000", "1,250", "3.20", "3.19", "1,600", "2.50"]
 
 
-@pytest.mark.parametrize("name", ["ranking", "sensitivity", "migration", "compression"])
+@pytest.mark.parametrize("name", ["ranking", "modern", "sensitivity", "migration", "compression"])
 def test_an_existing_page_needs_overwrite(isolated_run_dir: Path, capsys: CaptureFixture[str], name: str) -> None:
     page = Path("results", "ml-100k.md" if name == "ranking" else f"{name}-ml-100k.md")
     page.parent.mkdir()
