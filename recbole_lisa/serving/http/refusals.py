@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from recbole_lisa.errors import UsageError
 
+_ENCODER = json.JSONEncoder(allow_nan=False)
 _OF_FRAMEWORK = {
     400: ("not_json", "the body cannot be read as JSON"),
     404: ("no_such_path", "there is nothing at this path"),
@@ -28,10 +29,10 @@ class RefusalError(HTTPException):
 
 def json_answer(value: Any, status: int = 200) -> Response:
     """JSON in ASCII: an id may hold half of a surrogate pair, which UTF-8 cannot encode."""
-    return Response(json.dumps(value, allow_nan=False), status, media_type="application/json")
+    return Response(_ENCODER.encode(value), status, media_type="application/json")
 
 
-async def answer_error(_: Request, error: Exception) -> Response:
+async def answer_error(_: Request | None, error: Exception) -> Response:
     """The answer to a request that raised an exception."""
     status, code, message = 500, "failed", "the service failed; its log says how"
     if isinstance(error, HTTPException):

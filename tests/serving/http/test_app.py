@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tests.serving.build import IDS, N_ITEMS, raw, small_bundle
 from tests.serving.http.build import JSON, PATIENCE, Running, running, seeded_recommender, wait_until
 
 pytest.importorskip("fastapi")
+from recbole_lisa.serving.http.direct import Direct
 from recbole_lisa.serving.http.stores import MemoryStore, RedisStore
 
 
@@ -405,6 +407,7 @@ def test_the_service_describes_itself(service: Running) -> None:
         ("POST", "/recommend", b'{"histories": [["item 1"]]}', {}, (422, "invalid")),
         ("POST", "/recommend", b'{"histories": [["item 1"]]}', {"Content-Type": "text/plain"}, (422, "invalid")),
         ("POST", "/recommend", gzip.compress(b"{}", mtime=0), {**JSON, "Content-Encoding": "gzip"}, (400, "not_json")),
+        ("POST", "/recommend", b'{"histories": [["item 1"]], "k": 1, "k": 2}', JSON, (422, "invalid")),
         ("POST", "/sessions", b'{"id": "../x"}', JSON, (422, "invalid")),
         ("GET", "/sessions/a%00b", None, {}, (422, "invalid")),
         ("GET", "/sessions/%FF%FE", None, {}, (422, "invalid")),
@@ -424,6 +427,33 @@ def test_mistakes_are_answered_as_json(
     answer = service.call(method, path, body, headers)
     assert answer.error == error
     assert ("Content-Encoding is 'gzip'" in answer.json["message"]) == ("Content-Encoding" in headers)
+
+
+BODIES = (
+    *(b'{"histories": [["item 1"]], "k": 2}', b'{"histories": []}', b'{"histories": [["new"]]}', b"[1]", b"{", b""),
+    *(b'{"histories": [["item 1"]], "on_unknown": "warn"}', b'{"histories": [["item 1"]], "k": 1001}', b'"x"', b"null"),
+    *(b'{"items": ["item 1"]}', b'{"items": [1.5]}', b'{"history": ["item 1"], "id": "way"}', b'{"k": 3}', b"{}"),
+    '{"histories": [["item 1"]], "k": 4}'.encode("utf-16"),
+)
+
+
+@pytest.mark.parametrize("path", ["/recommend", "/sessions", "/sessions/way/items", "/sessions/way/recommend"])
+@pytest.mark.parametrize("kind", ["application/json", "Application/x+JSON; charset=utf-8", "text/json", "a/b/json"])
+def test_the_short_way_answers_as_fastapi_does(
+    service: Running, monkeypatch: pytest.MonkeyPatch, path: str, kind: str
+) -> None:
+    async def pass_on(self: Direct, *request: Any) -> None:
+        await self.app(*request)
+
+    def answers() -> list[Any]:
+        service.call("DELETE", "/sessions/way")
+        service.post("/sessions", {"id": "way", "history": raw([1])})
+        given = [service.call("POST", path, body, {"Content-Type": kind}) for body in BODIES]
+        return [(one.status, one.headers | {"date": ""}, re.sub(rb'"id": "[^"]{22}"', b"", one.body)) for one in given]
+
+    short = answers()
+    monkeypatch.setattr(Direct, "__call__", pass_on)
+    assert answers() == short
 
 
 def test_only_names_that_are_served_are_answered(service: Running) -> None:
