@@ -202,7 +202,7 @@ def check_output(path: AnyPath, *, overwrite: bool, folder: bool = False, source
         raise UsageError(f"'{path}' cannot be written ({error.strerror}): name another {kind}") from error
     if taken and not overwrite:
         state = "has files in it" if folder else "exists"
-        raise UsageError(f"'{path}' {state}: add --overwrite to replace it, or name another {kind}")
+        raise UsageError(f"'{path}' {state}: pass overwrite=True to replace it, or name another {kind}")
 
 
 def unique_run_name(model: str, dataset: str) -> str:

@@ -107,8 +107,8 @@ def test_an_output_that_exists_needs_overwrite(tmp_path: Path) -> None:
     for name, folder in (("void", False), ("deep/new", False), ("empty", True), ("new", True), ("deep/new", True)):
         check_output(tmp_path / name, overwrite=False, folder=folder)
     for name, folder, message in (
-        ("full", True, r"full' has files in it: add --overwrite .*, or name another folder"),
-        ("full/plan", False, r"'.*plan' exists: add --overwrite to replace it, or name another file"),
+        ("full", True, r"full' has files in it: pass overwrite=True .*, or name another folder"),
+        ("full/plan", False, r"'.*plan' exists: pass overwrite=True to replace it, or name another file"),
     ):
         with pytest.raises(UsageError, match=message):
             check_output(tmp_path / name, overwrite=False, folder=folder)

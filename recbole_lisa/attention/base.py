@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention.codebook import Codebook
-from recbole_lisa.ops.checks import check_operands, check_sizes
-from recbole_lisa.ops.lisa.operands import check_right_padding
+from recbole_lisa.ops.checks import check_operands, check_right_padding, check_sizes
 from recbole_lisa.ops.quantize import Quantized
 
 

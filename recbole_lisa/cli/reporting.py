@@ -65,7 +65,8 @@ def print_any_text() -> None:
 
 
 def _print_error(error: object, status: int) -> int:
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    line = " ".join(str(error).split()).replace("pass overwrite=True", "add --overwrite")
+    print(f"error: {line}", file=sys.stderr)
     return status
 
 

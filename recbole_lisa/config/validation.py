@@ -184,7 +184,7 @@ def checked_eval_args(eval_args: Any) -> dict[str, Any]:
     if "TS" in split:
         return {**checked, "split": {"TS": _checked_times(split["TS"], mode)}}
     if checked["group_by"] == "none":
-        right = "known are user; one split in time for all is --protocol=global_time"
+        right = "known are user; one split in time for all is the protocol global_time"
         raise UsageError(f"unknown group_by 'none' (eval_args): {right}")
     ratios = _checked_parts("eval_args split", split).get("RS", [1, 0, 0])
     if len(ratios) != 3 or not all(map(is_number, ratios)) or ratios[0] == 0:

@@ -106,7 +106,7 @@ def _draw_unseen(
         fewer = f", or rank at most {free} negatives" if free else ""
         raise UsageError(
             f"eval_args.mode needs {sample_num} evaluation negatives per user, but a user has only {free} items of "
-            f"{drawable} that can be drawn and are not in its history: write --eval_args='{{mode: full}}'{fewer}"
+            f"{drawable} that can be drawn and are not in its history: set eval_args to {{mode: full}}{fewer}"
         )
     negatives = np.zeros((len(owners), sample_num), dtype=np.int32)
     cumulative = np.cumsum(weights)

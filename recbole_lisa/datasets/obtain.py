@@ -57,7 +57,7 @@ def check_data(config: Mapping[str, Any]) -> None:
     if dataset in known and config["conversion"]:
         raise UsageError(
             f"data set '{dataset}' needs the file {path}, which does not exist: {_by_hand(folder, config)} "
-            f"(or write the file yourself: {_FORM}; or name the folder above: --data_path)"
+            f"(or write the file yourself: {_FORM}; or set data_path to the folder above)"
         )
     if parts := sorted(file.name for file in folder.glob("*.inter") if file.match(f"{folder.name}.?*.inter")):
         raise UsageError(f"there is no file {path}, but {', '.join(parts)}: name the parts in benchmark_filename")
@@ -65,7 +65,7 @@ def check_data(config: Mapping[str, Any]) -> None:
     hint = did_you_mean(dataset, [*known, *sorted({*neighbours} - {dataset})])
     raise UsageError(
         f"there is no file {path} ({_FORM}), and '{dataset}' is none of the data sets with settings "
-        f"({', '.join(known)}): put it there or name the folder above it with --data_path.{hint}"
+        f"({', '.join(known)}): put it there, or set data_path to the folder above it.{hint}"
     )
 
 

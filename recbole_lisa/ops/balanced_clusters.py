@@ -23,6 +23,10 @@ def balanced_cluster_attention(query: Tensor, key: Tensor, value: Tensor, member
     n, length = query.shape[:2]
     check_rows(members, length + 1, "members")
     present = members < length
+    if members.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU this would wait
+        marks = torch.zeros(*members.shape[:2], length + 1, dtype=torch.bool).scatter_(2, members, True)
+        if int(marks[..., :length].sum()) != int(present.sum()):
+            raise ValueError("members has a position twice in a cluster: it must be there once")
     position = members.clamp_max(length - 1)
 
     def chunks(x: Tensor) -> Tensor:

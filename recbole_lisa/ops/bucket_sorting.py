@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_operands, check_sizes
+from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_operands, check_range, check_sizes
 
 
 def choose_buckets(scores: Tensor, own: Tensor, *, n_top: int, temperature: float) -> tuple[Tensor, Tensor]:
@@ -18,6 +18,9 @@ def choose_buckets(scores: Tensor, own: Tensor, *, n_top: int, temperature: floa
     check_operands("scores: floating-point N U C; own: int64 ... U", scores, own)
     check_sizes(n_top=n_top)
     check_number("temperature", temperature, MIN_TEMPERATURE)
+    check_range("own", own, 0)
+    if scores.shape[-1] < n_top:
+        raise ValueError(f"scores must have at least n_top = {n_top} columns, got {scores.shape[-1]}")
     columns = torch.arange(scores.shape[-1], device=scores.device)
     left = (scores / temperature).masked_fill(columns >= own.unsqueeze(-1) + n_top, -torch.inf)
     chosen, probabilities = [], []
@@ -46,8 +49,10 @@ def sorted_bucket_attention(
     says which positions of it count and broadcasts to (N, U, Q, b). past_key and past_value (N, U, T * b, D) are of the
     chosen buckets; each of their positions stands for `copies` equal ones.
     """
-    forms = "query: N U Q D; key: N U b D; past_key: N U P D; past_value: N U P D; value: N U b D"
-    check_operands(f"{forms}; probability: floating-point N U T", query, key, past_key, past_value, value, probability)
+    forms = "query: N U Q D; key: N U b D; past_key: N U P D; past_value: N U P D; value: N U b D; visible: bool ..."
+    operands = query, key, past_key, past_value, value, visible, probability
+    check_operands(f"{forms}; probability: floating-point N U T+", *operands)
+    check_sizes(copies=copies)
     n_past = past_key.shape[2]
     if n_past % probability.shape[-1]:
         raise ValueError(f"past_key must be (N, U, T b, D) with T = {probability.shape[-1]}, got T b = {n_past}")

@@ -90,11 +90,20 @@ def _parsed(forms: str) -> list[tuple[str, str, list[str], bool]]:
     return parsed
 
 
-def check_sizes(**sizes: object) -> None:
-    """Raise a ValueError for a size below 1; the keywords are the names of the caller's arguments."""
+def check_sizes(least: int = 1, /, **sizes: object) -> None:
+    """Raise a ValueError for a size below `least`; the keywords are the names of the caller's arguments."""
     for name, size in sizes.items():
-        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {size!r}")
+
+
+def check_range(name: str, x: Tensor, low: float, high: float = math.inf) -> None:
+    """Raise a ValueError for a number of x outside low..high, but not for NaN; on the CPU only: a GPU would wait."""
+    if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling():
+        least, most = map(float, x.detach().aminmax())
+        if least < low or most > high:
+            right = f"at least {low:g}" if high == math.inf else f"in {low:g}..{high:g}"
+            raise ValueError(f"{name} must be {right}, got {least:g}..{most:g}")
 
 
 def check_number(name: str, value: object, low: float, below: float = math.inf) -> None:
@@ -103,3 +112,10 @@ def check_number(name: str, value: object, low: float, below: float = math.inf) 
     if not low <= number < below:
         right = f"in [{low:g}, {below:g})" if below < math.inf else f"a finite number of at least {low:g}"
         raise ValueError(f"{name} must be {right}, got {value!r}")
+
+
+def check_right_padding(valid: Tensor) -> None:
+    """Refuse a mask (N, L) with padding before an item; on the CPU only, on a GPU this would wait."""
+    checked = valid.device.type == "cpu" and not torch.compiler.is_compiling()
+    if checked and not bool((valid[:, 1:] <= valid[:, :-1]).all()):
+        raise ValueError("valid has padding before an item: padding must be on the right")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from recbole_lisa.ops.checks import check_operands, check_sizes
+from recbole_lisa.ops.checks import check_operands, check_right_padding, check_sizes
 from recbole_lisa.ops.numba_threads import check_rows
 from recbole_lisa.ops.sorted_window import take_rows
 
@@ -113,6 +113,7 @@ def _check(n_top: int, *operands: Tensor) -> None:
     check_sizes(n_top=n_top)
     forms = "query: N L+ D; key: N L D; value: floating-point N L D; centroid: floating-point N C D; valid: bool N L"
     check_operands(forms, *operands)
+    check_right_padding(operands[-1])
 
 
 def _scores(centroid: Tensor, key: Tensor, valid: Tensor) -> Tensor:

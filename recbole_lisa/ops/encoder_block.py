@@ -54,7 +54,7 @@ def encoder_block(stream: Tensor, attended: Tensor, weights: BlockWeights, *, dr
         ValueError: shapes, types or devices do not fit, or Numba is not installed.
     """
     shapes = "w1: F D; b1: F; w2: D F; b2: D; gain1: D; shift1: D; gain2: D; shift2: D"
-    check_operands(f"stream: ... D; {shapes}; attended: ... D", stream, *weights, attended)
+    check_operands(f"stream: ... D+; {shapes}; attended: ... D", stream, *weights, attended)
     if stream.shape != attended.shape:
         raise ValueError(f"attended must be {tuple(stream.shape)} as stream is, got {tuple(attended.shape)}")
     check_number("eps", eps, 0)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import check_operands, check_sizes
+from recbole_lisa.ops.checks import check_operands, check_range, check_right_padding, check_sizes
 from recbole_lisa.ops.sorted_window import take_rows
 
 EXACT_IN_FLOAT32 = 2**24
@@ -31,6 +31,8 @@ def hamming_kmeans(signs: Tensor, valid: Tensor, *, n_clusters: int, n_iteration
     """
     check_operands("signs: floating-point N L+ P; valid: bool N L", signs, valid)
     check_sizes(n_clusters=n_clusters, n_iterations=n_iterations)
+    check_right_padding(valid)
+    check_range("the square of signs", signs.square(), 1, 1)
     n_clusters = min(n_clusters, signs.shape[1])
     counted = valid.unsqueeze(-1).to(signs.dtype)
     points = torch.cat([signs * counted, counted], dim=-1)  # (N, L, P + 1), the last to count members

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.checks import check_operands, check_sizes
 from recbole_lisa.ops.numba_threads import check_rows
 from recbole_lisa.ops.row_blocks import choose_in_blocks
 
@@ -37,6 +37,7 @@ def nearest_points(x: Tensor, valid: Tensor, centroids: Tensor, *, size: int) ->
     for none where too few are valid.
     """
     check_operands("x: floating-point N L D; valid: bool N L", x, valid)
+    check_sizes(size=size)
     n, length = valid.shape
 
     def top(block: Tensor) -> Tensor:
@@ -62,4 +63,6 @@ def cluster_sums(x: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:
 def mean_directions(sums: Tensor, centroids: Tensor) -> Tensor:
     """Unit means (C, D) of clusters from their cluster_sums; an empty cluster keeps its centroid (C, D)."""
     check_operands("centroids: C D; sums: C K", centroids, sums)
+    if sums.shape[1] != centroids.shape[1] + 1:
+        raise ValueError(f"sums must be (C, D + 1) with D = {centroids.shape[1]}, got {tuple(sums.shape)}")
     return torch.where(sums[:, -1:] != 0, normalize(sums[:, :-1], dim=1), centroids)

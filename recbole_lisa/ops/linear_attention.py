@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.checks import check_operands, check_range
 from recbole_lisa.ops.prefix_sum import sums_before
 
 CHUNK = 64
@@ -19,9 +19,11 @@ CHUNK = 64
 def linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Causal linear attention of positive query features and values, (N, L, D); 0 where no key counts yet.
 
-    The key features (N, L, D) are not negative, and 0 where a key must not count.
+    The key features (N, L, D) are not negative, and 0 where a key must not count. Signs are checked on the CPU.
     """
     check_operands("query: N L D; key: N L D; value: N L D", query, key, value)
+    check_range("query", query, 0)
+    check_range("key", key, 0)
     n, length, _ = query.shape
     n_chunks = -(-length // CHUNK)
     extra = n_chunks * CHUNK - length

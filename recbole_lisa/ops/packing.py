@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import check_number, check_operands, check_sizes
+from recbole_lisa.ops.checks import check_operands, check_sizes
 
 MOST_CODEWORDS = 2**31
 """Codes are int32 at most."""
@@ -28,15 +28,14 @@ def bits_per_code(n_codewords: int) -> int:
 
 def packed_size(n_codes: int, n_codewords: int) -> int:
     """Bytes that `n_codes` packed codes take."""
-    check_number("n_codes", n_codes, 0)
+    check_sizes(0, n_codes=n_codes)
     return -(-n_codes * bits_per_code(n_codewords) // 8)
 
 
 def code_dtype(n_codewords: int) -> torch.dtype:
-    """The smallest integer type that holds 0..W-1 (and serves as an index once it is widened)."""
-    if n_codewords <= 2**8:
-        return torch.uint8
-    return torch.int16 if n_codewords <= 2**15 else torch.int32
+    """The smallest integer type that holds 0..W-1 (and serves as an index once it is widened); W as bits_per_code."""
+    bits = bits_per_code(n_codewords)
+    return torch.uint8 if bits <= 8 else torch.int16 if bits <= 15 else torch.int32
 
 
 def pack_codes(codes: Tensor, n_codewords: int) -> Tensor:

@@ -68,15 +68,13 @@ def quantize(
     """
     _check(x, codebooks, similarity, bilinear, temperature)
     if hard:
-        compared, bias = codebooks if bilinear is None else codebooks @ bilinear.t(), None
-        if similarity == "euclidean":  # without |x|^2, which all codewords have
-            compared, bias = 2 * compared, -compared.square().sum(dim=2)
-        operands = x, codebooks, compared, bias, temperature, residual, keys
+        operands = x, codebooks, *_compared(codebooks, similarity, bilinear), temperature, residual, keys
         return Quantized(*_HardQuantize.apply(*operands))  # type: ignore[no-untyped-call]  # torch's Function is untyped
     left, total = x, torch.zeros_like(x)
     codes, assignments = [], []
     for book in codebooks:
-        scores = _similarity(left, book, similarity, bilinear)  # (U, W)
+        compared, bias, centre = _compared(book.unsqueeze(0), similarity, bilinear)
+        scores = _scores(_centred(left, centre, 0), compared, bias, 0)  # (U, W)
         soft = torch.softmax(scores / temperature, dim=-1)
         word = soft @ book  # (U, D)
         total = total + word
@@ -87,23 +85,23 @@ def quantize(
 
 
 class _HardQuantize(torch.autograd.Function):
-    """x (U, D), words and compared (B, W, D), bias (B, W) or None -> Quantized; a score is x . compared + bias."""
+    """x (U, D), words, and what _compared gives of them -> Quantized."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, words: Tensor, compared: Tensor, bias: Tensor | None, *settings: Any) -> Any:
+    def forward(ctx: Any, x: Tensor, words: Tensor, compared: Tensor, bias: Any, centre: Any, *settings: Any) -> Any:
         temperature, residual, keys = settings
         codes = torch.empty(len(x), len(words), dtype=torch.int64, device=x.device)
         total, mark = torch.zeros_like(x), x.new_zeros(len(x), 1)  # mark is 0, or NaN where a score is
         for rows in _blocks(x, words):
             left = x[rows]
             for b, word in enumerate(words):
-                scores = _scores(left, compared, bias, b)  # (rows, W)
+                scores = _scores(_centred(left, centre, b), compared, bias, b)  # (rows, W)
                 codes[rows, b] = code = scores.argmax(dim=1)
                 mark[rows] += scores.gather(1, code.unsqueeze(1)) / temperature * 0
                 chosen = word.index_select(0, code)  # (rows, D)
                 total[rows] += chosen
                 left = left - chosen if residual else left
-        ctx.save_for_backward(x, words, compared, bias, codes)
+        ctx.save_for_backward(x, words, compared, bias, centre, codes)
         ctx.temperature, ctx.residual = temperature, residual
         ctx.set_materialize_grads(False)
         if keys:
@@ -118,7 +116,7 @@ class _HardQuantize(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, _: Tensor, d_assignment: Tensor | None, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, words, compared, bias, codes = ctx.saved_tensors
+        x, words, compared, bias, centre, codes = ctx.saved_tensors
         d_words, d_compared, d_x = torch.zeros_like(words), torch.zeros_like(compared), torch.zeros_like(x)
         d_bias = None if bias is None else torch.zeros_like(bias)
         for rows in _blocks(x, words):
@@ -132,13 +130,14 @@ class _HardQuantize(torch.autograd.Function):
                 d_soft = d_word @ words[b].t()  # (rows, W)
                 if d_assignment is not None:
                     d_soft += d_assignment[rows, b]
-                soft = _scores(lefts[b], compared, bias, b).div_(ctx.temperature).softmax(dim=1)
+                read = _centred(lefts[b], centre, b)
+                soft = _scores(read, compared, bias, b).div_(ctx.temperature).softmax(dim=1)
                 d_scores = torch.ops.aten._softmax_backward_data(d_soft, soft, 1, soft.dtype).div_(ctx.temperature)
-                d_compared[b].addmm_(d_scores.t(), lefts[b])
+                d_compared[b].addmm_(d_scores.t(), read)
                 if d_bias is not None:
                     d_bias[b] += d_scores.sum(dim=0)
                 d_block.addmm_(d_scores, compared[b])
-        return d_x, d_words, d_compared, d_bias, None, None, None
+        return d_x, d_words, d_compared, d_bias, None, None, None, None
 
 
 def _blocks(x: Tensor, words: Tensor) -> list[slice]:
@@ -146,8 +145,12 @@ def _blocks(x: Tensor, words: Tensor) -> list[slice]:
     return cut_rows(len(x), words.shape[1], BLOCK_SCORES["cpu" if x.device.type == "cpu" else "cuda"])
 
 
+def _centred(x: Tensor, centre: Tensor | None, b: int) -> Tensor:
+    return x if centre is None else x - centre[b]
+
+
 def _scores(x: Tensor, compared: Tensor, bias: Tensor | None, b: int) -> Tensor:
-    """Scores (rows, W) of vectors (rows, D) with codebook b."""
+    """Scores (rows, W) of centred vectors (rows, D) with codebook b."""
     return x @ compared[b].t() if bias is None else torch.addmm(bias[b], x, compared[b].t())
 
 
@@ -160,7 +163,14 @@ def _check(x: Tensor, codebooks: Tensor, similarity: str, bilinear: Tensor | Non
     check_number("temperature", temperature, MIN_TEMPERATURE)
 
 
-def _similarity(x: Tensor, book: Tensor, similarity: str, bilinear: Tensor | None) -> Tensor:
-    if similarity == "euclidean":
-        return 2 * x @ book.t() - (book * book).sum(dim=-1) - (x * x).sum(dim=-1, keepdim=True)
-    return x @ (book if bilinear is None else book @ bilinear.t()).t()
+def _compared(words: Tensor, similarity: str, bilinear: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """compared (B, W, D), bias (B, W) and centre (B, 1, D) of codewords: a score is (x - centre) . compared + bias.
+
+    Euclidean scores lack -|x - centre|^2, which all codewords have. The centre is their mean: far from the origin the
+    squares would hide in float32 which codeword is nearest.
+    """
+    if similarity != "euclidean":
+        return words if bilinear is None else words @ bilinear.t(), None, None
+    centre = words.detach().mean(dim=1, keepdim=True)
+    shifted = words - centre
+    return 2 * shifted, -shifted.square().sum(dim=2), centre

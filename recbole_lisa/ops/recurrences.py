@@ -1,15 +1,16 @@
 """Linear recurrences in chunks of C positions: matrix products inside a chunk, one carried state between chunks.
 
-All exponents are at most 0, so that nothing overflows at any length.
+All exponents are at most 0, so that nothing overflows at any length; checked on the CPU.
 """
 
+import math
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.checks import check_operands, check_range
 
 CHUNK = 24
 """Most positions of a chunk."""
@@ -28,6 +29,7 @@ def diagonal_recurrence(state: Tensor, decay: Tensor, angle: Tensor, u: Tensor) 
     """
     forms = "u: complex H N L+; state: complex H N; decay: floating-point H; angle: floating-point H"
     check_operands(forms, u, state, decay, angle)
+    check_range("decay", decay, 0)
     h, n, length = u.shape
     chunk = -(-length // -(-length // CHUNK))  # the shortest that needs no more chunks
     x = pad(u, (0, -length % chunk)).view(h, -1, chunk)  # (H, N K, C)
@@ -49,6 +51,7 @@ def selective_recurrence(state: Tensor, a: Tensor, x: Tensor, b: Tensor, c: Tens
     (N, L, S).
     """
     check_operands("x: N L+ H P; a: N L H; b: N L S; c: N L S; state: N H P S", x, a, b, c, state)
+    check_range("a", a, -math.inf, 0)
     n, length = x.shape[:2]
     chunk = -(-length // -(-length // CHUNK))
     extra = -length % chunk

@@ -12,7 +12,7 @@ def rotation_buckets(x: Tensor, rotations: Tensor) -> Tensor:
 
     O(N L R D P), with the rotated vectors of a block of rows at a time.
     """
-    check_operands("x: floating-point N L D; rotations: floating-point R D P+", x, rotations)
+    check_operands("x: floating-point N L D; rotations: floating-point R+ D P+", x, rotations)
     n_rounds, width, n_pairs = rotations.shape
     side_by_side = rotations.permute(1, 0, 2).reshape(width, n_rounds * n_pairs)
 

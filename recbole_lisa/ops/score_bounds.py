@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.checks import check_operands, check_sizes
 from recbole_lisa.ops.numba_threads import arrays, check_rows, writable
 
 BLOCK, CODES = 64, 256  # items whose sums are computed together, and values of a code
@@ -55,6 +55,7 @@ def shortlist(blocks: Tensor, n_items: int, tables: Tensor, k: int, left_out: Se
         ValueError: the shapes or types do not fit; IndexError: a code of the sample is not below W.
     """
     check_operands("blocks: integer M B J; tables: floating-point B W N", blocks, tables)
+    check_sizes(n_items=n_items, k=k)
     (n_books, n_codewords, n), n_blocks = tables.shape, -(-n_items // BLOCK)
     if blocks.dtype != torch.uint8 or blocks.shape[::2] != (n_blocks, BLOCK) or n_codewords > CODES:
         right = f"blocks ({n_blocks}, B, {BLOCK}) uint8 and tables (B, W <= {CODES}, N)"

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import check_operands, check_sizes
+from recbole_lisa.ops.checks import check_operands, check_range, check_sizes
 from recbole_lisa.ops.numba_threads import check_rows
 
 SELF_LOGIT = -5e4
@@ -58,6 +58,7 @@ def _check(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, window: in
     forms = "key: N L+ D; query: N L D; value: floating-point N L D; bucket: int64 N R L"
     check_operands(forms, key, query, value, bucket)
     check_sizes(window=window)
+    check_range("bucket", bucket, 0)
 
 
 def _attend(
@@ -108,8 +109,9 @@ def _sorted(bucket: Tensor, window: int) -> tuple[Tensor, Tensor]:
 def bucket_attention(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, *, window: int) -> Tensor:
     """Attention to the earlier members of a position's bucket, at most `window` ranks back, itself last.
 
-    Strictly causal, O(L R w D). query, key, value and the result are (N, L, D), bucket is (N, R, L) int64, window is w.
-    A bucket keeps the order of positions. Padding is kept out by a bucket number that no valid position has.
+    Strictly causal, O(L R w D). query, key, value and the result are (N, L, D), bucket (N, R, L) int64 is at least 0,
+    window is w. A bucket keeps the order of positions. Padding is kept out by a bucket number that no valid position
+    has.
     """
     _check(query, key, value, bucket, window)
     length = bucket.shape[2]
@@ -162,6 +164,9 @@ def chunked_round_attention(
     """
     _check(query, key, value, bucket, window)
     check_operands("bucket: int64 N R L; lengths: int64 N", bucket, lengths)
+    check_rows(lengths, bucket.shape[2] + 1, "lengths")
+    is_padding = torch.arange(bucket.shape[2], device=lengths.device) >= lengths.view(-1, 1, 1)  # (N, 1, L)
+    check_range("bucket of padding minus the last bucket", torch.where(is_padding, bucket - bucket.amax(2, True), 0), 0)
     window = min(window, bucket.shape[2])
     order, place = _sorted(bucket, window)
     n_rounds, n_chunks = bucket.shape[1], order.shape[2] // window

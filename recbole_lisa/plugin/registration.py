@@ -88,6 +88,8 @@ def unregister() -> None:
 
 def registered(function: Callable[P, R]) -> Callable[P, R]:
     """A picklable function that registers first, such as RecBole's `objective_function` in a new process."""
+    if not callable(function):
+        raise UsageError(f"registered takes a function, got {function!r}")
     return functools.partial(_register_and_call, function)
 
 

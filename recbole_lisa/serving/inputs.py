@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,13 +42,20 @@ def check_policy(on_unknown: str, filter_seen: object = True) -> None:
         raise UsageError(f"on_unknown must be {', '.join(POLICIES)}, got {on_unknown!r}.{hint}")
 
 
-def as_list(raw: Any, where: str) -> list[Any]:
-    """Ids as a list; a UsageError where they are a single text, or not a collection."""
-    if isinstance(raw, str | bytes | int):
-        raise UsageError(f"{where} must be a list of ids, got {raw!r}; write [{raw!r}]")
-    if not isinstance(raw, Iterable) or isinstance(raw, dict):
-        raise UsageError(f"{where} must be a list of ids, got {raw!r}")
-    return list(raw)
+def as_list(raw: Any, where: str, of: str = "ids") -> list[Any]:
+    """A collection as a list; a UsageError where it is a single text, a dict, or no collection."""
+    if not isinstance(raw, str | bytes | dict):
+        with suppress(TypeError):
+            return list(raw)
+    advice = f"; write [{raw!r:.80}]" if of == "ids" and isinstance(raw, str | bytes | int) else ""
+    raise UsageError(f"{where} must be a list of {of}, got {raw!r:.80}{advice}")
+
+
+def in_order(raw: Any, where: str, of: str = "ids") -> list[Any]:
+    """As `as_list`; a UsageError for a set, too, which has no order."""
+    if isinstance(raw, set | frozenset):
+        raise UsageError(f"{where} is a {type(raw).__name__}, it must be a list of {of} in order")
+    return as_list(raw, where, of)
 
 
 def numbers_of(
@@ -84,25 +92,23 @@ def read_histories(ids: IdMap, histories: Sequence[Any], times: Sequence[Any] | 
         UsageError: Unknown ids under the policy raise, a history that is a single text, or times that do not fit.
     """
     check_policy(on_unknown)
-    if isinstance(histories, str | bytes) or not isinstance(histories, Iterable):
-        raise UsageError(f"histories must be a list of lists of ids, got {histories!r}; write [[{histories!r}]]")
+    histories = in_order(histories, "histories", "lists of ids")
+    times = None if times is None else in_order(times, "times", "lists of seconds")
     if times is not None and len(times) != len(histories):
         raise UsageError(f"times must hold one list for each of the {len(histories)} histories, got {len(times)}")
     read = []
     for n, raw in enumerate(histories):
-        if isinstance(raw, set | frozenset | dict):
-            raise UsageError(f"history {n} is a {type(raw).__name__}, it must be a list, oldest item first")
-        numbers, known = numbers_of(ids, raw, on_unknown, f"history {n}")
+        numbers, known = numbers_of(ids, in_order(raw, f"history {n}"), on_unknown, f"history {n}")
         read.append(History(numbers, None if times is None else _seconds(times[n], known, f"history {n}")))
     return read
 
 
 def seconds_of(times: Iterable[Any], where: str) -> npt.NDArray[np.float64]:
     """Times in seconds (L,); a UsageError where one is no number, such as a text."""
+    values = in_order(times, where, "seconds")
     try:
-        values = list(times)
         seconds = np.asarray(values, dtype=np.float64)
-        if seconds.ndim != 1 or any(isinstance(time, str | bytes) for time in values):
+        if seconds.ndim != 1 or any(isinstance(time, str | bytes | bool) for time in values):
             raise TypeError(f"got {values[0]!r}")
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{where} must be numbers of seconds: {error}") from error

@@ -1,7 +1,7 @@
 """A trained model that encodes histories and ranks items, as recommendations and sessions need it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,6 +47,10 @@ class Scorer:
         targets = self.network.items.targets
         if isinstance(targets, CodedTargets) and len(targets) >= INDEXED_ITEMS:
             targets.build_index()
+
+    def __deepcopy__(self, _: Any) -> "Scorer":
+        """Itself, as it never changes: copies of a session stay sessions of one recommender."""
+        return self
 
     @property
     def fingerprint(self) -> str:

@@ -4,7 +4,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.session_encoder import EncoderState
-from recbole_lisa.serving.inputs import History, Numbers, check_policy, numbers_of, seconds_of
+from recbole_lisa.serving.inputs import History, Numbers, check_policy, in_order, numbers_of, seconds_of
 from recbole_lisa.serving.scorer import Recommendation, Scorer
 
 MAGIC, VERSION = b"RLSES", 1
@@ -81,6 +81,7 @@ class SessionBatch:
     @classmethod
     def join(cls, sessions: Sequence["Session"]) -> "SessionBatch":
         """Copy single sessions into a batch; a UsageError where they do not belong to one recommender."""
+        sessions = in_order(sessions, "sessions", "sessions")
         if wrong := [type(session).__name__ for session in sessions if not isinstance(session, Session)]:
             raise UsageError(f"sessions can be joined, got {wrong[0]}")
         recommenders = {id(session.recommender) for session in sessions}
@@ -93,7 +94,7 @@ class SessionBatch:
     @classmethod
     def from_bytes(cls, recommender: Scorer, data: Sequence[bytes]) -> "SessionBatch":
         """Read the bytes of `to_bytes`; a UsageError where they are damaged, of another version or another model."""
-        template = Kept.empty(recommender, 1)
+        template, data = Kept.empty(recommender, 1), in_order(data, "data", "bytes of sessions")
         rows = [template.rows([]).tensors(), *(_read(recommender, one, template) for one in data)]
         return cls(recommender, template.with_tensors([torch.cat(column) for column in zip(*rows, strict=True)]))
 
@@ -123,11 +124,21 @@ class SessionBatch:
         """N."""
         return len(self.kept.recent)
 
-    def __getitem__(self, n: int) -> "Session":
-        """A copy of session n."""
-        if not -len(self) <= n < len(self):
-            raise IndexError(f"session {n} of {len(self)}")
-        return Session(SessionBatch(self.recommender, self.kept.rows([n])))
+    @overload
+    def __getitem__(self, n: int) -> "Session": ...
+    @overload
+    def __getitem__(self, n: slice) -> "SessionBatch": ...
+    def __getitem__(self, n: int | slice) -> "Session | SessionBatch":
+        """A copy of session n, or of the batch of the sessions of a slice."""
+        try:
+            rows = range(len(self))[n]
+        except (IndexError, TypeError) as error:
+            raise type(error)(
+                f"session {n!r} of {len(self)}: give a whole number below {len(self)}, or a slice"
+            ) from None
+        if isinstance(rows, range):
+            return SessionBatch(self.recommender, self.kept.rows(list(rows)))
+        return Session(SessionBatch(self.recommender, self.kept.rows([rows])))
 
     def __iter__(self) -> Iterator["Session"]:
         """Copies of the single sessions."""
@@ -143,6 +154,8 @@ class SessionBatch:
             UsageError: A wrong number of items, an unknown one, or a time that is missing, not finite or goes back.
         """
         check_policy(on_unknown)
+        items = in_order(items, "items")
+        times = None if times is None else in_order(times, "times", "seconds")
         if len(items) != len(self) or (times is not None and len(times) != len(self)):
             raise UsageError(f"give one item, and one time where times are given, for each of {len(self)} sessions")
         numbers, known = numbers_of(self.recommender.ids, items, on_unknown, "update")
@@ -206,6 +219,10 @@ class Session:
 
     def __init__(self, batch: SessionBatch) -> None:
         self.batch = batch
+
+    def __copy__(self) -> "Session":
+        """A session that goes on independently."""
+        return self.batch[0]
 
     @property
     def recommender(self) -> Scorer:

@@ -46,7 +46,7 @@ def test_without_output_nothing_is_written(isolated_run_dir: Path, capsys: Captu
 def test_an_output_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     for name in ("speed.md", "other.json"):
         (tmp_path / name).write_text("old")
-        with pytest.raises(UsageError, match=f"{name}' exists: add --overwrite"):
+        with pytest.raises(UsageError, match=f"{name}' exists: pass overwrite=True"):
             report((tmp_path / name).with_suffix(""))
         report((tmp_path / name).with_suffix(""), overwrite=True)
     with pytest.raises(UsageError, match=r"'.*speed\.md/x\.json' cannot be written \(Not a directory\)"):

@@ -46,7 +46,7 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"eval_args": {"modes": "full"}}, "unknown part 'modes' of eval_args: known are split, order, group_by, mode."),
     ({"eval_args": {"order": "RO"}}, "unknown order 'RO' (eval_args): known are TO"),
     ({"eval_args": {"split": {"SS": 9}}}, "is {'SS': 9}, it must be {LS: valid_and_test} or {RS:"),
-    ({"eval_args": {"group_by": "none"}}, "known are user; one split in time for all is --protocol=global_time"),
+    ({"eval_args": {"group_by": "none"}}, "known are user; one split in time for all is the protocol global_time"),
     *(
         (
             {"eval_args": {"split": {"TS": times}}},
@@ -283,7 +283,7 @@ def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match="tiny-shop.inter, but tiny-shop.train.inter: name the parts in benchmark_fil"):
         ensure_data(LISAConfig("LISASoft", "tiny-shop", config_dict={"data_path": str(tmp_path)}))
     (tmp_path / "odd" / "odd.inter").mkdir(parents=True)
-    with pytest.raises(UsageError, match="there is no file .*/odd.inter .* above it with --data_path.$"):
+    with pytest.raises(UsageError, match="there is no file .*/odd.inter .* set data_path to the folder above it.$"):
         ensure_data(LISAConfig("LISASoft", "odd", config_dict={"data_path": str(tmp_path)}))
 
 

@@ -108,6 +108,6 @@ def test_too_few_unseen_items_are_refused_with_the_numbers() -> None:
     weights = item_weights(np.ones(6, int), "uniform")
     with pytest.raises(
         UsageError,
-        match="needs 4 evaluation negatives.* only 3 items of 5 .*--eval_args='{mode: full}', or rank at most 3",
+        match="needs 4 evaluation negatives.* only 3 items of 5 .*set eval_args to {mode: full}, or rank at most 3",
     ):
         evaluation_negatives(store, np.array([0]), weights, 4, rng())

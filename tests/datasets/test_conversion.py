@@ -301,7 +301,7 @@ def test_damaged_and_wrong_archives_are_errors(tmp_path: Path) -> None:
 def test_an_atomic_file_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     source = raw(tmp_path, TABLE + "u,i,1\n")
     old, _ = converted(source)
-    with pytest.raises(UsageError, match=r"set\.inter' exists: add --overwrite"):
+    with pytest.raises(UsageError, match=r"set\.inter' exists: pass overwrite=True"):
         converted(source)
     with pytest.raises(UsageError, match="no row"):
         converted(raw(tmp_path, TABLE + "u,,1\n"), overwrite=True)

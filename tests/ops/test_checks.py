@@ -29,10 +29,11 @@ from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest, nearest_points, similarity
 from recbole_lisa.ops.linear_attention import linear_attention
 from recbole_lisa.ops.lisa.attention import read_histogram
-from recbole_lisa.ops.packing import pack_codes, packed_size, unpack_codes
+from recbole_lisa.ops.packing import code_dtype, pack_codes, packed_size, unpack_codes
 from recbole_lisa.ops.pair_scores import pair_scores
 from recbole_lisa.ops.recurrences import diagonal_recurrence, selective_recurrence
 from recbole_lisa.ops.rotation_hashing import rotation_buckets
+from recbole_lisa.ops.score_bounds import shortlist
 from recbole_lisa.ops.sorted_window import (
     bucket_attention,
     bucket_attention_last,
@@ -105,7 +106,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     pair_scores: {"hidden": X[0], "table": torch.ones(W, D), "index": whole(L, 2)},
     diagonal_recurrence: {"state": COMPLEX[:, :, 0], "decay": X[0, :3, 0], "angle": X[0, :3, 0], "u": COMPLEX},
     selective_recurrence: {
-        **{"state": torch.ones(N, 3, 2, D), "a": torch.ones(N, L, 3), "x": torch.ones(N, L, 3, 2)},
+        **{"state": torch.ones(N, 3, 2, D), "a": -torch.ones(N, L, 3), "x": torch.ones(N, L, 3, 2)},
         **{"b": X, "c": X},
     },
     rotation_buckets: {"x": X, "rotations": torch.ones(2, D, 3)},
@@ -212,7 +213,7 @@ def test_nan_gives_nan(op: Callable[..., Any], name: str) -> None:
         (lambda: merge([], 3), "number_of_blocks must be a whole number of at least 1, got 0"),
         (lambda: split(X, 0), f"size must be at least 1 and divide the length {L}, got 0"),
         (lambda: split(X, L - 1), f"size must be at least 1 and divide the length {L}, got {L - 1}"),
-        (lambda: packed_size(-1, 4), "n_codes must be a finite number of at least 0, got -1"),
+        (lambda: packed_size(-1, 4), "n_codes must be a whole number of at least 0, got -1"),
         (lambda: unpack_codes(whole(0), (-3,), 4), "shape must be sizes of below"),
         (lambda: check_number("x", torch.ones(2), 0), "x must be a finite number of at least 0, got tensor"),
     ],
@@ -222,7 +223,64 @@ def test_the_message_has_size_and_value(call: Callable[[], Any], message: str) -
         call()
 
 
+CLUSTERED = partial(
+    bidirectional_clustered_attention, X, X, X, torch.ones(N, 3, D), groups=group_queries(whole(N, L), 3)
+)
+RECURRENCES = [next(good for op, good in GOOD.items() if op is f) for f in (diagonal_recurrence, selective_recurrence)]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: linear_attention(x, X, X), r"query must be at least 0, got -1\.\.1"),
+        (lambda x: linear_attention(X, x, X), r"key must be at least 0, got -1\.\.1"),
+        (
+            lambda x: diagonal_recurrence(**{**RECURRENCES[0], "decay": x[0, 1:4, 0]}),
+            r"decay must be at least 0, got -1",
+        ),
+        (lambda x: selective_recurrence(**{**RECURRENCES[1], "a": x[..., :3]}), r"a must be in -inf\.\.0, got -1\.\.1"),
+        (
+            lambda x: bucket_attention(**QKV, bucket=x[:, None, :, 0].long(), window=3),
+            "bucket must be at least 0, got -1",
+        ),
+        (
+            lambda x: chunked_round_attention(
+                **QKV, bucket=1 + x[:, None, :, 0].long(), lengths=whole(N) + 1, window=3
+            ),
+            "bucket of padding minus the last bucket must be at least 0, got -2",
+        ),
+        (lambda x: choose_buckets(X, x[0, :, 0].long(), n_top=1, temperature=1.0), "own must be at least 0, got -1"),
+        (
+            lambda x: choose_buckets(x, whole(L), n_top=5, temperature=1.0),
+            "scores must have at least n_top = 5 columns",
+        ),
+        (
+            lambda x: hamming_kmeans(x / 2, VALID, n_clusters=2, n_iterations=1),
+            r"square of signs must be in 1\.\.1, got 0",
+        ),
+        (lambda x: hamming_kmeans(X, x[..., 0] > 0, n_clusters=2, n_iterations=1), "valid has padding before an item"),
+        (lambda x: CLUSTERED(valid=x[..., 0] > 0, n_top=2), "valid has padding before an item"),
+        (lambda x: balanced_cluster_attention(X, X, X, whole(N, 1, 2)), "members has a position twice in a cluster"),
+        (lambda x: nearest_points(x, VALID, x[0], size=0), "size must be a whole number of at least 1, got 0"),
+        (lambda x: mean_directions(x[0, :, :2], x[0]), r"sums must be \(C, D . 1\) with D = 4, got \(9, 2\)"),
+        (lambda x: code_dtype(2**40), "n_codewords must be at most 2147483648, got"),
+        (lambda x: packed_size(2.5, 4), "n_codes must be a whole number of at least 0, got 2.5"),  # type: ignore[arg-type]  # what is refused
+        (
+            lambda x: shortlist(whole(1, 1, 64), 9, torch.ones(1, 2, 1), 0, None),
+            "k must be a whole number of at least 1",
+        ),
+    ],
+)
+def test_numbers_outside_of_the_stated_range_are_named(call: Callable[[Tensor], Any], message: str) -> None:
+    x = torch.ones(N, L, D)
+    x[:, 3] = -1
+    with pytest.raises(ValueError, match=message):
+        call(x)
+
+
 def test_numbers_out_of_range_are_named() -> None:
+    with pytest.raises(IndexError, match=r"query must lie in 0\.\.4, got -1\.\.-1"):
+        read_histogram(**{**GOOD[read_histogram], "query": whole(N, 3) - 1})
     for call in (partial(sum_of_rows, tables=torch.ones(3, W, N)), partial(codeword_usage, n_codewords=W)):
         with pytest.raises(IndexError, match=r"codes must lie in 0\.\.4, got 0\.\.5"):
             call(torch.tensor([[0, 0, W]]))

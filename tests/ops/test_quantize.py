@@ -73,6 +73,19 @@ def test_straight_through_has_the_gradient_of_the_softmax() -> None:
     assert_close(*grads)
 
 
+@pytest.mark.parametrize("hard", [True, False], ids=["hard", "soft"])
+@pytest.mark.parametrize("residual", [True, False], ids=["residual", "parallel"])
+def test_euclidean_finds_the_nearest_codeword_far_from_the_origin(residual: bool, hard: bool) -> None:
+    x, books = 1e4 + torch.randn(200, 8), torch.randn(B, 64, 8)
+    books[: 1 if residual else B] += 1e4
+    settings = {"similarity": "euclidean", "residual": residual, "hard": hard}
+    of_floats, of_doubles = quantize(x, books, **settings), quantize(x.double(), books.double(), **settings)
+    nearest = torch.cdist(x.double(), books[0].double(), compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=1)
+    assert torch.equal(of_floats.codes[:, 0], nearest)
+    if hard or not residual:  # a soft word is off by 1e-3, its rounding near 1e4
+        assert torch.equal(of_floats.codes, of_doubles.codes)
+
+
 def test_euclidean_picks_the_nearest_codeword_by_the_squared_distance() -> None:
     # By summed components, as the released code does, the second would win: 1 - 1 = 0 beside 0.5.
     books = torch.tensor([[[0.5, 0.0], [3.0, -3.0]]])

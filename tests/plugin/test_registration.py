@@ -217,6 +217,11 @@ def test_files_of_a_gpu_load_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None
     assert run("LISASoft", "tiny", config_dict={**SMALL, "epochs": 2, "resume": str(ours)})["epochs_run"] == 2
 
 
+def test_what_is_no_function_is_not_registered() -> None:
+    with pytest.raises(UsageError, match="registered takes a function, got 5"):
+        recbole_lisa.registered(5)  # type: ignore[arg-type]  # a user's mistake
+
+
 def test_a_registered_function_travels_into_a_fresh_process() -> None:
     from recbole.quick_start import objective_function
 

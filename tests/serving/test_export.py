@@ -338,7 +338,7 @@ def test_files_in_the_way_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a file: name a folder"):
         write_export(bundle, tmp_path / "thesis.txt")
     write_export(bundle, tmp_path / "export")
-    with pytest.raises(UsageError, match="has files in it: add --overwrite"):
+    with pytest.raises(UsageError, match="has files in it: pass overwrite=True"):
         write_export(bundle, tmp_path / "export")
     lock = tmp_path / "export" / ".lock"
     with locked(lock, ""), pytest.raises(UsageError, match="another process writes the export '.*export': wait for"):

@@ -3,6 +3,7 @@ import hashlib
 import pickle
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.serving import SessionBatch
+from recbole_lisa.serving.sessions import Session
 from tests.helpers import assert_close
 from tests.serving.build import N_ITEMS, assert_equal, raw, small_recommender
 
@@ -117,6 +119,42 @@ def test_a_session_taken_out_of_a_batch_goes_on_alone() -> None:
     assert (batch.lengths, len(alone)) == ([1, 1], 2)
     with pytest.raises(IndexError, match="session 2 of 2"):
         batch[2]
+    with pytest.raises(TypeError, match="session None of 2: give a whole number below 2, or a slice"):
+        batch[None]  # type: ignore[call-overload]  # a user's mistake
+
+
+@pytest.mark.parametrize("part", [slice(0, 1), slice(None, None, -1), slice(1, 9), slice(2, 2)], ids=str)
+def test_a_slice_of_a_batch_is_that_of_a_list(part: slice) -> None:
+    batch = small_recommender().start_many([raw([1]), raw([2, 3]), raw([4, 5, 6])])
+    some = batch[part]
+    assert (some.lengths, some.to_bytes()) == ([1, 2, 3][part], batch.to_bytes()[part])
+    some.update(raw([7] * len(some)))
+    assert batch.lengths == [1, 2, 3]
+
+
+@pytest.mark.parametrize("copy_of", [copy.copy, copy.deepcopy], ids=["copy", "deepcopy"])
+def test_a_copy_of_a_session_goes_on_alone_with_the_same_recommender(copy_of: Callable[[Session], Session]) -> None:
+    session = small_recommender().start(raw([1]))
+    what_if = copy_of(session)
+    what_if.update("item 5")
+    assert (len(session), len(what_if), what_if.recommender) == (1, 2, session.recommender)
+    assert SessionBatch.join(one for one in (session, what_if)).lengths == [1, 2]  # type: ignore[arg-type]  # any iterable
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "abc", {"item 1": 1}, {"item 1"}], ids=str)
+def test_what_is_no_list_is_named(wrong: Any) -> None:
+    recommender = small_recommender()
+    batch = recommender.start_many([raw([1])])
+    for call in (
+        batch.update,
+        SessionBatch.join,
+        partial(SessionBatch.from_bytes, recommender),
+        recommender.start_many,
+    ):
+        with pytest.raises(UsageError, match=r"(items|sessions|data|histories) (must be a list of|is a set)"):
+            call(wrong)
+    with pytest.raises(UsageError, match="times (must be a list of|is a set)"):
+        batch.update(raw([1]), {1.0} if isinstance(wrong, set) else wrong or 7)
 
 
 def test_seen_items_are_the_newest_of_the_window() -> None:

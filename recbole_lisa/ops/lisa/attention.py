@@ -18,12 +18,11 @@ from typing import ParamSpec
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.checks import check_operands, check_right_padding
 from recbole_lisa.ops.lisa.histogram import last_histogram
 from recbole_lisa.ops.lisa.numba_loops import NumbaLISA
 from recbole_lisa.ops.lisa.operands import (
     check_lisa,
-    check_right_padding,
     check_sequences,
     decay_of_steps,
     flat_codes,
@@ -32,7 +31,7 @@ from recbole_lisa.ops.lisa.operands import (
 from recbole_lisa.ops.lisa.readout import SAFE_SPAN, row_span
 from recbole_lisa.ops.lisa.torch_blocks import BlockedLISA
 from recbole_lisa.ops.lisa.triton_op import TritonLISA, triton_is_installed
-from recbole_lisa.ops.numba_threads import numba_serves
+from recbole_lisa.ops.numba_threads import check_rows, numba_serves
 
 logger = logging.getLogger(__name__)
 Arguments = ParamSpec("Arguments")
@@ -206,10 +205,12 @@ def lisa_attention_last(
 def read_histogram(histogram: Tensor, query: Tensor, table: Tensor, values: Tensor) -> Tensor:
     """Attention of one query a row over its histogram; differentiable by autograd.
 
-    histogram (N, B, W), query (N, B) codes, table (B, W, W), values (B, W, D) -> (N, D) in the dtype of values.
+    histogram (N, B, W), query (N, B) codes, table (B, W, W), values (B, W, D) -> (N, D) in the dtype of values. A
+    number of the histogram that is not above 0 is no key.
     """
     forms = "histogram: floating-point N B+ W+; query: int64 N B; table: floating-point B W W"
     check_operands(f"{forms}; values: floating-point B W D", histogram, query, table, values)
+    check_rows(query, table.shape[1], "query")
     books = torch.arange(table.shape[0], device=table.device)
     scores = table[books, query].to(histogram.dtype)  # (N, B, W)
     absent = histogram <= 0  # NaN is not

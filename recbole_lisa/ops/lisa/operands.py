@@ -47,13 +47,6 @@ def check_sequences(items: Tensor, n_items: int, decay: Tensor, valid: Tensor | 
     check_rows(items, n_items, "items")
 
 
-def check_right_padding(valid: Tensor) -> None:
-    """Refuse a mask (N, L) with padding before an item; on the CPU only, on a GPU this would wait."""
-    checked = valid.device.type == "cpu" and not torch.compiler.is_compiling()
-    if checked and not bool((valid[:, 1:] <= valid[:, :-1]).all()):
-        raise ValueError("valid has padding before an item: padding must be on the right")
-
-
 def decay_of_steps(decay: float | Tensor, device: torch.device) -> Tensor:
     """The decay as float64, 0-d or (N, L). A number is filled in on the device, so nothing waits for a copy."""
     if isinstance(decay, Tensor):
