@@ -16,11 +16,23 @@ RECBOLE = "1.2.1"
 INSTALL_RECBOLE = f"pip install --no-deps recbole=={RECBOLE}"
 
 
+_LONG_WORD, _LONG_MESSAGE = 300, 2000
+
+
+def shortened(text: str) -> str:
+    """Cut the middle of each value of 300 or more characters without a blank, and of a message above 2000."""
+    text = re.sub(rf"\S{{{_LONG_WORD},}}", lambda word: f"{word[0][:80]}...{word[0][-20:]}", text)
+    return text if len(text) <= _LONG_MESSAGE else f"{text[:1500]} ... {text[-400:]}"
+
+
 class UsageError(ValueError):
     """A mistake that the user can correct: the message names the wrong value and what to write instead.
 
-    The command line prints it in one line, without a traceback, and exits with status 2.
+    The command line prints it in one line, without a traceback, and exits with status 2. See `shortened`.
     """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(shortened(message))
 
 
 class TrainingDivergedError(RuntimeError):
@@ -93,4 +105,4 @@ def check_header(path: object, names: Iterable[Any]) -> None:
     """Raise a UsageError where the first line of a table names a column twice."""
     for name, count in Counter(names).items():
         if count > 1:
-            raise UsageError(f"{path}: the first line names the column {str(name)[:80]} twice: rename one of them")
+            raise UsageError(f"{path}: the first line names the column {name} twice: rename one of them")

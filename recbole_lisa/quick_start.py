@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from glob import escape
 from os import PathLike
 from pathlib import Path
 from threading import RLock
@@ -33,6 +34,7 @@ from recbole_lisa.training.recbole_classes import fit_supervision, needs_in_one_
 from recbole_lisa.training.result import collect_result, log_tied_targets, result_table, write_result
 from recbole_lisa.training.trainer import LISATrainer
 
+_ENDINGS = {"result_file": (".json",), "codebook_plot": (".png",), "per_user_file": (".csv", ".json")}
 _RUNNING = RLock()
 """Held during a run: the runs of a process would share the global random generators."""
 
@@ -107,11 +109,17 @@ def check_run(config: LISAConfig) -> None:
     """Raise a UsageError for what can be known before the data is read: outputs, checkpoint, compiler, memory."""
     outputs: dict[Path, str] = {}
     sources = [config[key] for key in ("resume", "item_codes", "item_codes_checkpoint") if config[key]]
-    inputs = {Path(path).resolve(): path for path in (*sources, *config.files_read, *interaction_files(config))}
-    for key in ("result_file", "codebook_plot", "per_user_file"):
+    sources += [*config.files_read, *interaction_files(config)]
+    sources += Path(config["data_path"]).glob(f"{escape(config['dataset'])}.*")  # of users and items as well
+    saved = config["dataset_save_path"]
+    sources += Path(saved).glob("*") if saved else Path(config["checkpoint_dir"] or "").glob("*.dataset/*")
+    inputs = {Path(path).resolve(): path for path in sources}
+    for key, endings in _ENDINGS.items():
         if config[key] is not None:
             path = Path(config[key]).resolve()
             check_output(config[key], overwrite=may_overwrite(config), source=inputs.get(path))
+            if not str(config[key]).endswith(endings):
+                raise UsageError(f"{key} is '{config[key]}', it must end in {' or '.join(endings)}")
             if (other := outputs.setdefault(path, key)) != key:
                 raise UsageError(f"{other} and {key} are both '{config[key]}': each needs its own file")
     check_output(config["checkpoint_dir"] or "", overwrite=True, folder=True)

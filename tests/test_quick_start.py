@@ -70,8 +70,8 @@ def test_same_seed_gives_the_same_bits_twice_in_one_process(capsys: CaptureFixtu
 
 def test_a_run_without_targets_reports_what_it_has(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     settings = tiny_settings(tmp_path, eval_args={"split": {"LS": "valid_only"}}, epochs=1, test_step=1)
-    result = run(TinyModel, "tiny", config_dict=settings)
-    assert (result["test"], result["curve"], result["epochs_run"]) == (None, [], 1)
+    result = run(TinyModel, "tiny", config_dict=settings | {"per_user_file": "users.csv"})
+    assert (result["test"], result["curve"], result["epochs_run"], result["per_user_file"]) == (None, [], 1, None)
     assert f"ndcg@10    {result['valid']['ndcg@10']:.4f}         -" in capsys.readouterr().out
 
     write_interactions(tmp_path, "one", [("u", "a", 1), ("u", "b", 2)])
@@ -189,6 +189,7 @@ def test_diverged_training_stops_with_the_place() -> None:
         ({"result_file": ""}, "the path of the output is empty"),
         ({"result_file": "./a.json", "per_user_file": "a.json"}, "result_file and per_user_file are both 'a.json'"),
         ({"result_file": "old.json"}, "'old.json' exists: pass overwrite=True to replace it, or name another file"),
+        ({"result_file": "r.txt"}, r"result_file is 'r\.txt', it must end in \.json"),
         ({"codebook_plot": "x.pdf"}, r"codebook_plot is 'x\.pdf', it must end in \.png"),
         ({"codebook_plot": "old.png"}, "'old.png' exists: pass overwrite=True to replace it, or name another file"),
         ({"result_file": "/dev/null/r.json"}, r"'/dev/null/r\.json' cannot be written"),
@@ -212,7 +213,12 @@ def test_mistakes_stop_the_run_before_the_training(settings: dict[str, Any], mes
 def test_an_output_replaces_no_input(tmp_path: Path) -> None:
     settings = tiny_settings(tmp_path, epochs=1, overwrite=True, item_codes="codes.npz", resume="old.pth")
     Path("mine.yaml").write_text("seed: 1")
-    for path in (tmp_path / "tiny" / "tiny.inter", Path("mine.yaml"), Path("codes.npz"), Path("old.pth")):
+    of_data = [tmp_path / "tiny" / f"tiny.{ending}" for ending in ("inter", "item", "train.inter")]
+    saved = tmp_path / "saved" / "tiny-0.dataset" / "manifest.json"
+    saved.parent.mkdir(parents=True)
+    for path in (*of_data[1:], saved):
+        path.touch()
+    for path in (*of_data, saved, Path("mine.yaml"), Path("codes.npz"), Path("old.pth")):
         with pytest.raises(UsageError, match=f"'{path}' is the input, too: name another file for the output"):
             run("LISABase", "tiny", config_files="mine.yaml", config_dict={**settings, "result_file": str(path)})
 

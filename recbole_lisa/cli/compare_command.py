@@ -1,6 +1,7 @@
 """The command `recbole-lisa compare`: two runs, user by user, with paired bootstrap intervals."""
 
 import json
+import sys
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,9 @@ RESAMPLES = 9999
 IDS = ["user_id", "item_id"]
 TRAITS = ("history_length", "popularity")
 """Columns that are no metrics, see `per_user_table`."""
+_RANGES = {"rank": (1, np.inf), **dict.fromkeys(TRAITS, (0, np.inf))}
+_RANGES |= dict.fromkeys(("hit", "mrr", "ndcg", "recall", "precision", "map"), (0, 1))
+_ROUNDING = 1e-6
 _EPILOG = """\
 A and B are files of runs with --per_user_file=FILE.csv or FILE.json: that file, or the result_file. Users are matched
 by their raw ids. low and high are the ends of the 95% interval of B - A. Ranks count from 1: there below 0 is better.
@@ -28,7 +32,11 @@ def main(arguments: Sequence[str]) -> int:
     for name in ("A", "B"):
         parser.add_argument(name, type=Path)
     options = parser.parse_args(arguments)
-    print(compare(read_per_user(options.A), read_per_user(options.B)).to_string(float_format="{:.4f}".format))
+    a, b = read_per_user(options.A), read_per_user(options.B)
+    print(compare(a, b).to_string(float_format="{:.4f}".format))
+    for name, one, other in (("A", a, b), ("B", b, a)):
+        if alone := [str(metric) for metric in one.columns.difference([*other, *TRAITS], sort=False)]:
+            print(f"not compared, only in {name}: {', '.join(alone)}", file=sys.stderr)
     return 0
 
 
@@ -44,11 +52,14 @@ def read_per_user(path: Path) -> pd.DataFrame:
             return read_per_user(Path(content["per_user_file"]))
         else:
             table = pd.DataFrame(content)
-        for name in table.columns.difference([*IDS, *TRAITS]):
+        for name in table.columns.difference(IDS):
             numbers = pd.to_numeric(table[name], errors="coerce")
-            for row in np.flatnonzero(~np.isfinite(numbers))[:1]:
-                value, place = table[name].iloc[row], f"line {row + 2}" if path.suffix == ".csv" else f"entry {row + 1}"
-                raise UsageError(f"'{path}', {place}, column {name}: {str(value)[:80]!r} is no finite number")
+            low, high = _RANGES.get(str(name).partition("@")[0].removesuffix("_masked"), (-np.inf, np.inf))
+            is_right = np.isfinite(numbers) & (numbers >= low - _ROUNDING) & (numbers <= high + _ROUNDING)
+            for row in np.flatnonzero(~is_right)[:1]:
+                place = f"line {row + 2}" if path.suffix == ".csv" else f"entry {row + 1}"
+                wrong = f"not from {low:g} to {high:g}" if np.isfinite(numbers.iloc[row]) else "no finite number"
+                raise UsageError(f"'{path}', {place}, column {name}: {str(table[name].iloc[row])!r} is {wrong}")
         indexed: pd.DataFrame = table.set_index(IDS).sort_index(level=0, sort_remaining=False, kind="stable")
     except UsageError:
         raise

@@ -15,7 +15,7 @@ formats:
 
 How cells are read; each case is counted and printed at the end:
   ids             any text is an id and stays as it is (quotes, NA, emoji, blanks, [PAD]); tabs, line breaks and
-                  other control characters become escapes such as \\t
+                  other control characters become escapes such as \\t; a note says which ids end in a blank, or are 1.0
   numbers         times in seconds since 1970; csv also finds milli-, micro- and nanoseconds by their size
   dates           ISO 8601; UTC where no zone is named
   empty cells     a row without a user, an item or a time is left out; an empty rating stays empty

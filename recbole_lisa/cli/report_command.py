@@ -44,7 +44,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.output.suffix != ".html":
         raise UsageError(f"'{options.output}' must end in .html")
-    results = {path: read_result(path) for path in options.results}
+    results: dict[Path, Any] = {}
+    for path in options.results:
+        if path.resolve() in map(Path.resolve, results):
+            print(f"warning: '{path}' is given twice: it is shown once", file=sys.stderr)
+        else:
+            results[path] = read_result(path)
     check_output(options.output, overwrite=options.overwrite)
     titles = import_module("recbole_lisa.saved").read_titles(options.titles) if options.titles else {}
     runs = collect(results, titles, options.data_path)

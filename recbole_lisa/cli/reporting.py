@@ -11,7 +11,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from recbole_lisa.errors import ProcessFailedError, TrainingDivergedError, UsageError, advise_missing_recbole
+from recbole_lisa.errors import (
+    ProcessFailedError,
+    TrainingDivergedError,
+    UsageError,
+    advise_missing_recbole,
+    shortened,
+)
 from recbole_lisa.files import Termination, tidy_termination
 
 _FAILED, _USAGE, _SIGPIPE = 1, 2, 13
@@ -66,7 +72,7 @@ def print_any_text() -> None:
 
 def _print_error(error: object, status: int) -> int:
     line = " ".join(str(error).split()).replace("pass overwrite=True", "add --overwrite")
-    print(f"error: {line}", file=sys.stderr)
+    print(f"error: {shortened(line)}", file=sys.stderr)
     return status
 
 

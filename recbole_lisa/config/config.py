@@ -11,16 +11,15 @@ from recbole.utils import dataset_arguments, evaluation_arguments, general_argum
 
 from recbole_lisa.config.data_checks import check_reading
 from recbole_lisa.config.model_defaults import lineage, models_with, settings_files
+from recbole_lisa.config.notes import WITHOUT_EFFECT, log_notes
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import model_class
 from recbole_lisa.config.schema import Key, YamlLoader, as_plain, check_value, declared_keys, read_yaml
 from recbole_lisa.config.validation import (
     SEEN_SUFFIXES,
-    WITHOUT_EFFECT,
     check_settings,
     completed,
     device_of,
-    log_notes,
 )
 from recbole_lisa.errors import UsageError, did_you_mean
 

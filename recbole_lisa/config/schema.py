@@ -120,6 +120,7 @@ def _mistake(error: Exception, content: bytes) -> str:
         mistake = f"character U+{error.character:04X} is not allowed"
     elif isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mistake = str(error.problem).replace("character '\\t' that cannot start any token", "a tab: write spaces")
+        mistake = mistake.replace("but found another document", "a second document begins here: write one, without ---")
         return f"line {error.problem_mark.line + 1}: {mistake}"
     else:
         return str(error)

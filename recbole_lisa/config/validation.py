@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from importlib.util import find_spec
-from math import isclose
 from typing import Any
 
 import torch
@@ -24,19 +23,6 @@ SEEN_SUFFIXES = {"rank": ("",), "mask": ("_masked",), "both": ("", "_masked")}
 _FILES = ("inter", "user", "item", "net", "kg", "link")
 _RECBOLES_METRICS = "recbole.evaluator.metrics"
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
-# Keys of RecBole without effect on these models. RecBole's data set gets its defaults, so that it cannot fail on them.
-WITHOUT_EFFECT = (
-    *("worker", "repeatable", "valid_metric_bigger", "transform", "require_pow", "threshold", "preload_weight"),
-    *("POSITION_FIELD", "additional_feat_suffix", "unused_col", "kg_reverse_r"),
-    *("alias_of_user_id", "alias_of_item_id", "alias_of_entity_id", "alias_of_relation_id"),
-    *("RATING_FIELD", "LABEL_FIELD", "ENTITY_ID_FIELD", "RELATION_ID_FIELD", "HEAD_ENTITY_ID_FIELD"),
-    *("TAIL_ENTITY_ID_FIELD", "numerical_features", "discretization"),
-    *("entity_kg_num_interval", "relation_kg_num_interval"),
-)
-_ONLY_WITH = (  # a key, and the key and the value without which it has no effect
-    *(("seen_negatives", "loss_type", "CE"), ("gbce_t", "loss_type", "gBCE")),
-    *(("score_temperature", "score", "cosine"), ("item_codes_checkpoint", "item_codes", "kmeans")),
-)
 # The parts of settings that are dicts.
 _PARTS = {
     "eval_args": (
@@ -78,14 +64,27 @@ def completed(settings: Settings, external: Settings) -> dict[str, Any]:
         changed["train_neg_sample_args"] = checked_negatives(settings["train_neg_sample_args"], settings["loss_type"])
     if isinstance(settings.get("inner_size"), str):
         changed["inner_size"] = inner_width(settings["inner_size"], settings["hidden_size"])
+    return {**changed, "valid_metric": valid_metric_of(settings, external)}
+
+
+def valid_metric_of(settings: Settings, external: Settings) -> str:
+    """The metric of the best epoch: that of the user, or the default or the one most like it that is reported."""
     reported, default = _reported(settings), settings["valid_metric"]
-    if "valid_metric" not in external and reported and not _is_in(default, reported):
-        suffixes = SEEN_SUFFIXES[settings["eval_seen"]]
-        first = reported[: len(reported) // len(suffixes)]  # of `both`, those of `rank`
-        same_metric = [name for name in first if name.split("@")[0] == default.split("@")[0]]
-        masked = [name for name in same_metric if _is_in(name, [default + suffixes[0]])]
-        changed["valid_metric"] = [*first[:1], *same_metric, *masked][-1]
-    return changed
+    if "valid_metric" in external or _is_in(default, reported):
+        return str(default)
+    suffixes = SEEN_SUFFIXES[settings["eval_seen"]]
+    first = reported[: len(reported) // len(suffixes)]  # of `both`, those of `rank`
+    same_metric = [name for name in first if name.split("@")[0] == default.split("@")[0]]
+    masked = [name for name in same_metric if _is_in(name, [default + suffixes[0]])]
+    return str([default, *first[:1], *same_metric, *masked][-1])
+
+
+def check_valid_metric(settings: Settings) -> None:
+    """Refuse a `valid_metric` that is not reported by a UsageError."""
+    metric, reported = str(settings["valid_metric"]), _reported(settings)
+    if not _is_in(metric, reported):
+        names, hint = ", ".join(dict.fromkeys(reported)), did_you_mean(metric, reported)
+        raise UsageError(f"valid_metric '{metric}' is not reported: choose one of {names}.{hint}")
 
 
 def check_settings(settings: Settings) -> None:
@@ -107,35 +106,6 @@ def check_settings(settings: Settings) -> None:
         wandb = find_spec("wandb")
         if wandb is None or wandb.origin is None:  # a folder `wandb` that a run has left is not the package
             raise UsageError("log_wandb is True, but wandb is not installed: install it or leave log_wandb out")
-
-
-def log_notes(settings: Settings, external: Settings, defaults: Settings) -> list[str]:
-    """Lines for the log: settings of the user that have no effect, and settings that the program chose."""
-    without_effect = [key for key in WITHOUT_EFFECT if key in external and external[key] != defaults.get(key)]
-    lines = [f"no effect: {', '.join(f'{key}={external[key]!r}' for key in without_effect)}"] if without_effect else []
-    for key, other, value in _ONLY_WITH:
-        changed = key in external and external[key] != defaults.get(key)
-        if settings.get(other) != value and (changed or settings.get(key) is False):  # False is of a recipe
-            lines.append(f"no effect: {key}={settings[key]!r}; it needs {other} {value}, not {settings[other]}")
-    epochs = settings["epochs"]
-    limits = {"eval_step": epochs, "test_step": epochs, "stopping_step": epochs // max(settings["eval_step"], 1) - 1}
-    for key, most in limits.items():
-        if epochs and key in external and settings[key] > most and external[key] != defaults.get(key):
-            lines.append(f"no effect: {key}={settings[key]}; the run has {epochs} epochs")
-    if settings["benchmark_filename"] is not None:
-        lines.append(f"no effect: eval_args split, the files {', '.join(settings['benchmark_filename'])} are the split")
-    gpu_settings = [f"{key}={external[key]!r}" for key in ("use_gpu", "gpu_id") if key in external]
-    if settings["use_gpu"] and settings["gpu_id"] and gpu_settings and not torch.cuda.is_available():
-        lines.append(f"no effect: {', '.join(gpu_settings)}; torch finds no GPU, the run uses the CPU")
-    elif "," in str(settings["gpu_id"]):
-        lines.append(f"gpu_id is {settings['gpu_id']!r}: the first GPU is used; nproc takes several")
-    ratios = next(iter(settings["eval_args"]["split"].values()))
-    if len(ratios) == 3 and not isclose(sum(ratios), 1):
-        fractions = ", ".join(f"{ratio / sum(ratios):.4g}" for ratio in ratios)
-        lines.append(f"eval_args split {ratios}: the fractions are {fractions}")
-    if settings["valid_metric"] != external.get("valid_metric", defaults["valid_metric"]):
-        lines.append(f"valid_metric is {settings['valid_metric']}: {defaults['valid_metric']} is not among the metrics")
-    return lines
 
 
 def device_of(settings: Settings, external: Settings) -> torch.device:
@@ -214,13 +184,13 @@ def _checked_times(times: Any, mode: Any) -> list[float]:
 
 
 def _reported(settings: Settings) -> list[str]:
-    """Names of the reported values. GAUC has no cutoff; a metric that the user has added is named in both ways."""
+    """Names of the reported values. GAUC and metrics of values have no cutoff; one of the user is named both ways."""
     suffixes = SEEN_SUFFIXES[settings["eval_seen"]]
     reported = []
     for metric in _listed(settings["metrics"]):
         kind = metrics_dict.get(str(metric).lower())
         with_cutoffs = [f"{metric}@{k}" for k in _listed(settings["topk"])]
-        reported += [str(metric)] if _is_in(metric, ("GAUC",)) else with_cutoffs
+        reported += [str(metric)] if _is_in(metric, ("GAUC",)) or _VALUES & _needs(metric) else with_cutoffs
         reported += [str(metric)] if kind and kind.__module__ != _RECBOLES_METRICS else []
     return [f"{name}{suffix}" for suffix in suffixes for name in reported]
 
@@ -245,7 +215,7 @@ def _is_in(name: Any, names: Iterable[str]) -> bool:
 
 
 def _check_metrics(settings: Settings) -> None:
-    mode, topk, reported = settings["eval_args"]["mode"], _listed(settings["topk"]), _reported(settings)
+    mode, topk = settings["eval_args"]["mode"], _listed(settings["topk"])
     sampled = [part for part in (mode.values() if isinstance(mode, dict) else [mode]) if part != "full"]
     if sampled and settings["eval_seen"] != "rank":
         raise UsageError(
@@ -264,9 +234,7 @@ def _check_metrics(settings: Settings) -> None:
             raise UsageError(f"metric '{metric}' ranks every item: use eval_args mode 'full', not '{sampled[0]}'")
     if not topk or not all(type(k) is int for k in topk):
         raise UsageError(f"topk is {settings['topk']!r}, it must be one or more whole numbers >= 1")
-    if not _is_in(settings["valid_metric"], reported):
-        names, hint = ", ".join(dict.fromkeys(reported)), did_you_mean(str(settings["valid_metric"]), reported)
-        raise UsageError(f"valid_metric '{settings['valid_metric']}' is not reported: choose one of {names}.{hint}")
+    check_valid_metric(settings)
 
 
 def _check_columns(settings: Settings) -> None:

@@ -20,6 +20,8 @@ MISSING = frozenset(
 
 # Least sizes of milli-, micro- and nanoseconds: years beyond 5000 in the coarser unit, 1973 in the finer one.
 _LEAST = (1e11, 1e14, 1e17)
+_SERIAL_DAYS = (2e4, 8e4)
+"""The years from 1954 to 2119 as days since 1899-12-30, which spreadsheets write; no data set is of one day in 1970."""
 _NANOSECONDS_OF_YEAR_10000 = 253402300800e9
 # What a line of text in UTF-8 cannot hold: control characters and halves of surrogate pairs.
 _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
@@ -31,8 +33,8 @@ class Ids:
     Any text is an id and stays as it is, blanks and quotes included. Only control characters (tabs and line breaks
     among them) and halves of surrogate pairs are replaced by an escape such as `\t`.
 
-    `cells` has the ids as cells of the atomic file, by number, and `written` the numbers that went into it. Escaped
-    ids, ids that RecBole reads as missing and ids that are spelled like the padding are added to `counts`.
+    `cells` has the ids as cells of the atomic file, by number, and `written` the numbers that went into it. `counts`
+    grows by ids that are escaped, end in a blank, look missing to RecBole or are spelled like the padding.
     """
 
     def __init__(self, counts: Counter[str]) -> None:
@@ -60,6 +62,7 @@ class Ids:
                 self._counts["missing"] += cell in MISSING
                 self._counts["padding"] += cell == "[PAD]"
             self._counts["escaped"] += cell != text
+            self._counts["blank"] += text != text.strip()
             self._numbers[text] = self._numbers[cell]
         return self._numbers[text]
 
@@ -78,6 +81,9 @@ def read_times(column: pd.Series[Any], unit: str, counts: Counter[str]) -> npt.N
         month, day = seconds // 100 % 100, seconds % 100
         is_day = (seconds >= 19700101) & (seconds < 21000101) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
         counts["basic"] += int(is_day.sum())
+        numbers = seconds[~np.isnan(seconds)]
+        if ((numbers >= _SERIAL_DAYS[0]) & (numbers < _SERIAL_DAYS[1])).all():
+            counts["serial"] += len(numbers)
     is_number = np.isfinite(seconds)
     kinds = np.digitize(np.abs(seconds), _LEAST)
     if unit != AUTO_UNIT:

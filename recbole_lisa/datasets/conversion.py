@@ -4,6 +4,7 @@ Of each row only a hash of 8 bytes stays, to recognise repeated rows. Two differ
 hash with a probability of 2e-5.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer, check_output, new_folder, tidy_termination
 
+_DECIMAL = re.compile(r"-?\d+\.0")
 _LEFT_OUT = {
     "no user": "without a user",
     "no item": "without an item",
@@ -32,11 +34,14 @@ _NOTES = {
     "us": "times in microseconds, written as seconds",
     "ns": "times in nanoseconds, written as seconds",
     "basic": "times such as 20260301, read as seconds since 1970; write a date as 2026-03-01",
+    "serial": "times from 20000 to 80000, read as seconds of 1970; write the days of a spreadsheet as 2026-03-01",
     "iso": "times as dates, written as seconds since 1970 (UTC where no zone is named)",
     "odd rating": "ratings that are no number, left empty",
     "bom": "byte-order mark, skipped",
     "crlf": "file with Windows line ends, read like any other",
     "escaped": "ids with tabs, line breaks or other control characters, written as escapes such as \\t",
+    "blank": "ids with a blank at an end, kept; they are other ids than those without",
+    "decimal": "ids such as 1.0 in a whole column, kept; they are other ids than 1",
     "missing": "ids such as NA or null, kept; RecBole's own loader would drop them as missing",
     "padding": "id spelled [PAD], kept apart from the padding",
 }
@@ -133,6 +138,8 @@ class Conversion:
         """The counts as text, a line for each that is not 0."""
         (read, written), (users, kept_users), (items, kept_items) = self.rows, self.users, self.items
         left, odd = self.left_out, self._odd
+        decimal = (len(ids.cells) for ids in (self._users, self._items) if all(map(_DECIMAL.fullmatch, ids.cells)))
+        self.notes["decimal"] = sum(decimal)
         return [
             f"read {self.name}: {read:,} rows, {users:,} users, {items:,} items",
             *(f"rows left out {_LEFT_OUT[key]}: {n:,}{odd * (key == 'odd time')}" for key, n in left.items() if n),

@@ -85,9 +85,10 @@ def _read_delimited(text: "_CheckedText", head: str, layout: Layout) -> Iterator
     cells = next(csv.reader([line], delimiter=text.delimiter, quoting=quoting))  # type: ignore[arg-type]  # an int, not a literal
     places = range(len(cells))
     text.n_cells, text.is_quoted = len(cells), layout.quoted
-    likely = _find_separator(head, set(layout.table.values()))
+    columns = set(layout.table.values())
+    likely = " " if columns <= set(head.split()) else _find_separator(head, columns)
     if layout.header and likely != text.separator and len(cells) == 1 < len(head.split(likely)):
-        right = f"separate the columns by {text.separator!r}"
+        right = f"separate the columns by {text.separator!r}" if layout.separator else f"write --separator='{likely}'"
         raise UsageError(f"{text.title}, line 1: {head[:80]!r} looks separated by {likely!r}: {right}")
     chosen = _positions(text.title, cells if layout.header else places, layout)
     floats = {chosen[role] for role in layout.numbers}
@@ -188,7 +189,7 @@ def _positions(name: str, labels: Sequence[Any], layout: Layout) -> dict[str, in
         if column not in known and role not in layout.optional:
             names = list(map(str, labels))
             hint = did_you_mean(str(column), names)
-            has, advice = ", ".join(one[:80] for one in names[:20]), layout.advice.format(role=role)
+            has, advice = ", ".join(names[:20]), layout.advice.format(role=role)
             raise UsageError(f"{name} has no column '{column}' for the {role}; it has {has}.{hint} {advice}".rstrip())
     chosen = {role: known[column] for role, column in layout.table.items() if column in known}
     check_header(name, [label for label in labels if label in {labels[place] for place in chosen.values()}])

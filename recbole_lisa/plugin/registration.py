@@ -20,7 +20,7 @@ from recbole_lisa.config.model_defaults import LOSS_WITHOUT_NEGATIVES, model_def
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import MODELS, model_class
 from recbole_lisa.config.schema import check_value, read_yaml
-from recbole_lisa.config.validation import check_model
+from recbole_lisa.config.validation import check_model, check_valid_metric, valid_metric_of
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.errors import UsageError
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
@@ -135,6 +135,10 @@ def _check_our_settings(self: Config) -> Any:
             if settings[name] is not None or name in of_model:  # RecBole takes None for most of its keys
                 settings[name] = check_value(keys[name], settings[name], "settings of RecBole")
         check_model(settings)
+        ranked = {**settings, "eval_seen": "rank"}  # RecBole's way
+        settings["valid_metric"] = ranked["valid_metric"] = valid_metric_of(ranked, self.external_config_dict)
+        if settings["eval_step"] > 0:
+            check_valid_metric(ranked)
         if settings.get("item_codes", "learned") != "learned":
             raise UsageError(f"item_codes is {settings['item_codes']!r}, in RecBole's own run it must be learned")
         if settings.get("windows") in ("random_offset", "whole"):
@@ -172,7 +176,14 @@ def _load_our_files(self: Any, token: str, dataset_path: str) -> None:
         raise UsageError(f"histogram_decay is 'time', and RecBole's rows have no time between items: {right}")
     if _has_histories_in_files(self):
         check_headers(self, token, dataset_path)
-    _load_files(self, token, dataset_path)
+    try:
+        _load_files(self, token, dataset_path)
+    except UnicodeError as error:
+        if not is_ours:
+            raise
+        encoding = self.config["encoding"] or "utf-8"
+        advice = f"not text in the encoding {encoding} ({error}): save it as UTF-8, or set encoding"
+        raise UsageError(f"a file in {dataset_path} is {advice}") from error
 
 
 def _set_our_alias(self: Any) -> None:

@@ -334,7 +334,7 @@ def advice_after_interruption(settings: Mapping[str, Any], directory: AnyPath, s
     """How to continue a run with these plain `settings`, of a resumed run or one that began at `started` (seconds)."""
     path = find_resumable(settings, directory, since=0.0 if settings["resume"] else started, lazy=True)
     if path is None:
-        return "no epoch is saved yet, start again by the same arguments and --overwrite"
+        return "no epoch is saved yet, start again by the same arguments"
     return f"continue from '{path}' by the same arguments and --resume=auto"
 
 

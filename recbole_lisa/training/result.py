@@ -34,7 +34,7 @@ def collect_result(
         codebook by epoch; `valid_curve` the validation metrics by epoch; `curve` the test metrics every `test_step`
         epochs. A resumed run counts the epochs before the interruption, too.
     """
-    config, history = trainer.config, trainer.history
+    config, history, users_file = trainer.config, trainer.history, trainer.config["per_user_file"]
     times = [epoch["seconds"] for epoch in history]
     counted = [epoch for epoch in history if epoch.get("sequences")]  # old checkpoints have epochs without the count
     counted_seconds = sum(epoch["seconds"] for epoch in counted)
@@ -54,7 +54,7 @@ def collect_result(
         "device": str(trainer.device),
         "checkpoint": None if trainer.saver.best else trainer.saved_model_file,
         "log": str(log_file),
-        "per_user_file": config["per_user_file"] and str(Path(config["per_user_file"]).absolute()),
+        "per_user_file": str(Path(users_file).absolute()) if users_file and test_metrics is not None else None,
         "versions": versions(),
         "loss": [epoch["loss"] for epoch in history],
         "codebooks": [{"epoch": e["epoch"], **e["codebooks"]} for e in history if e.get("codebooks")],

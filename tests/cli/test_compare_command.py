@@ -138,6 +138,8 @@ def test_files_that_cannot_be_compared_are_refused(
     Path("other.csv").write_text("a,b\n1,2\n")
     Path("list.json").write_text("[1]")
     Path("text.csv").write_text("user_id,item_id,hit@1\nu,i,1\nu,j,nan\n")
+    for name, value in (("hit@1", "-7.5"), ("ndcg@5_masked", "1.5"), ("rank_masked", "0"), ("popularity", "x")):
+        Path(f"{name}.csv").write_text(f"user_id,item_id,{name},mine@3\nu,i,1,-5\nu,j,{value},99\n")
     Path("twice.csv").write_text("user_id,item_id,hit@1,hit@1\nu,i,1,0\n")
     Path("null.json").write_text('[{"user_id": "u", "item_id": "i", "hit@1": null}]')
     for file, message in (
@@ -145,6 +147,10 @@ def test_files_that_cannot_be_compared_are_refused(
         ("missing.csv", "'missing.csv' cannot be read: No such file or directory"),
         ("other.csv", "'other.csv' is neither a per_user_file nor a result_file of a run"),
         ("text.csv", "'text.csv', line 3, column hit@1: 'nan' is no finite number"),
+        ("hit@1.csv", "'hit@1.csv', line 3, column hit@1: '-7.5' is not from 0 to 1"),
+        ("ndcg@5_masked.csv", "'ndcg@5_masked.csv', line 3, column ndcg@5_masked: '1.5' is not from 0 to 1"),
+        ("rank_masked.csv", "'rank_masked.csv', line 3, column rank_masked: '0' is not from 1 to inf"),
+        ("popularity.csv", "'popularity.csv', line 3, column popularity: 'x' is no finite number"),
         ("twice.csv", "twice.csv: the first line names the column hit@1 twice: rename one of them"),
         ("null.json", "'null.json', entry 1, column hit@1: 'None' is no finite number"),
         ("list.json", "'list.json' is neither a per_user_file nor a result_file of a run"),
@@ -153,6 +159,15 @@ def test_files_that_cannot_be_compared_are_refused(
         assert capsys.readouterr().err == f"error: {message}\n"
     with pytest.raises(UsageError, match=r"per_user_file is 'users\.txt', it must end in \.csv or \.json"):
         tiny_config(tmp_path, per_user_file="users.txt")
+
+
+def test_metrics_of_one_file_alone_are_named(isolated_run_dir: Path, capsys: CaptureFixture[str]) -> None:
+    Path("a.csv").write_text("user_id,item_id,popularity,hit@1,ndcg@9,map@3\nu,i,3,1,1,1\n")
+    Path("b.csv").write_text("user_id,item_id,hit@1,ndcg@10\nu,i,0,1\n")
+    assert main(["compare", "a.csv", "b.csv"]) == 0
+    shown = capsys.readouterr()
+    assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["hit@1"]
+    assert shown.err == "not compared, only in A: ndcg@9, map@3\nnot compared, only in B: ndcg@10\n"
 
 
 def test_odd_raw_ids_survive_the_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from recbole_lisa import __version__
 from recbole_lisa.cli.arguments import parse_settings
 from recbole_lisa.cli.main import COMMANDS, main
 from recbole_lisa.cli.reporting import print_any_text, report_errors
-from recbole_lisa.errors import UsageError, install_extra
+from recbole_lisa.errors import UsageError, install_extra, shortened
 from recbole_lisa.files import advise_after_interruption
 
 ROOT = Path(__file__).parents[2]
@@ -207,6 +208,19 @@ def raises(error: Exception) -> Any:
 def test_an_error_of_a_file_is_one_line_with_its_path(error: OSError, capsys: CaptureFixture[str]) -> None:
     assert report_errors(raises(error)) == 1
     assert capsys.readouterr() == ("", f"error: 'x.pth': {error.strerror}\n")
+
+
+def test_long_values_are_cut_in_every_message(capsys: CaptureFixture[str]) -> None:
+    assert main(["compare", f"{'x' * 20_000}.csv", "b.csv"]) == 2
+    cut = "x" * 79 + "..." + "x" * 15
+    assert capsys.readouterr().err == f"error: '{cut}.csv' cannot be read: File name too long\n"
+    for text, shown in (
+        (f"it is {'x' * 299} in line 3", f"it is {'x' * 299} in line 3"),
+        (f"it is '{'x' * 20_000}' in line 3", f"it is '{cut}xxxx' in line 3"),
+        ("a word " * 1000, f"{('a word ' * 1000)[:1500]} ... {('a word ' * 1000)[-400:]}"),
+    ):
+        assert str(UsageError(text)) == shortened(text) == shortened(shown) == shown
+        assert str(pickle.loads(pickle.dumps(UsageError(text)))) == shown
 
 
 def test_an_error_without_a_path_is_one_line(capsys: CaptureFixture[str]) -> None:

@@ -15,6 +15,10 @@ from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.errors import UsageError
 from tests.helpers import write_interactions
 
+ADAM = "adam or adamw, not sgd"
+TEST_ONLY = "the split {'LS': 'test_only'} has no validation items"
+VALID_ONLY = "per_user_file='a.csv'; the split {'LS': 'valid_only'} has no test items"
+WITHOUT_VALIDATION = "the split {'RS': [0.8, 0, 0.2]} has no validation items"
 BOTH_WAYS = {"bidirectional": True, "supervision": "last_position", "histogram_decay": 0}
 MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"n_codeword": 4}, "unknown key 'n_codeword' (config_dict). Did you mean 'n_codewords'?"),
@@ -211,6 +215,10 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch: MonkeyPatch, settings:
     assert LISAConfig("LISASoft", "ml-100k", config_dict={"nproc": 2})["device"] == torch.device("cuda")
 
 
+def split(kind: str, value: Any) -> dict[str, Any]:
+    return {"eval_args": {"split": {kind: value}}}
+
+
 @pytest.mark.parametrize(
     ("settings", "note"),
     [
@@ -241,6 +249,21 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch: MonkeyPatch, settings:
         ({"epochs": 2, "test_step": 5}, "no effect: test_step=5; the run has 2 epochs"),
         ({"epochs": 9, "stopping_step": 3, "eval_step": 3}, "no effect: stopping_step=3; the run has 9 epochs"),
         ({"epochs": 9, "stopping_step": 8, "eval_step": 1, "test_step": 9}, None),
+        (
+            {"epochs": 8, "eval_step": 3},
+            "eval_step is 3: epoch 6 of 8 is the last that is validated and can be the best",
+        ),
+        ({"epochs": 8, "eval_step": 4, **split("RS", [0.8, 0, 0.2])}, f"no effect: eval_step=4; {WITHOUT_VALIDATION}"),
+        ({"epochs": 8, "eval_step": 3, **split("LS", "test_only")}, "no effect: eval_step=3; " + TEST_ONLY),
+        (
+            {"test_step": 1, "per_user_file": "a.csv", **split("LS", "valid_only")},
+            f"no effect: test_step=1, {VALID_ONLY}",
+        ),
+        ({"test_step": 1, "per_user_file": "a.csv", **split("TS", ["2020-01-01", "2020-02-01"])}, None),
+        ({"local_heads": 4}, "no effect: local_heads=4; it needs local_window above 0, not 0"),
+        ({"local_heads": 4, "local_window": 2}, None),
+        ({"adam_betas": [0.9, 0.98], "learner": "sgd"}, "no effect: adam_betas=[0.9, 0.98]; it needs learner " + ADAM),
+        ({"adam_betas": [0.9, 0.98], "learner": "adamw"}, None),
     ],
 )
 def test_the_notes_name_settings_without_effect_and_chosen_ones(
@@ -252,6 +275,14 @@ def test_the_notes_name_settings_without_effect_and_chosen_ones(
     assert config.notes == ([] if note is None else [note])
     if note is not None and note.startswith("valid_metric"):
         assert config["valid_metric"] == note.split()[2].rstrip(":")
+
+
+@pytest.mark.parametrize("key", ["n_codebooks", "n_codewords"])
+def test_codebooks_without_quantised_items_are_a_note(key: str) -> None:
+    notes = [
+        LISAConfig("Transformer", "ml-100k", config_dict={key: 4, "quantize_items": q}).notes for q in (False, True)
+    ]
+    assert notes == [[f"no effect: {key}=4; it needs quantize_items True, not False"], []]
 
 
 def test_values_of_numpy_paths_and_tuples_are_plain_ones(isolated_run_dir: Path) -> None:

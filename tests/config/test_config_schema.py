@@ -120,6 +120,7 @@ def test_check_value_names_the_value_and_what_is_right(key: Key, written: Any, m
         ("a: 1\nb: 2\na: 3\n", "not valid yaml: line 3: 'a' is given twice"),
         ("a: {b: 1, b: 1}\n", "not valid yaml: line 1: 'b' is given twice"),
         ("a: !!python/object/apply:os.getcwd []\n", "is not valid yaml"),
+        ("a: 1\n---\na: 2\n", "not valid yaml: line 2: a second document begins here: write one, without ---"),
         ("a:\n\tb: 1\n", "not valid yaml: line 2: found a tab: write spaces"),
         ("a: 1\nb: 2020-99-99\n", "not valid yaml: line 2: month must be in"),
         (f"a: 1\nb: {'9' * 5000}\n", "not valid yaml: line 2: Exceeds the limit"),

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import importlib
 import json
+import re
 import signal
 import zipfile
 from pathlib import Path
@@ -162,6 +163,26 @@ def test_times_are_read_as_seconds(tmp_path: Path, cell: str, seconds: str, kind
     assert {name: count for name, count in report.notes.items() if count} == ({kind: 1} if kind else {})
 
 
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        (
+            "1,a,45000.5\n2,b,45001\n",
+            "times from 20000 to 80000, read as seconds of 1970; write the days of a spre.*: 2",
+        ),
+        ("1,a,45000.5\n2,b,3\n", None),
+        ("u ,a,1\nu,\u3000b,2\nu ,c,3\n", "ids with a blank at an end, kept; they are other ids than those without: 2"),
+        ("1.0,a.0,1\n-2.0,b,2\n1.0,b,2\n", "ids such as 1.0 in a whole column, kept; they are other ids than 1: 2"),
+        ("1.0,a,1\n2,b,2\n", None),
+    ],
+)
+def test_what_a_spreadsheet_may_have_changed_is_noted(tmp_path: Path, rows: str, line: str | None) -> None:
+    atomic, report = converted(raw(tmp_path, TABLE + rows))
+    assert atomic == HEAD + rows.replace(",", "\t")
+    noted = [text for text in report.lines() if text.startswith("noted")]
+    assert len(noted) == (line is not None) and all(re.fullmatch(f"noted: {line}", text) for text in noted)
+
+
 def test_rows_that_lack_a_cell_or_have_an_unreadable_time_are_left_out_and_counted(tmp_path: Path) -> None:
     text = "user_id,item_id,timestamp,stars\n,,,\nu,,1,\nu,i,,\nu\nu,i,2,\nu,j,3,good\n"
     times = ("1e23", "-3e20", "yesterday", "01/02/2020", "2020-02-30", "nan", "inf", "0x10")
@@ -219,6 +240,12 @@ REFUSED = [
     ("csv", TABLE.encode() + b"u,i,1\nu,\xff,1\n", "raw.csv, line 3: byte 0xff is not utf-8: write it in"),
     ("csv --separator=,", TABLE.replace(",", ";"), "line 1: .* looks separated by ';': separate the columns by ','"),
     ("csv --separator=", TABLE, "--separator is ''"),
+    (
+        "csv",
+        TABLE.replace(",", " "),
+        "line 1: 'user_id item_id timestamp' looks separated by ' ': write --separator=' '",
+    ),
+    ("csv --user=u", "u" * 20_000 + ",v\n", r"it has u{80}\.\.\.u{19}, v\. Use --user"),
     ("csv", TABLE + "u,\0,1\n", "raw.csv has a NUL character in line 2: a packed file must be named .gz"),
     ("csv", "user,item_id,timestamp\nu,i,1\n", "no column 'user_id' for the user; it has user, item_id, timestamp"),
     ("csv --no_header --user=0 --item=1 --time=5", "u,i,1\n", "no column '5' for the time; it has 0, 1, 2. Use --time"),
@@ -329,7 +356,7 @@ def test_an_interruption_leaves_no_folder(
     ("output", "message"),
     [
         ("/", "the output is '/', whose name names no data set"),
-        ("x" * 300, r"'x+/x+\.inter' cannot be written \(File name too long\)"),
+        ("x" * 300, r"'x{79}\.\.\.x+\.inter' cannot be written \(File name too long\)"),
         ("raw.csv/set", r"set\.inter' cannot be written \(Not a directory\)"),
     ],
 )

@@ -32,6 +32,11 @@ from tests.plugin.test_presplit import HEAD, LONG, presplit
             ("LISASoft", {"windows": kind}, f"windows is {kind}, which only recbole_lisa.run can follow")
             for kind in ("random_offset", "whole")
         ),
+        (
+            "LISASoft",
+            {"topk": [5], "valid_metric": "MRR@10"},
+            "valid_metric 'MRR@10' is not reported: choose one of Hit@5",
+        ),
         ("LISASoft", {"benchmark_filename": "train"}, "benchmark_filename .* is 'train', it must be list"),
     ],
 )
@@ -81,6 +86,35 @@ def test_what_the_rows_of_a_data_set_do_not_allow_is_refused_before_the_training
     recbole_lisa.register(dataset)
     with pytest.raises(UsageError, match=message) if message else nullcontext():
         create_dataset(small(model, **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "metric"),
+    [
+        ({"topk": 5}, "MRR@5"),
+        ({"topk": [5, 20], "metrics": ["Hit", "NDCG"]}, "Hit@5"),
+        ({"topk": [5, 10]}, "MRR@10"),
+        ({"topk": [5], "valid_metric": "mrr@9", "eval_step": 0}, "mrr@9"),
+    ],
+)
+def test_the_metric_of_the_best_epoch_is_a_reported_one(settings: dict[str, Any], metric: str) -> None:
+    recbole_lisa.register()
+    settings = (
+        {key: value for key, value in SMALL.items() if key != "valid_metric"} | {"metrics": ["Hit", "MRR"]} | settings
+    )
+    assert Config(model="LISASoft", dataset="tiny", config_dict=settings)["valid_metric"] == metric
+
+
+@pytest.mark.parametrize("model", ["LISASoft", "GRU4Rec"])
+def test_a_file_in_another_encoding_is_one_line(model: str, tmp_path: Path) -> None:
+    (tmp_path / "wide").mkdir()
+    (tmp_path / "wide" / "wide.inter").write_text("user_id:token\titem_id:token\ttimestamp:float\n", encoding="utf-16")
+    recbole_lisa.register()
+    kind, message = (
+        (UnicodeDecodeError, "codec") if model == "GRU4Rec" else (UsageError, r"wide is not text in the encoding utf-8")
+    )
+    with pytest.raises(kind, match=message):
+        create_dataset(small(model, "wide", data_path=str(tmp_path), train_neg_sample_args=None))
 
 
 @pytest.mark.parametrize("topk", [[31], [5, 100]])

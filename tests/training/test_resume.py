@@ -259,7 +259,7 @@ def test_the_advice_after_an_interruption_is_true(
     ):
         stop_before["epoch"] = epoch
         assert main([*arguments, *options]) in (130, 143)
-        advice = "no epoch is saved yet, start again by the same arguments and --overwrite"
+        advice = "no epoch is saved yet, start again by the same arguments"
         if saved:
             newest = max((tmp_path / "saved").glob("*-last.pth"), key=os.path.getmtime)
             advice = f"continue from '{newest}' by the same arguments and --resume=auto"
