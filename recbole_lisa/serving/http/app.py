@@ -10,20 +10,18 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import FastAPI, Path, Query, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError
 from recbole_lisa.serving import Recommender, Session
 from recbole_lisa.serving.http.bodies import SESSION_ID, Body, Limits, Recommend, RecommendSession, Start, Update
-from recbole_lisa.serving.http.direct import Direct, Endpoints
-from recbole_lisa.serving.http.middleware import Boundary, Metrics
+from recbole_lisa.serving.http.middleware import Boundary, Direct, Metrics
 from recbole_lisa.serving.http.model_thread import ModelThread
 from recbole_lisa.serving.http.refusals import RefusalError, answer_error, json_answer
 from recbole_lisa.serving.http.stores import MemoryStore, SessionStore
@@ -57,12 +55,6 @@ def build_app(service: "Service", hosts: frozenset[str] | None = None) -> FastAP
         service.model.close()
         await service.store.close()
 
-    endpoints: Endpoints = {
-        "/recommend": (service.recommend, Recommend),
-        "/sessions": (service.start, Start),
-        "/sessions/{session}/items": (service.update, Update),
-        "/sessions/{session}/recommend": (service.recommend_session, RecommendSession),
-    }
     errors: Any = (HTTPException, RequestValidationError, UsageError, Exception)
     app = FastAPI(
         title="recbole-lisa",
@@ -71,21 +63,21 @@ def build_app(service: "Service", hosts: frozenset[str] | None = None) -> FastAP
         redirect_slashes=False,
         lifespan=lifespan,
         exception_handlers=dict.fromkeys(errors, answer_error),
-        middleware=[
-            Middleware(Boundary, service.measured, service.limits, service.model.in_flight, hosts),
-            Middleware(Direct, endpoints),
-        ],
     )
     app.get("/", include_in_schema=False)(service.page)
     app.get("/health")(service.health)
     app.head("/health", include_in_schema=False)(service.health)
     app.get("/metrics")(service.metrics)
     app.get("/items")(service.items)
-    for path, (endpoint, _) in endpoints.items():
-        app.post(path, status_code=201 if path == "/sessions" else 200)(endpoint)
+    app.post("/recommend")(service.recommend)
+    app.post("/sessions", status_code=201)(service.start)
     app.get("/sessions/{session}")(service.describe)
     app.delete("/sessions/{session}")(service.delete)
     app.get("/sessions/{session}/bytes")(service.export)
+    app.post("/sessions/{session}/items")(service.update)
+    app.post("/sessions/{session}/recommend")(service.recommend_session)
+    app.add_middleware(Direct, {one.path: one.endpoint for one in cast("Any", app.routes) if "POST" in one.methods})
+    app.add_middleware(Boundary, service.measured, service.limits, service.model.in_flight, hosts)
     return app
 
 
@@ -234,12 +226,10 @@ class Service:
 
     def _unknown(self, body: Body) -> Answer:
         """Under on_unknown=warn the unknown items of a request, in the shape of its lists."""
-        if body.on_unknown != "warn":
-            return {}
 
         def unknown(items: list[Any]) -> list[Any]:
             nested = items and isinstance(items[0], list)
             return [*map(unknown, items)] if nested else self.recommender.ids.unknown(items)
 
         lists = {name: value for name, value in body if name in _UNKNOWN and (value or name != "candidates")}
-        return {_UNKNOWN[name]: unknown(value) for name, value in lists.items()}
+        return {_UNKNOWN[name]: unknown(value) for name, value in lists.items()} if body.on_unknown == "warn" else {}

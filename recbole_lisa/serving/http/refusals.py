@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from recbole_lisa.errors import UsageError
 
-_ENCODER = json.JSONEncoder(allow_nan=False)
 _OF_FRAMEWORK = {
     400: ("not_json", "the body cannot be read as JSON"),
     404: ("no_such_path", "there is nothing at this path"),
@@ -29,7 +28,7 @@ class RefusalError(HTTPException):
 
 def json_answer(value: Any, status: int = 200) -> Response:
     """JSON in ASCII: an id may hold half of a surrogate pair, which UTF-8 cannot encode."""
-    return Response(_ENCODER.encode(value), status, media_type="application/json")
+    return Response(json.dumps(value, allow_nan=False), status, media_type="application/json")
 
 
 async def answer_error(_: Request | None, error: Exception) -> Response:

@@ -19,7 +19,7 @@ from tests.serving.build import IDS, N_ITEMS, raw, small_bundle
 from tests.serving.http.build import JSON, PATIENCE, Running, running, seeded_recommender, wait_until
 
 pytest.importorskip("fastapi")
-from recbole_lisa.serving.http.direct import Direct
+from recbole_lisa.serving.http.middleware import Direct
 from recbole_lisa.serving.http.stores import MemoryStore, RedisStore
 
 
@@ -416,6 +416,7 @@ def test_the_service_describes_itself(service: Running) -> None:
         ("GET", "/sessions/a%2Fb", None, {}, (404, "no_such_path")),
         ("GET", "/sessions/", None, {}, (404, "no_such_path")),
         ("GET", "/../../etc/passwd", None, {}, (404, "no_such_path")),
+        ("POST", "/sessions/{session}/items", b'{"items": ["item 1"]}', JSON, (422, "invalid")),
         ("GET", "/recommend", None, {}, (405, "not_allowed")),
         ("PUT", "/sessions", b"{}", JSON, (405, "not_allowed")),
     ],
