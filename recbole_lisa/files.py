@@ -187,6 +187,8 @@ def check_output(path: AnyPath, *, overwrite: bool, folder: bool = False, source
             exists without `overwrite`.
     """
     target, kind = path_of(path, "the output"), "folder" if folder else "file"
+    if overwrite not in (True, False):  # the text 'False' would count as True
+        raise UsageError(f"overwrite must be True or False, got {overwrite!r}")
     if not str(path).strip():
         raise UsageError(f"the path of the output is empty: name a {kind}")
     if source is not None and target.resolve() == Path(source).resolve():

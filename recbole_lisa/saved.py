@@ -74,7 +74,7 @@ def load_data_and_model(
             not those of the settings, or its data set is missing or has changed.
     """
     if is_recbole_file(path):
-        if not trusted:
+        if trusted is not True:
             raise UsageError(
                 f"'{path}' was written by RecBole's own trainer and can run code when it is read: if it is yours, load "
                 "it with trusted=True"

@@ -113,6 +113,8 @@ def test_an_output_that_exists_needs_overwrite(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=message):
             check_output(tmp_path / name, overwrite=False, folder=folder)
         check_output(tmp_path / name, overwrite=True, folder=folder)
+        with pytest.raises(UsageError, match="overwrite must be True or False, got 'False'"):
+            check_output(tmp_path / name, overwrite="False", folder=folder)  # type: ignore[arg-type]  # a user's mistake
     assert sorted(tmp_path.rglob("*")) == before
     assert (tmp_path / "full" / "plan").read_bytes() == b"older"
 

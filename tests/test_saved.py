@@ -137,7 +137,11 @@ def test_a_class_without_layers_is_named() -> None:
         return {"build_layer": lambda *_: layer}
 
     for name, body in (
-        ("must define build_layer", {}),
+        ("must define build_layer.*, got None", {}),
+        ("must define build_layer.*, got 5", {"mechanism": 5}),
+        ("must define build_layer.*, got <class .*Linear", {"mechanism": torch.nn.Linear}),
+        ("it returned int", returns(5)),
+        ("hidden_size 16, it returned FullAttention of hidden_size 2", returns(FullAttention(hidden_size=2))),
         ("it returned None", returns(None)),
         ("it returned Linear", returns(torch.nn.Linear(2, 2))),
     ):

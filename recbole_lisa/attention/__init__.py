@@ -62,7 +62,7 @@ def build_attention(name: str, *, hidden_size: int, max_length: int, **settings:
         ValueError: the name or a setting is unknown, the constructor refuses a value, or memory is short.
     """
     check_sizes(hidden_size=hidden_size, max_length=max_length)
-    if name not in _ALL:
+    if not isinstance(name, str) or name not in _ALL:
         raise ValueError(f"unknown attention {name!r}: known are {', '.join(_ALL)}.{did_you_mean(str(name), _ALL)}")
     parameters = inspect.signature(_ALL[name]).parameters
     for setting in settings.keys() - parameters.keys():

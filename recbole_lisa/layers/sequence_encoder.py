@@ -72,7 +72,7 @@ class SequenceEncoder(nn.Module):
         any_length: read longer sequences, too; items after position max_length get the last position.
 
     Raises:
-        TypeError: build_layer returns no attention.
+        TypeError: build_layer returns no attention, or one of another hidden_size.
         ValueError: block, positions or hidden_act is unknown, conv_width is 1, or drop_path is outside [0, 1).
     """
 
@@ -102,11 +102,15 @@ class SequenceEncoder(nn.Module):
         self.any_length = any_length
         self.position_embedding = nn.Embedding(max_length, hidden_size) if positions != "none" else None
         self.dropout = Dropout(dropout)
-        self.attentions = nn.ModuleList(build_layer(i) for i in range(n_layers))
-        for layer in self.attentions:
-            if not isinstance(layer, Attention):
+        layers = [build_layer(i) for i in range(n_layers)]
+        for layer in layers:
+            if not isinstance(layer, Attention) or layer.hidden_size != hidden_size:
                 name = "None" if layer is None else type(layer).__name__
-                raise TypeError(f"build_layer must return an attention, it returned {name}")
+                given = f"{name} of hidden_size {getattr(layer, 'hidden_size', None)}"
+                raise TypeError(
+                    f"build_layer must return an attention of hidden_size {hidden_size}, it returned {given}"
+                )
+        self.attentions = nn.ModuleList(layers)
         if block not in BLOCKS:
             raise ValueError(f"block must be one of {', '.join(BLOCKS)}, got {block!r}")
         sizes: dict[str, Any] = {"hidden_size": hidden_size, "inner_size": inner_size}

@@ -146,8 +146,9 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def build_layer(self, config: Any, index: int) -> Attention:
         """The attention of layer index: the mechanism with the settings named as its keywords, see SETTINGS."""
-        if self.mechanism is None:
-            raise TypeError(f"{type(self).__name__} must define build_layer(config, index), which returns an attention")
+        if not (isinstance(self.mechanism, type) and issubclass(self.mechanism, Attention)):
+            right = "must define build_layer(config, index), which returns an attention, or mechanism, a class of them"
+            raise TypeError(f"{type(self).__name__} {right}, got {self.mechanism!r}")
         settings = {name: config[SETTINGS.get(name, name)] for name in signature(self.mechanism).parameters}
         seeds = {name: value + index for name, value in settings.items() if name.endswith("_seed")}
         return self.mechanism(**(settings | seeds))

@@ -76,16 +76,12 @@ def unpack_codes(packed: Tensor, shape: tuple[int, ...], n_codewords: int) -> Te
     if packed.dtype != torch.uint8 or len(packed) != n_bytes:
         needed = f"{n_codes} codes of {bits} bits take {n_bytes} bytes of uint8"
         raise ValueError(f"{needed}, got {tuple(packed.shape)} {packed.dtype}")
-    if bits == 8:
-        return packed.clone().view(shape)
-    codes = torch.zeros(n_codes, dtype=code_dtype(n_codewords))
-    if not bits:
-        return codes.view(shape)
+    codes = packed.clone() if bits == 8 else torch.zeros(n_codes, dtype=code_dtype(n_codewords))
     places = np.arange(bits, dtype=np.int32)
-    for number, block in enumerate(torch.split(packed, BLOCK_CODES // 8 * bits)):
+    for number, block in enumerate(torch.split(packed, BLOCK_CODES // 8 * bits) if 0 < bits != 8 else ()):
         part = codes[number * BLOCK_CODES : (number + 1) * BLOCK_CODES]
         stream = np.unpackbits(block.numpy(), count=len(part) * bits, bitorder="little").reshape(-1, bits)
         part.copy_(torch.from_numpy((stream.astype(np.int32) << places).sum(axis=1)))
-    if n_codes and (most := int(codes.max())) >= n_codewords:
+    if n_codes and n_codewords < 2**bits and (most := int(codes.max())) >= n_codewords:
         raise ValueError(f"codes must lie in 0..{n_codewords - 1} (W - 1), got {most}: the bytes hold other codes")
     return codes.view(shape)

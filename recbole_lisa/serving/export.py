@@ -360,8 +360,6 @@ def _items(arrays: Arrays, settings: dict[str, Any], n_items: int, hidden_size: 
             packed, codewords = arrays[f"{name}_codes"], arrays[f"{name}_codewords"]
             _check(codewords, (n_codebooks, n_codewords, hidden_size))
             codes = unpack_codes(torch.from_numpy(packed), (n_items, n_codebooks), n_codewords)
-            if int(codes.max()) >= n_codewords:
-                raise ValueError(f"a code of {ITEMS} is not below {n_codewords}")
             sets.append(CodedTargets(codes, torch.from_numpy(codewords), temperature=temperature, dense=dense))
     if not sets:
         raise ValueError(f"{MANIFEST} names no codebooks")

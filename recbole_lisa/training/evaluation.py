@@ -68,11 +68,14 @@ def evaluate_targets(
         tied targets, among the unseen items only where `eval_seen` is `mask`.
 
     Raises:
-        UsageError: max(topk) is larger than the number of ranked items, or there is no loader.
+        UsageError: max(topk) is larger than the number of ranked items, there is no loader, or an argument is another.
         TrainingDivergedError: A score is NaN or infinite.
     """
     if loader is None:
         raise UsageError("there is no target to evaluate: the split of the data (eval_args) gives this phase none")
+    if not (hasattr(model, "eval") and hasattr(loader, "batches") and isinstance(config, Config)):
+        kinds = ", ".join(type(one).__name__ for one in (model, loader, config))
+        raise UsageError(f"evaluate takes a model, a loader for validation or test, and a configuration, got {kinds}")
     model.eval()
     collectors = {suffix: Collector(config) for suffix in SEEN_SUFFIXES[config["eval_seen"] or "rank"]}
     generator = torch.Generator().manual_seed(config["seed"])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from recbole_lisa.attention import build_attention
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, quantize
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
@@ -215,6 +216,11 @@ def test_nan_gives_nan(op: Callable[..., Any], name: str) -> None:
         (lambda: split(X, L - 1), f"size must be at least 1 and divide the length {L}, got {L - 1}"),
         (lambda: packed_size(-1, 4), "n_codes must be a whole number of at least 0, got -1"),
         (lambda: unpack_codes(whole(0), (-3,), 4), "shape must be sizes of below"),
+        (
+            lambda: unpack_codes(torch.tensor([9, 250], dtype=torch.uint8), (2,), 200),
+            r"codes must lie in 0\.\.199 .* 250",
+        ),
+        (lambda: build_attention([], hidden_size=4, max_length=9), r"unknown attention \[\]"),  # type: ignore[arg-type]  # a user's mistake
         (lambda: check_number("x", torch.ones(2), 0), "x must be a finite number of at least 0, got tensor"),
     ],
 )

@@ -179,8 +179,9 @@ def test_a_file_of_recbole_resumes_and_is_read_only_when_trusted(tmp_path: Path)
     longer.resume_checkpoint(trainer.saved_model_file)
     longer.fit(train, valid)
     assert sorted(longer.train_loss_dict) == [1, 2]
-    with pytest.raises(UsageError, match=r"can run code .*trusted=True"):
-        load_data_and_model(trainer.saved_model_file)
+    for trusted in (False, "False"):
+        with pytest.raises(UsageError, match=r"can run code .*trusted=True"):
+            load_data_and_model(trainer.saved_model_file, trusted=trusted)  # type: ignore[arg-type]  # a user's mistake
     with pytest.raises(UsageError, match="there is no checkpoint 'gone.pth'"):
         load_data_and_model("gone.pth")
     (tmp_path / "odd.pth").write_bytes(b"odd")

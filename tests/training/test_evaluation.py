@@ -134,6 +134,10 @@ def test_topk_longer_than_the_ranking_is_refused(tmp_path: Path) -> None:
             check_loader(tiny_loaders(config)[2], config)
     with pytest.raises(UsageError, match="there is no target to evaluate"):
         evaluate(None, None, config)
+    model, test = Scores(torch.zeros(1, 3)), Batches([])
+    for arguments in ((None, test, config), (model, 5, config), (model, test, {})):
+        with pytest.raises(UsageError, match="evaluate takes a model, a loader for validation or test, and a config"):
+            evaluate(*arguments)  # type: ignore[arg-type]  # a user's mistakes
 
 
 CATALOGUE_METRICS = ["ItemCoverage", "AveragePopularity", "GiniIndex", "ShannonEntropy", "TailPercentage"]
