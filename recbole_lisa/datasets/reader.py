@@ -196,8 +196,14 @@ def _positions(name: str, labels: Sequence[Any], layout: Layout) -> dict[str, in
     return chosen
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(row := dict(pairs)) < len(pairs):
+        raise ValueError("it names a key twice")
+    return row
+
+
 # Numbers stay as they are written: an id such as 1.10 or of many digits is a text like any other.
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=lambda _: None)
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=str, parse_float=str, parse_constant=lambda _: None)
 
 
 def _read_json_lines(raw: RawFile, layout: Layout, encoding: str) -> Iterator[pd.DataFrame]:

@@ -278,6 +278,7 @@ def test_odd_files_are_one_line(tmp_path: Path, conversion_text: str, text: str 
     [
         ("[1]", r"line 2 of raw.jsonl is not a JSON object, it is '\[1\]': write one object a line"),
         ('{"user_id": ' + "[" * 10**5, "line 2 of raw.jsonl is not JSON"),
+        ('{"user_id": 1, "user_id": 2, "item_id": 2, "timestamp": 3}', "line 2 of .* not JSON: it names a key twice"),
         ('{"user_id": [1], "item_id": 2, "timestamp": 3}', r"line 2 of raw.jsonl has \['1'\] as its 'user_id'"),
     ],
 )
