@@ -73,7 +73,8 @@ def evaluate_targets(
     """
     if loader is None:
         raise UsageError("there is no target to evaluate: the split of the data (eval_args) gives this phase none")
-    if not (hasattr(model, "eval") and hasattr(loader, "batches") and isinstance(config, Config)):
+    is_config = isinstance(config, Config) or (isinstance(config, dict) and "eval_seen" in config)
+    if not (is_config and hasattr(model, "eval") and hasattr(loader, "batches")):
         kinds = ", ".join(type(one).__name__ for one in (model, loader, config))
         raise UsageError(f"evaluate takes a model, a loader for validation or test, and a configuration, got {kinds}")
     model.eval()
