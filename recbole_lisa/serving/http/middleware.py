@@ -66,7 +66,7 @@ class Boundary:
         begun, status, app = time.perf_counter(), 500, self.app
         headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"])}
         host = re.sub(r":\d*$", "", headers.get(b"host", "")).strip("[]").lower()
-        if self.hosts is not None and not any(fnmatchcase(host, name) for name in self.hosts):
+        if self.hosts is not None and host not in self.hosts and not any(fnmatchcase(host, one) for one in self.hosts):
             hint = f"{host[:50]!r} is no name of this service: start it with --allowed_host NAME"
             app = json_answer({"error": "unknown_host", "message": hint}, 400)
         if (coding := headers.get(b"content-encoding", "identity").lower()) != "identity":
