@@ -28,6 +28,7 @@ from recbole_lisa.datasets.reader import read_pieces
 from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import ARCHIVE_ERRORS, AnyPath, path_of
+from recbole_lisa.layers.query_time import Query
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender, current_names
 from recbole_lisa.serving.bundle import Bundle, check_shapes, encoder_weights
 from recbole_lisa.serving.export import check_export_folder, write_export
@@ -325,8 +326,12 @@ def check_scores(model: Any, recommender: Recommender) -> float:
     valid = torch.arange(length) < lengths.unsqueeze(1)
     f = model.fields
     batch = {f.item_list: items * valid, f.item_length: lengths, f.time_gap_list: gaps * valid}
+    query = Query(*(torch.randint(2**30, (n,), generator=generator).double() for _ in Query._fields))
+    columns = zip((f.query_gap_list, f.query_time_list), query, strict=True)
+    batch |= {name: seconds.unsqueeze(1).expand(n, length) for name, seconds in columns}
     expected = model.eval().score_candidates(batch, candidates)
-    difference = float((_bundle_scores(recommender, items, lengths, gaps, candidates) - expected).abs().max())
+    found = _bundle_scores(recommender, items, lengths, gaps, candidates, query)
+    difference = float((found - expected).abs().max())
     if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
         raise UsageError(
             f"{type(model).__name__} cannot be exported: its export scores items differently, by {difference:.3g}; a "
@@ -335,13 +340,16 @@ def check_scores(model: Any, recommender: Recommender) -> float:
     return difference
 
 
-def _bundle_scores(recommender: Recommender, items: Tensor, lengths: Tensor, gaps: Tensor, candidates: Tensor) -> Any:
-    """Scores (N, K) of candidates (N, K) by a bundle, for histories of items (N, L) at time gaps (N, L)."""
+def _bundle_scores(
+    recommender: Recommender, items: Tensor, lengths: Tensor, gaps: Tensor, candidates: Tensor, query: Query
+) -> Any:
+    """Scores (N, K) of candidates (N, K) by a bundle, of N questions after items (N, L) at time gaps (N, L)."""
     times = gaps.double().cumsum(dim=1)
     histories = [History(items[i, :m].numpy() - 1, times[i, :m].numpy()) for i, m in enumerate(lengths.tolist())]
     targets: Any = recommender.network.items.targets
+    states = recommender.network.at(recommender.encode(histories), query)
     rows = [
         targets.take(ids - 1).scores(targets.query(hidden[None]), 0, len(ids))[0]
-        for hidden, ids in zip(recommender.encode(histories), candidates, strict=True)
+        for hidden, ids in zip(states, candidates, strict=True)
     ]
     return torch.stack(rows)

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -63,6 +64,16 @@ def positive(text: str) -> int:
         if 1 <= int(text) <= _MOST:
             return int(text)
     raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST}, got {text}")
+
+
+def seconds(text: str) -> float:
+    """Convert the text of an option, seconds since 1970 or a date (UTC where it names no zone), to seconds."""
+    with contextlib.suppress(ValueError):
+        return float(text)
+    with contextlib.suppress(ValueError):
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp()
+    raise argparse.ArgumentTypeError(f"must be seconds since 1970 or a date such as 2026-03-01T18:00, got {text}")
 
 
 def parse_settings(arguments: Sequence[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -32,12 +33,22 @@ def main(arguments: Sequence[str]) -> int:
     for name in ("A", "B"):
         parser.add_argument(name, type=Path)
     options = parser.parse_args(arguments)
+    protocols = [_protocol(path) for path in (options.A, options.B)]
+    if None not in protocols and protocols[0] != protocols[1]:
+        print("warning: A has the protocol {}, B has {}".format(*protocols), file=sys.stderr)
     a, b = read_per_user(options.A), read_per_user(options.B)
     print(compare(a, b).to_string(float_format="{:.4f}".format))
     for name, one, other in (("A", a, b), ("B", b, a)):
         if alone := [str(metric) for metric in one.columns.difference([*other, *TRAITS], sort=False)]:
             print(f"not compared, only in {name}: {', '.join(alone)}", file=sys.stderr)
     return 0
+
+
+def _protocol(path: Path) -> str | None:
+    """The protocol in a result_file; None for another file, which `read_per_user` checks."""
+    with suppress(OSError, ValueError, AttributeError):
+        return str(json.loads(path.read_bytes()).get("protocol")) if path.suffix == ".json" else None
+    return None
 
 
 def read_per_user(path: Path) -> pd.DataFrame:

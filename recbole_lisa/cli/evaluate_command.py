@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recbole_lisa.cli.arguments import UsageParser
+from recbole_lisa.config.query_time import protocol_name
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output
 from recbole_lisa.saved import load_data_and_model
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     if file is not None:
         check_output(file, overwrite=overwrite, source=options.checkpoint)
     metrics, _, collected = evaluate_targets(model, loader, config, show_progress=True)
-    names = (config[key] for key in ("model", "dataset", "protocol", "eval_seen"))
+    names = config["model"], config["dataset"], protocol_name(config), config["eval_seen"]
     print("{} on {}, protocol {}, eval_seen {}, {} targets".format(*names, f"{len(loader.targets)} {options.phase}"))
     for name, value in metrics.items():
         print(f"{name:<{max(map(len, metrics))}}  {value:.4f}")

@@ -3,15 +3,17 @@
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from time import time
 from typing import Any
 
 import numpy as np
 
 from recbole_lisa.cli import EndingAtOnce
-from recbole_lisa.cli.arguments import UsageParser, positive
+from recbole_lisa.cli.arguments import UsageParser, positive, seconds
 from recbole_lisa.datasets.histories import UserHistory, read_user_histories
 from recbole_lisa.errors import UsageError
 from recbole_lisa.progress import progress_bar
@@ -23,7 +25,7 @@ _USERS_AT_ONCE = 256
 _EPILOG = """\
 Input: one interaction a row, with the columns user_id, item_id and, to order them, timestamp (seconds); without a
 timestamp the order of the rows counts. Users may be new ones. Without --input, every user of the checkpoint's data set
-gets a list, from all of the history.
+gets a list, from all of the history. A model with query_time needs the timestamps, and is asked --at one time for all.
 Output: the columns user_id, rank, item_id, score, and title where the export has titles.
 """
 
@@ -44,6 +46,9 @@ def main(arguments: Sequence[str]) -> int:
     users = [_known(recommender, user, options.on_unknown, f"user '{user.user}'") for user in users]
     if candidates is not None:
         candidates = _known(recommender, candidates, options.on_unknown, f"'{options.candidates}'")
+    if recommender.reads_query_time and options.at is None:
+        options.at = time()
+        print(f"query time: now, {datetime.fromtimestamp(options.at, timezone.utc):%Y-%m-%d %H:%M} UTC; --at sets it")
     empty = 0
 
     def rows() -> Iterator[tuple[str, Sequence[str], Sequence[float]]]:
@@ -80,6 +85,7 @@ def _recommend(
         [user.items for user in users],
         options.k,
         times=times if recommender.needs_times and times[0] is not None else None,
+        at=options.at,
         filter_seen=not options.keep_seen,
         candidates=candidates,
         on_unknown="skip",
@@ -100,14 +106,17 @@ def _sources(options: argparse.Namespace) -> tuple[Recommender, list[UserHistory
 
 
 def _users_of(dataset: Any) -> list[UserHistory]:
-    """Every user of a data set with all interactions, oldest first; times count from the user's first one."""
+    """Every user of a data set with all interactions, oldest first.
+
+    Times count from the user's first one, where the data set has none for query_time.
+    """
     store = dataset.histories
     user_ids, item_ids = dataset.field2id_token[dataset.uid_field], dataset.field2id_token[dataset.iid_field]
     users = []
     for n, user in enumerate(progress_bar(store.users, "histories", unit=" users")):
         rows = slice(store.offsets[n], store.offsets[n + 1])
-        times = np.cumsum(store.gaps[rows], dtype=np.float64).tolist()
-        users.append(UserHistory(str(user_ids[user]), list(map(str, item_ids[store.items[rows]])), times))
+        times = np.cumsum(store.gaps[rows], dtype=np.float64) if store.times is None else store.times[rows]
+        users.append(UserHistory(str(user_ids[user]), list(map(str, item_ids[store.items[rows]])), times.tolist()))
     return users
 
 
@@ -119,6 +128,8 @@ def _parser() -> UsageParser:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help=".csv, .tsv or .parquet")
     parser.add_argument("--overwrite", action="store_true", help="replace an output that exists")
     parser.add_argument("--k", type=positive, default=10, help="items for each user (default: 10)")
+    meaning = "with query_time, the time of the question: seconds since 1970 or a date in UTC (default: now)"
+    parser.add_argument("--at", type=seconds, metavar="TIME", help=meaning)
     parser.add_argument("--keep_seen", action="store_true", help="items of the history may be recommended again")
     parser.add_argument("--candidates", type=Path, metavar="FILE", help="choose from these items, one id a line")
     meaning = "unknown items: raise stops, warn and skip leave them out (default: raise)"

@@ -34,9 +34,10 @@ JSON in and out, with Content-Type: application/json:
   GET    /, /docs, /openapi.json     a page to try it with, and the OpenAPI description
 
 Optional fields: times (seconds), filter_seen, candidates, on_unknown (raise, skip, or warn, which lists the items left
-out in "unknown" and "unknown_candidates"). expected_length makes a repeated request safe: it is refused with 409 when
-the items are there already. There is no login, no TLS and no limit on slow request heads: to serve other machines, put
-a proxy in front. SIGTERM ends the service after the requests that have begun.
+out in "unknown" and "unknown_candidates"), and for a model with query_time at, the time of the question in seconds
+since 1970 (default: now). expected_length makes a repeated request safe: it is refused with 409 when the items are
+there already. There is no login, no TLS and no limit on slow request heads: to serve other machines, put a proxy in
+front. SIGTERM ends the service after the requests that have begun.
 """
 
 
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str]) -> int:
     warm_up(recommender)
     service = app.build_app(app.Service(recommender, store, metrics, limits, options.threads), hosts_of(options))
     bundle = recommender.bundle
+    if recommender.reads_query_time:
+        print("query time: that of each request, or its field 'at'", flush=True)
     print(f"{bundle.model} of {bundle.dataset}, {len(bundle.ids):,} items: {server.address_of(listening)}", flush=True)
     server.serve(service, listening, stop_seconds=options.stop_seconds)
     return 0

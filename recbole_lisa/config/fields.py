@@ -17,6 +17,8 @@ class FieldNames:
     negative: str  # (N, R) negatives of a last-position row, or (N, K) equal rows of shared negatives
     time: str  # the time column of the interactions
     time_gap_list: str  # (N, L) seconds since the user's previous item
+    query_gap_list: str  # (N, L) seconds from each item to the one after it; with query_time
+    query_time_list: str  # (N, L) seconds since 1970 at the item after each one; with query_time
 
 
 def field_names(config: Any) -> FieldNames:
@@ -33,4 +35,6 @@ def field_names(config: Any) -> FieldNames:
         negative=f"{prefix}{item}",
         time=config["TIME_FIELD"],
         time_gap_list=f"time_gap{suffix}",
+        query_gap_list=f"query_gap{suffix}",
+        query_time_list=f"query_time{suffix}",
     )

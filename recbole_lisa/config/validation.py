@@ -11,6 +11,7 @@ from recbole.evaluator.register import metric_information, metric_types, metrics
 
 from recbole_lisa.config.fields import field_names
 from recbole_lisa.config.model_defaults import inner_width
+from recbole_lisa.config.query_time import reads_query_time
 from recbole_lisa.config.schema import Key, check_value, is_number
 from recbole_lisa.errors import UsageError, did_you_mean
 
@@ -245,6 +246,8 @@ def _check_columns(settings: Settings) -> None:
             raise UsageError(f"{key} and {other} are both '{column}': each must name its own column")
     if settings["TIME_FIELD"] is None and "TS" in settings["eval_args"]["split"]:
         raise UsageError("TIME_FIELD is ~, but eval_args split TS needs times: name their column")
+    if settings["TIME_FIELD"] is None and reads_query_time(settings):
+        raise UsageError(f"TIME_FIELD is ~, but query_time {settings['query_time']} needs times: name their column")
     _check_batch_names(settings)
     for key in ("load_col", "unload_col"):
         for suffix, columns in (settings[key] or {}).items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from dataclasses import replace
 from functools import cached_property
 from logging import getLogger
 from pathlib import Path
@@ -21,6 +22,7 @@ from recbole.data.dataset import SequentialDataset
 from recbole.utils import FeatureSource, FeatureType
 
 from recbole_lisa.config.fields import field_names
+from recbole_lisa.config.query_time import check_query_times, reads_query_time
 from recbole_lisa.data.atomic import joined
 from recbole_lisa.data.cache import restore_dataset
 from recbole_lisa.data.filtering import filter_interactions
@@ -88,6 +90,8 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         """
         self._change_feat_format()
         self.histories = self._sorted_histories()
+        if reads_query_time(self.config) and self.histories.times is not None:
+            check_query_times(self.dataset_name, float(self.histories.times.max(initial=0)))
         self.field2seqlen[field_names(self.config).item_list] = self.config["MAX_ITEM_LIST_LENGTH"]  # CORE reads it
         train, valid, test = self._split()
         self._log_split(train, valid, test)
@@ -173,7 +177,9 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
             times = frame[time].to_numpy()
             if not np.isfinite(times).all():
                 raise UsageError(f"column {time} of {self.dataset_name} has values that are not finite numbers")
-        return Histories.from_interactions(frame[self.uid_field].to_numpy(), frame[self.iid_field].to_numpy(), times)
+        users = frame[self.uid_field].to_numpy()
+        store = Histories.from_interactions(users, frame[self.iid_field].to_numpy(), times)
+        return replace(store, times=times[np.lexsort((times, users))]) if reads_query_time(self.config) else store
 
     # The steps of RecBole's loading that are replaced, in the order of its calls.
 

@@ -25,6 +25,7 @@ class Histories:
     gaps: Gaps  # (rows,) seconds since the same user's previous interaction; 0 at the first one
     offsets: Index  # (users + 1,) history u is `items[offsets[u]:offsets[u + 1]]`
     users: Index  # (users,) the user id of each history, ascending
+    times: npt.NDArray[np.float64] | None = None  # (rows,) seconds, where a reader of the store needs them
 
     @classmethod
     def from_interactions(

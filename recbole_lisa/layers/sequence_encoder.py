@@ -17,6 +17,7 @@ from recbole_lisa.attention import Attention, describe_attention
 from recbole_lisa.attention.base import CodedSequences, Input, apply_layer, final_positions
 from recbole_lisa.layers.blocks import BLOCKS, EncoderBlock
 from recbole_lisa.layers.dropout import Dropout
+from recbole_lisa.layers.query_time import QUERY_TIMES, Query, QueryTime
 from recbole_lisa.ops.checks import check_number
 from recbole_lisa.ops.quantize import Quantized
 
@@ -38,12 +39,14 @@ class ItemView(NamedTuple):
 class Sequences(NamedTuple):
     """N right-padded histories of rows of an ItemView.
 
-    rows (N, L); valid (N, L) bool; gaps (N, L) time since the previous item in the data set's time unit, or None.
+    rows (N, L); valid (N, L) bool; gaps (N, L) time since the previous item in the data set's time unit, or None;
+    query (N, L) when the item after each position is asked for, or None.
     """
 
     rows: Tensor
     valid: Tensor
     gaps: Tensor | None = None
+    query: Query | None = None
 
 
 class Encoded(NamedTuple):
@@ -70,10 +73,12 @@ class SequenceEncoder(nn.Module):
         attention_gate: multiply the output of each attention by a gate, see blocks.py.
         drop_path: probability that a sequence skips the last layer in training; layer i of n has i / n of it.
         any_length: read longer sequences, too; items after position max_length get the last position.
+        query_time: what hidden states know of the time of the question where Sequences has one, see query_time.py.
 
     Raises:
         TypeError: build_layer returns no attention, or one of another hidden_size.
-        ValueError: block, positions or hidden_act is unknown, conv_width is 1, or drop_path is outside [0, 1).
+        ValueError: block, positions, query_time or hidden_act is unknown, conv_width is 1, or drop_path is outside
+            [0, 1).
     """
 
     def __init__(
@@ -93,10 +98,12 @@ class SequenceEncoder(nn.Module):
         attention_gate: bool = False,
         drop_path: float = 0.0,
         any_length: bool = False,
+        query_time: str = "none",
     ) -> None:
         super().__init__()
-        if positions not in POSITIONS:
-            raise ValueError(f"positions must be one of {', '.join(POSITIONS)}, got {positions!r}")
+        for name, value, known in (("positions", positions, POSITIONS), ("query_time", query_time, QUERY_TIMES)):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         check_number("drop_path", drop_path, 0, 1)
         self.max_length, self.positions, self.drop_path = max_length, positions, drop_path
         self.any_length = any_length
@@ -117,6 +124,7 @@ class SequenceEncoder(nn.Module):
         own: dict[str, Any] = {**sizes, "hidden_act": hidden_act, "layer_norm_eps": layer_norm_eps}
         own |= {"conv_width": conv_width, "attention_gate": attention_gate}
         own_of_encoder = {"max_length": max_length, "block": block, "positions": positions, "any_length": any_length}
+        own_of_encoder |= {} if query_time == "none" else {"query_time": query_time}  # 0.3.0 can read its exports
         self._settings = own | own_of_encoder
         codes_only = self.layers()[0].quantizer is not None and not self.layers()[0].needs_vectors
         self.blocks = nn.ModuleList(
@@ -124,6 +132,7 @@ class SequenceEncoder(nn.Module):
         )
         pre_norm = BLOCKS[block].pre_norm
         self.final_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps) if pre_norm else nn.Identity()
+        self.query_time = QueryTime(hidden_size, query_time) if query_time != "none" else None
 
     def settings(self) -> dict[str, Any]:
         """The constructor's keywords for inference, as plain values; `layers` has what build_attention needs.
@@ -151,7 +160,15 @@ class SequenceEncoder(nn.Module):
         stream, inputs, _ = self._before_last_layer(history, view)
         attended = self.attentions[-1](self._input_of(-1, history, view, inputs), history.valid, history.gaps)
         kept = self._kept(len(self.blocks) - 1, history.valid)
-        return Encoded(self.final_norm(self.blocks[-1](stream, attended, kept)), inputs)
+        hidden = self.final_norm(self.blocks[-1](stream, attended, kept))
+        return Encoded(self.at(hidden, history.query), inputs)
+
+    def at(self, hidden: Tensor, query: Query | None) -> Tensor:
+        """Hidden states (..., D) for questions at a time; the same ones without query, or with query_time none."""
+        if query is None or self.query_time is None:
+            return hidden
+        out: Tensor = self.query_time(hidden, query)
+        return out
 
     def encode_non_padding(self, history: Sequences, view: ItemView) -> Encoded:
         """Hidden states at the M non-padding positions only, row after row, (M, D)."""
@@ -195,7 +212,8 @@ class SequenceEncoder(nn.Module):
         kept = self._kept(len(self.blocks) - 1, history.valid)
         if kept is not None:
             kept = kept.view(-1, 1)[positions // length]  # (M, 1)
-        return Encoded(self.final_norm(self.blocks[-1](h, attended, kept)), inputs), streams
+        query = history.query and Query(*(x.flatten().index_select(0, positions) for x in history.query))
+        return Encoded(self.at(self.final_norm(self.blocks[-1](h, attended, kept)), query), inputs), streams
 
     def layer_inputs(self, history: Sequences, view: ItemView) -> list[Tensor]:
         """What each layer's attention reads where it reads no codes, n_layers tensors (N, L, D)."""

@@ -16,6 +16,7 @@ from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.config.fields import field_names
 from recbole_lisa.config.model_defaults import fill_defaults, inner_width
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
+from recbole_lisa.layers.query_time import Query
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 from recbole_lisa.model import losses
 from recbole_lisa.model.items import item_table
@@ -100,7 +101,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
             dropout=config["hidden_dropout_prob"],
             drop_path=config["drop_path"],
             any_length=config["windows"] == "whole",
-            **{name: config[name] for name in same},
+            **{name: config[name] for name in (*same, "query_time")},
         )
         self.register_buffer("time_unit", torch.tensor(float(getattr(dataset, "time_unit", 1.0))))
         self.register_buffer("log_q", self._log_q(config, dataset), persistent=False)
@@ -330,7 +331,13 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         items, length = interaction[f.item_list], interaction[f.item_length]
         valid = torch.arange(items.shape[1], device=items.device) < length.unsqueeze(1)  # (N, L)
         gaps = interaction[f.time_gap_list] / self.time_unit if f.time_gap_list in interaction else None
-        return Sequences(items, valid, gaps)
+        if self.encoder.query_time is None:
+            return Sequences(items, valid, gaps)
+        if f.query_gap_list not in interaction:
+            raise ValueError(
+                "query_time needs the times of the targets: use the loaders of this package, or set it to none"
+            )
+        return Sequences(items, valid, gaps, Query(interaction[f.query_gap_list], interaction[f.query_time_list]))
 
     def _supervision(self, interaction: Interaction, at: Tensor) -> tuple[Tensor, Tensor | None]:
         """Targets (M,) and negatives (M, R), (K,) if shared, None for CE, of the supervised positions at (N, L)."""

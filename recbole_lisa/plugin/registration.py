@@ -18,6 +18,7 @@ from recbole_lisa import saved
 from recbole_lisa.config.config import LISAConfig, known_keys
 from recbole_lisa.config.model_defaults import LOSS_WITHOUT_NEGATIVES, model_defaults, settings_files
 from recbole_lisa.config.properties import properties_path
+from recbole_lisa.config.query_time import reads_query_time
 from recbole_lisa.config.registry import MODELS, model_class
 from recbole_lisa.config.schema import check_value, read_yaml
 from recbole_lisa.config.validation import check_model, check_valid_metric, valid_metric_of
@@ -171,9 +172,15 @@ def _has_histories_in_files(dataset: Any) -> bool:
 def _load_our_files(self: Any, token: str, dataset_path: str) -> None:
     """`SequentialDataset._load_data` that checks the rows and the pre-split files of our models first."""
     is_ours = issubclass(self.config.model_class, AttentiveRecommender)
-    if is_ours and self.config["histogram_decay"] == "time" and not isinstance(self, WindowDataset):
-        right = "call recbole_lisa.register(AllPositionsDataset), or set another decay"
-        raise UsageError(f"histogram_decay is 'time', and RecBole's rows have no time between items: {right}")
+    if is_ours and not isinstance(self, WindowDataset):
+        right = "call recbole_lisa.register(AllPositionsDataset), or set another"
+        if self.config["histogram_decay"] == "time":
+            raise UsageError(f"histogram_decay is 'time', and RecBole's rows have no time between items: {right} decay")
+        if reads_query_time(self.config):
+            query_time = self.config["query_time"]
+            raise UsageError(
+                f"query_time is {query_time!r}, and RecBole's rows have no time of the target: {right} one"
+            )
     if _has_histories_in_files(self):
         check_headers(self, token, dataset_path)
     try:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from recbole_lisa.errors import UsageError
+from recbole_lisa.layers.query_time import Query
 from recbole_lisa.serving.export import read_export
 from recbole_lisa.serving.inputs import Numbers, as_list, check_policy, numbers_of, read_histories
 from recbole_lisa.serving.scorer import Recommendation, Scorer
@@ -35,6 +36,7 @@ class Recommender(Scorer):
         k: int = 10,
         *,
         times: Sequence[Any] | None = None,
+        at: float | Sequence[float] | None = None,
         filter_seen: bool = True,
         candidates: Sequence[Any] | None = None,
         on_unknown: str = "raise",
@@ -45,7 +47,9 @@ class Recommender(Scorer):
         Args:
             histories: One list of ids per user.
             k: At least 1.
-            times: Seconds of each interaction; needed when the model's histogram decays with time.
+            times: Seconds of each interaction; needed with `histogram_decay: time` and `query_time`.
+            at: With `query_time`, the time of the question in seconds since 1970 (UTC), one number or one for each
+                history; None is now.
             filter_seen: Leave out all items of the history itself.
             candidates: Ids to choose from, one list for all or one list per history; None takes the whole catalogue.
             on_unknown: What happens to ids that the model does not know: raise, warn (and leave them out), or skip.
@@ -69,10 +73,13 @@ class Recommender(Scorer):
         chosen = [read[n] for n in filled]
         groups = self._candidates(candidates, len(read), on_unknown)
         seen = [history.items for history in chosen] if filter_seen else None
-        best = self.best(self.encode(chosen), k, seen, groups and [groups[n] for n in filled]) if chosen else []
+        query = self.query(at, [-np.inf if one.times is None or not one.times.size else one.times[-1] for one in read])
         answers = [Recommendation([], [])] * len(read)
-        for n, answer in zip(filled, best, strict=True):
-            answers[n] = answer
+        if chosen:
+            hidden = self.network.at(self.encode(chosen), query and Query(*(x[filled] for x in query)))
+            best = self.best(hidden, k, seen, groups and [groups[n] for n in filled])
+            for n, answer in zip(filled, best, strict=True):
+                answers[n] = answer
         return answers
 
     @property

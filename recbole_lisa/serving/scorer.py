@@ -1,18 +1,21 @@
 """A trained model that encodes histories and ranks items, as recommendations and sessions need it."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.item_store import CodedTargets
+from recbole_lisa.layers.query_time import Query
 from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
 from recbole_lisa.serving.bundle import Bundle, Network
 from recbole_lisa.serving.export import fingerprint_of
-from recbole_lisa.serving.inputs import History, Numbers
+from recbole_lisa.serving.inputs import History, Numbers, seconds_of
 from recbole_lisa.serving.ranking import positions_of, rank
 
 BATCH = 128
@@ -42,7 +45,8 @@ class Scorer:
         self.network = Network(bundle)
         self.max_length: int = bundle.encoder["max_length"]
         self.window = None if self.network.any_length else self.max_length  # newest items that encode() reads
-        self.needs_times = any(layer.needs_time_gaps for layer in self.network.layers())
+        self.reads_query_time = self.network.query_time is not None
+        self.needs_times = self.reads_query_time or any(layer.needs_time_gaps for layer in self.network.layers())
         self._fingerprint = fingerprint
         targets = self.network.items.targets
         if isinstance(targets, CodedTargets) and len(targets) >= INDEXED_ITEMS:
@@ -60,7 +64,10 @@ class Scorer:
         return self._fingerprint
 
     def encode(self, histories: Sequence[History]) -> Tensor:
-        """Hidden states (N, D) after the newest window of each history, none of them empty, or after the whole one."""
+        """Hidden states (N, D) after the newest window of each history, none of them empty, or after the whole one.
+
+        `network.at` adds the time of a question.
+        """
         dtype = next(self.network.parameters()).dtype
         hidden = torch.empty(len(histories), self.bundle.hidden_size, dtype=dtype)
         by_length = np.argsort([len(history.items) for history in histories], kind="stable")
@@ -69,6 +76,34 @@ class Scorer:
             sequences, view = self.sequences([histories[n] for n in batch], self.window)
             hidden[batch] = self.network.encode_last(sequences, view).hidden
         return hidden
+
+    def query(self, at: Any, newest: Sequence[float] | npt.NDArray[np.float64]) -> Query | None:
+        """The times of questions to N histories, for `network.at`; None for a model without query_time.
+
+        at is seconds since 1970, one number or one for each history; None is now, or the newest item where that is
+        later. newest (N,) are the seconds of the newest items.
+
+        Raises:
+            UsageError: at is wrong, before a newest item, or given to a model that does not read it.
+        """
+        if not self.reads_query_time:
+            if at is not None:
+                raise UsageError(f"at is {at!r}, but this model reads no time of a question (query_time): leave it out")
+            return None
+        newest = np.asarray(newest, dtype=np.float64)
+        if at is None:
+            at = np.maximum(time.time(), newest)
+        is_one = isinstance(at, str | bytes) or not isinstance(at, Iterable)
+        times = seconds_of([at] * len(newest) if is_one else at, "at")
+        if times.shape != newest.shape:
+            raise UsageError(f"at must be one number, or one for each of {len(newest)} histories, got {len(times)}")
+        wrong = ~np.isfinite(times) | (times < newest)
+        if wrong.any():
+            n = int(wrong.argmax())
+            raise UsageError(
+                f"at is {times[n]}, it must be seconds since 1970, not before the newest item ({newest[n]})"
+            )
+        return Query(torch.from_numpy((times - newest).astype(np.float32)), torch.from_numpy(times))
 
     def sequences(self, histories: Sequence[History], longest: int | None = None) -> tuple[Sequences, ItemView]:
         """N histories, none empty, as the encoder reads them; longest keeps only so many newest items of each."""
@@ -117,9 +152,8 @@ class Scorer:
     def check_times(self, given: bool) -> None:
         """Refuse a call without times where the model needs them."""
         if self.needs_times and not given:
-            raise UsageError(
-                "this model's histogram decays with time (histogram_decay: time): give the times in seconds"
-            )
+            setting = "query_time" if self.reads_query_time else "histogram_decay: time"
+            raise UsageError(f"this model reads the times of items ({setting}): give the times in seconds")
 
     def _named(self, scores: Tensor, numbers: Tensor) -> list[Recommendation]:
         answers = []

@@ -117,7 +117,7 @@ class SessionBatch:
 
     @property
     def hidden(self) -> Tensor:
-        """Hidden states (N, D) at the newest items."""
+        """Hidden states (N, D) at the newest items, without the time of a question."""
         return self.kept.state.hidden
 
     def __len__(self) -> int:
@@ -173,6 +173,7 @@ class SessionBatch:
         self,
         k: int = 10,
         *,
+        at: float | Sequence[float] | None = None,
         filter_seen: bool = True,
         candidates: Sequence[Any] | None = None,
         on_unknown: str = "raise",
@@ -180,7 +181,7 @@ class SessionBatch:
         """The k best items for every session; arguments as in `Recommender.recommend`, one list of candidates for all.
 
         Raises:
-            UsageError: A session has no item yet, a candidate is unknown under raise, or k is below 1.
+            UsageError: A session has no item yet, a candidate is unknown under raise, or k or at is wrong.
         """
         check_policy(on_unknown, filter_seen)
         if 0 in self.lengths:
@@ -190,7 +191,8 @@ class SessionBatch:
         if candidates is not None:
             numbers, _ = numbers_of(self.recommender.ids, candidates, on_unknown, "candidates")
             allowed = [np.unique(numbers)] * len(self)
-        return self.recommender.best(self.hidden, k, seen, allowed)
+        hidden = self.recommender.network.at(self.hidden, self.recommender.query(at, self.kept.time.numpy()))
+        return self.recommender.best(hidden, k, seen, allowed)
 
     def _seconds(self, times: Sequence[float] | None) -> Tensor:
         """Times of the new items (N,) float64; those of the last ones if the model needs none."""
@@ -241,12 +243,13 @@ class Session:
         self,
         k: int = 10,
         *,
+        at: float | None = None,
         filter_seen: bool = True,
         candidates: Sequence[Any] | None = None,
         on_unknown: str = "raise",
     ) -> Recommendation:
         """The k best items; see `SessionBatch.recommend`."""
-        return self.batch.recommend(k, filter_seen=filter_seen, candidates=candidates, on_unknown=on_unknown)[0]
+        return self.batch.recommend(k, at=at, filter_seen=filter_seen, candidates=candidates, on_unknown=on_unknown)[0]
 
     def to_bytes(self) -> bytes:
         """The whole session, for `Recommender.from_bytes`; its size depends on the model alone."""

@@ -19,6 +19,7 @@ from colorlog import ColoredFormatter
 from recbole.config import Config
 from recbole.utils.logger import log_colors_config
 
+from recbole_lisa.config.query_time import protocol_name, reads_query_time
 from recbole_lisa.distributed.processes import from_first, is_first, warn_if_crowded
 from recbole_lisa.files import unique_run_name
 
@@ -111,7 +112,9 @@ def log_settings(config: Any, notes: Iterable[str], log: RunLog) -> None:
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
     defaults, given = config.internal_config_dict, config.external_config_dict
     changed = [f"{key}: {value}" for key, value in given.items() if defaults.get(key) != value]
-    run = f"{config['model']} on {config['dataset']}, protocol {config['protocol']} ({place})"
+    run = f"{config['model']} on {config['dataset']}, protocol {protocol_name(config)} ({place})"
+    if reads_query_time(config):
+        run += "; the time of each target is read, in validation and test as well"
     for line in (*notes, run, f"settings other than the defaults: {', '.join(changed) or 'none'}"):
         logging.getLogger().info(line)
     warn_if_crowded(device.type)

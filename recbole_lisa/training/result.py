@@ -7,6 +7,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
+from recbole_lisa.config.query_time import protocol_name
 from recbole_lisa.distributed.processes import n_processes
 from recbole_lisa.environment import peak_gpu_memory_mb, peak_memory_mb, versions
 from recbole_lisa.files import atomic_writer
@@ -40,6 +41,7 @@ def collect_result(
     counted_seconds = sum(epoch["seconds"] for epoch in counted)
     return {
         **{key: config[key] for key in ("model", "dataset", "protocol", "eval_seen", "seed")},
+        "protocol": protocol_name(config),
         "valid": trainer.best_valid_result,
         "test": test_metrics,
         "tied_targets": None if test_metrics is None else trainer.tied_targets,

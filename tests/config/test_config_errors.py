@@ -60,6 +60,8 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ),
     ({"eval_args": {"split": {"TS": [1, 2]}, "mode": "uni9"}}, "mode is 'uni9', with split TS it must be full"),
     ({"eval_args": {"split": {"TS": [1, 2]}}, "TIME_FIELD": None}, "TIME_FIELD is ~, but eval_args split TS needs"),
+    ({"query_time": "gap", "TIME_FIELD": None}, "TIME_FIELD is ~, but query_time gap needs times: name their column"),
+    ({"query_time": "hour"}, "unknown query_time 'hour' (config_dict): known are none, gap, gap_hour_weekday"),
     ({"eval_args": {"split": {"LS": "test"}}}, "unknown LS 'test' (eval_args split): known are valid_and_test,"),
     ({"eval_args": {"mode": "uni"}}, "eval_args mode is 'uni', it must be full, uniN or popN, such as"),
     ({"eval_args": {"mode": {"tset": "full"}}}, "unknown part 'tset' of eval_args mode: known are valid, test."),

@@ -37,6 +37,8 @@ def random_batch(n: int, length: int, n_items: int, *, n_negatives: int = 1) -> 
         "target_id_list": torch.randint(1, n_items, (n, length)) * valid,
         "neg_target_id_list": torch.randint(1, n_items, (n, length, n_negatives)) * valid.unsqueeze(-1),
         "time_gap_list": torch.rand(n, length) * 4 * valid,
+        "query_gap_list": 2.0 ** torch.arange(length).expand(n, length),
+        "query_time_list": 9e8 + 1e5 * torch.arange(length, dtype=torch.float64).expand(n, length),
         "item_id": torch.randint(1, n_items, (n,)),
         "neg_item_id": torch.randint(1, n_items, (n, n_negatives)),
     }

@@ -30,6 +30,7 @@ FLIPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "positions": ("from_end", {}),
     "conv_width": (3, {}),
     "attention_gate": (True, {}),
+    "query_time": ("gap_hour_weekday", {}),
     "drop_path": (0.5, {}),
     "bidirectional": (True, {"histogram_decay": 0}),
     "item_codes": ("svd", {"quantize_items": True}),

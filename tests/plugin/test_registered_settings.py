@@ -77,6 +77,7 @@ def test_a_column_that_the_files_do_not_give_is_one_line(settings: dict[str, Any
         (AllPositionsDataset, "LISABase", {"bidirectional": True, "histogram_decay": 0}, "a position would see its"),
         (AllPositionsDataset, "LISABase", {"histogram_decay": "time"}, None),
         (None, "LISABase", {"histogram_decay": "time"}, "histogram_decay is 'time', and RecBole's rows have no time"),
+        (None, "LISASoft", {"query_time": "gap"}, "query_time is 'gap', and RecBole's rows have no time of the target"),
         (None, "Transformer", {"bidirectional": True}, None),
     ],
 )

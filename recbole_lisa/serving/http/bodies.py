@@ -78,6 +78,7 @@ class Ranking(Body):
 
     k: Annotated[int, Field(strict=True, ge=1)] = 10
     filter_seen: StrictBool = True
+    at: Seconds | None = None
 
     @property
     def options(self) -> dict[str, Any]:

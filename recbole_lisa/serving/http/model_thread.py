@@ -108,7 +108,7 @@ class ModelThread:
             job = self._queue.popleft()
             body = job.body
             alone = None if body.times is None and body.candidates is None else id(job)
-            groups.setdefault((body.k, body.filter_seen, body.policy, alone), []).append(job)
+            groups.setdefault((body.k, body.filter_seen, body.policy, body.at, alone), []).append(job)
         return [answer for jobs in groups.values() for answer in self._answer(jobs)]
 
     def _answer(self, jobs: Sequence[_Job]) -> _Answers:

@@ -1,0 +1,28 @@
+"""The setting `query_time`: whether a model reads the time of its target. Figures with it have their own protocol."""
+
+from typing import Any
+
+from recbole_lisa.errors import UsageError
+
+_FIRST_YEARS, _FUTURE = 1e8, 4.2e9  # seconds of 1973 and of 2103
+
+
+def reads_query_time(config: Any) -> bool:
+    """Whether the model of a configuration reads the time at which it is asked."""
+    return config["query_time"] not in (None, "none")
+
+
+def protocol_name(config: Any) -> str:
+    """The protocol, with query_time where the time of the target is read."""
+    name = str(config["protocol"])
+    return f"{name}, query_time {config['query_time']}" if reads_query_time(config) else name
+
+
+def check_query_times(dataset: str, latest: float) -> None:
+    """A UsageError where the latest time of a data set shows that its times are no seconds since 1970."""
+    if not _FIRST_YEARS <= latest <= _FUTURE:
+        kind = "ranks, or count from another start" if latest < _FIRST_YEARS else "have another unit"
+        raise UsageError(
+            f"query_time needs times in seconds since 1970, but the latest time of {dataset} is {latest:.15g}: its "
+            f"times {kind}; set query_time to none, or write real times into the file"
+        )
