@@ -73,7 +73,7 @@ def test_what_a_body_must_not_have_is_one_line(model: type[Body], body: Any, mes
 
 
 def test_bodies_are_read_and_null_counts_as_not_given() -> None:
-    defaults = {"times": None, "k": 10, "filter_seen": True, "candidates": None, "on_unknown": "raise"}
+    defaults = {"times": None, "k": 10, "filter_seen": True, "at": None, "candidates": None, "on_unknown": "raise"}
     for fields in ({}, dict.fromkeys(defaults)):
         read = Recommend.model_validate({"histories": [], **fields})
         assert read.model_dump() == {"histories": [], **defaults}
