@@ -9,7 +9,7 @@ _FIRST_YEARS, _FUTURE = 1e8, 4.2e9  # seconds of 1973 and of 2103
 
 def reads_query_time(config: Any) -> bool:
     """Whether the model of a configuration reads the time at which it is asked."""
-    return config["query_time"] not in (None, "none")
+    return "query_time" in config and config["query_time"] not in (None, "none")
 
 
 def protocol_name(config: Any) -> str:
