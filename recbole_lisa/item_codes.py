@@ -4,6 +4,10 @@ svd: M = U S V^T of the training matrix users x items, truncated to B components
 2024). Component b of the items is cut into W quantiles, the codes of codebook b. So every codeword has V / W items, and
 hardly two items have the same codes. Equal values are ordered at random.
 
+svd_kmeans: residual k-means of unit vectors of the items, from the truncated SVD of D_u^(-1/2) M D_i^(-1/2), where D_u
+and D_i hold the interactions of each user and item: correspondence analysis. The vector of item i is the direction of
+S v_i without the first component, sqrt(D_i), which says only how frequent the item is.
+
 kmeans: residual k-means of another model's items. Codebook b clusters what codebooks 1..b-1 leave of the vectors. The
 codewords start at the centres.
 """
@@ -28,7 +32,7 @@ from recbole_lisa.serving.ids import IdMap
 
 Codes = npt.NDArray[np.integer[Any]]
 Vectors = npt.NDArray[np.float32]
-KMEANS_BATCH, POWER_ITERATIONS = 4096, 4
+KMEANS_BATCH, POWER_ITERATIONS, N_COMPONENTS = 4096, 4, 64
 _BLOCK_IDS = 2**16
 
 
@@ -59,30 +63,37 @@ def set_item_codes(network: Any, config: Any, dataset: Any) -> None:
 
 def _codes_and_codewords(source: str, books: list[Codebook], config: Any, dataset: Any) -> tuple[Codes, list[Vectors]]:
     """Codes (V - 1, C) of all codebooks, and the first codewords of each where the source has them."""
-    if source == "svd":
-        return _kept_svd_codes(books, config["seed"], dataset), []
+    options = {"seed": config["seed"], "show_progress": bool(config["show_progress"])}
+    if source in ("svd", "svd_kmeans"):
+        return _kept_svd_codes(source, books, dataset, **options), []
     if source == "kmeans":
         vectors = _vectors(config["item_codes_checkpoint"], dataset)
-        options = {"seed": config["seed"], "show_progress": bool(config["show_progress"])}
         sets = [residual_kmeans(vectors, book.n_codebooks, book.n_codewords, **options) for book in books]
         codewords = [start for _, start in sets if start.shape[2] == config["hidden_size"]]
         return np.concatenate([codes for codes, _ in sets], 1), codewords
     return _codes_of_file(source, books, dataset), []
 
 
-def _kept_svd_codes(books: list[Codebook], seed: int, dataset: Any) -> Codes:
-    """Codes (V - 1, C) by `svd`; those of a mapped data set are kept in its folder, by what they depend on."""
-    sizes, trained = [book.codewords.shape[:2] for book in books], dataset.part.count + dataset.part.first
+def _kept_svd_codes(source: str, books: list[Codebook], dataset: Any, *, seed: int, show_progress: bool) -> Codes:
+    """Codes (V - 1, C) by an SVD; those of a mapped data set are kept in its folder, by what they depend on."""
+    sizes = [(book.n_codebooks, book.n_codewords) for book in books]
+    trained = dataset.part.count + dataset.part.first
     digest = sha256(f"{dataset.data_fingerprint} {seed} {sizes}".encode())
     digest.update(trained.data)
-    path = None if dataset.folder is None else dataset.folder / f"svd-{digest.hexdigest()[:16]}.npz"
+    path = None if dataset.folder is None else dataset.folder / f"{source}-{digest.hexdigest()[:16]}.npz"
     if path is not None:
         with suppress(*ARCHIVE_ERRORS, KeyError, TypeError, IndexError):  # one that is damaged is made anew
             kept: Codes = np.load(path)["codes"]
-            if kept.shape == (dataset.item_num - 1, sum(n_codebooks for n_codebooks, _ in sizes)):
+            if kept.shape == (dataset.item_num - 1, sum(n for n, _ in sizes)):
                 return kept
-    components = svd_components(dataset, books[0].n_codebooks, seed)
-    codes = np.concatenate([quantile_codes(components, book.n_codewords, seed) for book in books], 1)
+    if source == "svd":
+        components = svd_components(dataset, books[0].n_codebooks, seed)
+        codes = np.concatenate([quantile_codes(components, book.n_codewords, seed) for book in books], 1)
+    else:
+        vectors = svd_vectors(dataset, N_COMPONENTS, seed)
+        sets = [residual_kmeans(vectors, n, w, seed, show_progress=show_progress) for n, w in sizes]
+        codes = np.concatenate([codes for codes, _ in sets], 1)
+        fill_columns(codes, dataset, seed)
     if path is not None:
         with suppress(OSError), atomic_writer(path) as stream:  # a folder that cannot be written keeps none
             np.savez(stream, codes=codes)
@@ -94,17 +105,41 @@ def svd_components(dataset: Any, n_components: int, seed: int) -> Vectors:
 
     An item counts once for a user. Items without training interactions get each component of a random other item.
     """
-    from sklearn.utils.extmath import randomized_svd
+    components, _ = _truncated_svd(_training_matrix(dataset), n_components, seed)
+    fill_columns(components[1:], dataset, seed)
+    return components[1:]
+
+
+def svd_vectors(dataset: Any, n_components: int, seed: int) -> Vectors:
+    """Unit vectors (V - 1, K) of the items by correspondence analysis; 0 without training interactions."""
+    from scipy.sparse import diags
 
     matrix = _training_matrix(dataset)
-    components = np.zeros((dataset.item_num, n_components), np.float32)
+    users, items = (diags(np.maximum(matrix.sum(axis).A1, 1).astype(np.float32) ** -0.5) for axis in (1, 0))
+    components, scale = _truncated_svd(users @ matrix @ items, n_components + 1, seed)
+    vectors: Vectors = (components * scale)[1:, 1:]
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors /= np.where(lengths > 0, lengths, 1)
+    return vectors
+
+
+def _truncated_svd(matrix: Any, n_components: int, seed: int) -> tuple[Vectors, Vectors]:
+    """Right singular vectors (V, K) and singular values (K,) of a sparse matrix; missing ones are 0."""
+    from sklearn.utils.extmath import randomized_svd
+
     n = min(n_components, *matrix.shape)
-    components[:, :n] = randomized_svd(matrix, n, n_iter=POWER_ITERATIONS, random_state=seed)[2].T
-    rng, trained_items = np.random.default_rng(seed), np.flatnonzero(dataset.item_counts[1:]) + 1
-    new = np.flatnonzero(dataset.item_counts == 0)
-    for column in components.T:
-        column[new] = column[rng.choice(trained_items, len(new))]
-    return components[1:]
+    components, scale = np.zeros((matrix.shape[1], n_components), np.float32), np.zeros(n_components, np.float32)
+    _, scale[:n], rows = randomized_svd(matrix, n, n_iter=POWER_ITERATIONS, random_state=seed)
+    components[:, :n] = rows.T
+    return components, scale
+
+
+def fill_columns(columns: Vectors | Codes, dataset: Any, seed: int) -> None:
+    """Set each column (V - 1) of an item without training interactions to that of a random other item, in place."""
+    rng, counts = np.random.default_rng(seed), dataset.item_counts[1:]
+    trained, new = np.flatnonzero(counts), np.flatnonzero(counts == 0)
+    for column in columns.T:
+        column[new] = column[rng.choice(trained, len(new))]
 
 
 def _training_matrix(dataset: Any) -> Any:

@@ -13,7 +13,14 @@ from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.environment import free_memory
 from recbole_lisa.errors import UsageError
-from recbole_lisa.item_codes import quantile_codes, residual_kmeans, set_item_codes, svd_components
+from recbole_lisa.item_codes import (
+    fill_columns,
+    quantile_codes,
+    residual_kmeans,
+    set_item_codes,
+    svd_components,
+    svd_vectors,
+)
 from recbole_lisa.migration import migrate
 from recbole_lisa.model.items import FixedCodes
 from recbole_lisa.quick_start import run
@@ -130,7 +137,7 @@ def test_items_with_equal_codes_are_counted(n_codebooks: int, n_codewords: int) 
 
 
 @pytest.mark.parametrize("model", QUANTIZED)
-@pytest.mark.parametrize(("source", "n_dense"), [("svd", 0), ("svd", 5), ("kmeans", 0)])
+@pytest.mark.parametrize(("source", "n_dense"), [("svd", 0), ("svd", 5), ("svd_kmeans", 0), ("kmeans", 0)])
 def test_a_run_keeps_its_codes_in_checkpoint_export_and_new_items(
     model: str, source: str, n_dense: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,7 +150,7 @@ def test_a_run_keeps_its_codes_in_checkpoint_export_and_new_items(
     codewords = network.codebook.codewords.clone()
     set_item_codes(network, config, training.dataset)
     assert torch.equal(network.item_embedding.weight, trained)
-    assert torch.equal(network.codebook.codewords, codewords) == (source == "svd")  # kmeans: the centres
+    assert torch.equal(network.codebook.codewords, codewords) == (source != "kmeans")  # kmeans: the centres
     if n_dense:
         counts = torch.as_tensor(training.dataset.item_counts)
         dense_ids = (network.item_embedding.slots < n_dense).nonzero().squeeze(1)
@@ -195,28 +202,38 @@ def test_svd_reads_training_interactions_only(tmp_path: Path) -> None:
     components = svd_components(dataset, 3, seed=0)
     known = dataset.item_counts[1:] > 0
     np.testing.assert_allclose(np.abs(components[known]), np.abs(expected[known]), atol=1e-4)
+    _, scale, rows = np.linalg.svd(matrix / np.sqrt(matrix.sum(1, keepdims=True).clip(1) * matrix.sum(0).clip(1)))
+    np.testing.assert_allclose(np.abs(rows[0]), np.sqrt(matrix.sum(0) / matrix.sum()), atol=1e-9)  # frequency alone
+    expected = (rows.T * np.pad(scale, (0, max(0, len(rows) - len(scale)))))[1:, 1:21][known]
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    vectors = svd_vectors(dataset, 20, seed=0)
+    np.testing.assert_allclose(vectors[known] @ vectors[known].T, expected @ expected.T, atol=1e-4)
+    assert (vectors[~known] == 0).all()
 
 
-def test_a_mapped_data_set_keeps_its_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    n_made = 0
+@pytest.mark.parametrize(("source", "name"), [("svd", "svd_components"), ("svd_kmeans", "svd_vectors")])
+def test_a_mapped_data_set_keeps_its_codes(
+    source: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_made, original = 0, getattr(item_codes, name)
 
-    def components(*arguments: Any) -> Any:
+    def counted(*arguments: Any) -> Any:
         nonlocal n_made
         n_made += 1
-        return svd_components(*arguments)
+        return original(*arguments)
 
     def codes(**settings: Any) -> torch.Tensor:
-        config = tiny_config(tmp_path, model="LISABase", **SMALL | {"item_codes": "svd"} | settings)
+        config = tiny_config(tmp_path, model="LISABase", **SMALL | {"item_codes": source} | settings)
         dataset = create_loaders(config, create_dataset(config))[0].dataset
         set_item_codes(network := config.model_class(config, dataset), config, dataset)
         weight: torch.Tensor = network.item_embedding.weight
         return weight
 
     expected = codes()
-    monkeypatch.setattr(item_codes, "svd_components", components)
+    monkeypatch.setattr(item_codes, name, counted)
     mapped = {"memory_map": True, "dataset_save_path": str(tmp_path / "mapped")}
     assert torch.equal(codes(**mapped), expected) and torch.equal(codes(**mapped), expected) and n_made == 1
-    (file,) = (tmp_path / "mapped").glob("svd-*.npz")
+    (file,) = (tmp_path / "mapped").glob(f"{source}-*.npz")
     content = bytearray(file.read_bytes())
     content[200] ^= 1
     for damaged in (b"no array", content[:-30], b"", content):
@@ -237,6 +254,11 @@ def test_items_without_training_interactions_get_codes_of_their_own(tmp_path: Pa
     assert new.sum() == 40
     codes = quantile_codes(svd_components(dataset, 4, seed=0), 10, seed=0)
     assert len(np.unique(codes[new], axis=0)) > 35
+    codes, _ = residual_kmeans(svd_vectors(dataset, 8, seed=0), 4, 10, seed=0)
+    assert len(np.unique(codes[new], axis=0)) == 1
+    kept = codes[~new].copy()
+    fill_columns(codes, dataset, seed=0)
+    assert len(np.unique(codes[new], axis=0)) > 30 and np.array_equal(codes[~new], kept)
 
 
 @pytest.mark.parametrize(("n", "n_codewords"), [(100, 10), (103, 10), (5, 8)])

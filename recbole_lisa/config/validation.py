@@ -321,9 +321,9 @@ def _check_item_codes(settings: Settings) -> None:
         if settings.get("dense_items"):
             raise UsageError(f"dense_items is {settings['dense_items']}, with item_codes learned it must be 0")
         return
-    if source not in ("svd", "kmeans") and not source.endswith((".npz", ".npy")):
-        hint = did_you_mean(source, ("learned", "svd", "kmeans"))
-        raise UsageError(f"item_codes is {source!r}, it must be learned, svd, kmeans or a .npz or .npy file.{hint}")
+    if source not in (known := ("learned", "svd", "svd_kmeans", "kmeans")) and not source.endswith((".npz", ".npy")):
+        hint = did_you_mean(source, known)
+        raise UsageError(f"item_codes is {source!r}, it must be {', '.join(known)} or a .npz or .npy file.{hint}")
     if source == "kmeans" and settings["item_codes_checkpoint"] is None:
         raise UsageError("item_codes is kmeans, but item_codes_checkpoint is ~: name the checkpoint of a trained model")
     required = {"quantize_items": True, "codebook_init": "xavier", "restart_dead_codewords": False}

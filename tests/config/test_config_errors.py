@@ -143,7 +143,10 @@ def test_a_mistake_is_named_with_what_is_right(settings: dict[str, Any], message
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"item_codes": "svt"}, "item_codes is 'svt', it must be learned, svd, kmeans or a .npz or .npy file. Did you"),
+        (
+            {"item_codes": "svt"},
+            "item_codes is 'svt', it must be learned, svd, svd_kmeans, kmeans or a .npz or .npy file. Did",
+        ),
         ({"item_codes": "kmeans"}, "but item_codes_checkpoint is ~: name the checkpoint of a trained model"),
         (
             {"item_codes": "svd", "quantize_items": False},
