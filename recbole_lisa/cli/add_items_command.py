@@ -82,7 +82,7 @@ def _read_vectors(path: Path) -> tuple[list[str], torch.Tensor]:
         raise UsageError(
             f"'{path}' is not a table of item_id and numbers, separated by {separator!r}: {error}"
         ) from error
-    if not table.size:
+    if not table.size or "" in table.index:
         raise UsageError(f"'{path}' must hold an item_id and at least one number in each line")
     if (repeated := table.index.duplicated()).any():
         raise UsageError(f"'{path}' has item '{table.index[repeated][0]}' twice: keep one of the lines")

@@ -71,6 +71,8 @@ def read_per_user(path: Path) -> pd.DataFrame:
                 place = f"line {row + 2}" if path.suffix == ".csv" else f"entry {row + 1}"
                 wrong = f"not from {low:g} to {high:g}" if np.isfinite(numbers.iloc[row]) else "no finite number"
                 raise UsageError(f"'{path}', {place}, column {name}: {str(table[name].iloc[row])!r} is {wrong}")
+        if table.empty:
+            raise UsageError(f"'{path}' has no targets: name the per_user_file of a finished run")
         indexed: pd.DataFrame = table.set_index(IDS).sort_index(level=0, sort_remaining=False, kind="stable")
     except UsageError:
         raise

@@ -160,6 +160,8 @@ class LISAConfig(Config):
                     f"change it; remove the key or choose '{value}'"
                 )
             if name not in self._keys and name not in arguments:
+                if name in _DERIVED:
+                    raise UsageError(f"{name!r} ({origin}) follows from other settings: leave it out")
                 models = ", ".join(models_with(name))
                 if models:
                     raise UsageError(f"unknown key {name!r} for {self.model} ({origin}): it is a setting of {models}")

@@ -188,7 +188,9 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         check_data(self.config)
         for suffix in {**(self.config["load_col"] or {}), **(self.config["unload_col"] or {})}:
             path = Path(dataset_path, f"{token}.{suffix}")
-            if suffix not in ("inter", "user", "item") or not path.is_file():
+            if suffix == "inter":  # which file is missing is said where it is read
+                continue
+            if suffix not in ("user", "item") or not path.is_file():
                 reason = f"there is no file {path}" if not path.is_file() else "these models read inter, user and item"
                 self.logger.info(f"no effect: '{suffix}' in load_col or unload_col, {reason}")
         super()._load_data(token, dataset_path)

@@ -56,16 +56,19 @@ def reading_options(config: Any) -> dict[str, Any]:
 def choose_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> dict[str, str]:
     """The columns of a file that `load_col` and `unload_col` leave, by name, and their types.
 
-    The user, the item and the time of an interaction are always read.
+    The user, the item and the time of an interaction are always read, and the id of a user's or an item's features.
 
     Raises:
-        UsageError: The file cannot be read, lacks a column that is named, or an interaction has no user or no item.
+        UsageError: The file cannot be read, lacks a column that is named, or has no user or no item.
     """
     loaded, unloaded = dataset._get_load_and_unload_col(source)
-    is_interactions = source == FeatureSource.INTERACTION
+    user, item = ("USER_ID_FIELD", dataset.uid_field), ("ITEM_ID_FIELD", dataset.iid_field)
+    of_files = {FeatureSource.INTERACTION: (user, item), FeatureSource.USER: (user,), FeatureSource.ITEM: (item,)}
+    ids = of_files.get(source, ())
     named = {"load_col": {*(loaded or ())} - {*_DEFAULT_COLUMNS}, "unload_col": {*(unloaded or ())}}
-    if is_interactions and loaded is not None:
-        loaded = {*loaded, dataset.uid_field, dataset.iid_field, dataset.time_field}
+    if loaded is not None:
+        times = (dataset.time_field,) if source == FeatureSource.INTERACTION else ()
+        loaded = {*loaded, *times, *(name for _, name in ids)}
     header = atomic.read_header(path, **reading_options(dataset.config))
     columns = ", ".join(f"{column}:{kind}" for column, kind in header.items())
     for key, unknown in ((key, sorted(names - {*header})) for key, names in named.items()):
@@ -74,10 +77,9 @@ def choose_columns(dataset: Dataset, path: Path, source: FeatureSource | str) ->
     _check_lists(dataset, path, header)
     names = [name for name in header if (loaded is None or name in loaded) and name not in (unloaded or ())]
     fields = {name: header[name] for name in names}
-    if is_interactions:
-        for key, name in (("USER_ID_FIELD", dataset.uid_field), ("ITEM_ID_FIELD", dataset.iid_field)):
-            if fields.get(name) != "token":
-                raise UsageError(f"{path} has no column {name}:token ({key}), or unload_col names it; it has {columns}")
+    for key, name in ids:
+        if fields.get(name) != "token":
+            raise UsageError(f"{path} has no column {name}:token ({key}), or unload_col names it; it has {columns}")
     return fields
 
 

@@ -189,12 +189,17 @@ def coded_cross_entropy(
     (M, D), target, excluded and group are as for catalogue_cross_entropy. Memory is O(M D + B W D), and 4 B bytes an
     item for the order by codeword.
     """
-    dtype = torch.promote_types(hidden.dtype, torch.promote_types(items[0][1].dtype, torch.float32))
-    for codes, words in items:
+    if not items or not all(isinstance(one, (tuple, list)) and len(one) == 2 for one in items):
+        raise ValueError("items must have one or more pairs of codes (V, B) and codewords (B, W, D)")
+    for number, (codes, words) in enumerate(items):
         forms = "hidden: floating-point M D; codewords: floating-point B W D; codes: integer V+ B; target: int64 M"
         check_operands(forms, hidden, words, codes, target)
+        check_rows(codes, words.shape[1], "codes")
+        if len(codes) != len(items[0][0]):
+            raise ValueError(f"codes of pair {number} have {len(codes)} items, those of pair 0 {len(items[0][0])}")
         check_left_out(target, len(codes), excluded, group)
     left_out = None if excluded is None else (excluded, group)
+    dtype = torch.promote_types(hidden.dtype, torch.promote_types(items[0][1].dtype, torch.float32))
     operands = hidden.to(dtype), target, left_out, [codes for codes, _ in items], *(x.to(dtype) for _, x in items)
     with torch.autocast(hidden.device.type, enabled=False):
         total: Tensor = _CodedCrossEntropy.apply(*operands)  # type: ignore[no-untyped-call]  # torch's Function is untyped

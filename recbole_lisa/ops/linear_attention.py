@@ -27,7 +27,9 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     n, length, _ = query.shape
     n_chunks = -(-length // CHUNK)
     extra = n_chunks * CHUNK - length
-    q, k, v = (pad(x, (0, 0, 0, extra)).view(n, n_chunks, CHUNK, -1) for x in (query, key, value))  # (N, K, C, D)
+    q, k, v = (
+        pad(x, (0, 0, 0, extra)).view(n, n_chunks, CHUNK, x.shape[2]) for x in (query, key, value)
+    )  # (N, K, C, D)
     state = sums_before(k.transpose(2, 3) @ v)  # (N, K, D, D)
     mass = sums_before(k.sum(dim=2)).unsqueeze(2) + k.cumsum(dim=2)  # (N, K, C, D)
     inside = (q @ k.transpose(2, 3)).tril()  # (N, K, C, C)

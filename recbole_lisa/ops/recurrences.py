@@ -3,7 +3,6 @@
 All exponents are at most 0, so that nothing overflows at any length; checked on the CPU.
 """
 
-import math
 from itertools import accumulate
 
 import torch
@@ -29,7 +28,7 @@ def diagonal_recurrence(state: Tensor, decay: Tensor, angle: Tensor, u: Tensor) 
     """
     forms = "u: complex H N L+; state: complex H N; decay: floating-point H; angle: floating-point H"
     check_operands(forms, u, state, decay, angle)
-    check_range("decay", decay, 0)
+    check_range("decay", decay, 0, 1e30)
     h, n, length = u.shape
     chunk = -(-length // -(-length // CHUNK))  # the shortest that needs no more chunks
     x = pad(u, (0, -length % chunk)).view(h, -1, chunk)  # (H, N K, C)
@@ -47,11 +46,11 @@ def diagonal_recurrence(state: Tensor, decay: Tensor, angle: Tensor, u: Tensor) 
 def selective_recurrence(state: Tensor, a: Tensor, x: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """S_t = exp(a_t) S_{t-1} + x_t b_t^T: y_t = S_t c_t (N, L, H, P) and the last S_t, in O(L (C + S) P) a head.
 
-    state (N, H, P, S) is before the first position; a (N, L, H) is at most 0; x (N, L, H, P); the heads share b and c
+    state (N, H, P, S) is before the first position; a (N, L, H) is in -1e30..0; x (N, L, H, P); the heads share b and c
     (N, L, S).
     """
     check_operands("x: N L+ H P; a: N L H; b: N L S; c: N L S; state: N H P S", x, a, b, c, state)
-    check_range("a", a, -math.inf, 0)
+    check_range("a", a, -1e30, 0)
     n, length = x.shape[:2]
     chunk = -(-length // -(-length // CHUNK))
     extra = -length % chunk

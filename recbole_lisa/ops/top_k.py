@@ -4,6 +4,7 @@ Equal scores are common where items share their codes. They are ordered by item 
 result depends neither on the blocks nor on the other rows.
 """
 
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -33,7 +34,7 @@ def best_of_row(scores: Tensor, k: int) -> Best:
         Scores (N, k), best first, and their columns (N, k); equal scores by column.
     """
     check_operands("scores: N m", scores)
-    if not 1 <= k <= scores.shape[1]:
+    if not isinstance(k, Integral) or isinstance(k, bool) or not 1 <= k <= scores.shape[1]:
         raise ValueError(f"k must lie in 1..{scores.shape[1]} (m), got {k}")
     columns, outside = _candidates(scores, k)
     values, places = scores.gather(1, columns).topk(min(k + 1, columns.shape[1]), dim=1)
@@ -73,6 +74,8 @@ def _candidates(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def merge(blocks: list[Best], k: int) -> Best:
     """Join the best of consecutive blocks of items; equal scores stay in the order of the blocks."""
     check_sizes(k=k, number_of_blocks=len(blocks))
+    for scores, ids in blocks:
+        check_operands("first: N m; scores: N n; ids: integer N n", blocks[0].scores, scores, ids)
     scores, ids = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
     order = scores.argsort(dim=1, descending=True, stable=True)[:, :k]
     return Best(scores.gather(1, order), ids.gather(1, order))

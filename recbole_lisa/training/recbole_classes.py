@@ -50,8 +50,9 @@ def needs_in_one_line(config: Config) -> Iterator[None]:
         reason = (str(error) or "no reason given").splitlines()[0]
         raise UsageError(
             f"{config['model']} of RecBole cannot be trained on {config['dataset']} here ({type(error).__name__}: "
-            f"{reason}): load what it needs, such as item features (load_col is {config['load_col']}), or use "
-            "RecBole's own run, recbole.quick_start.run_recbole"
+            f"{reason}): give the values that its settings allow (a recipe is for models of this package), load what "
+            f"it needs, such as item features (load_col is {config['load_col']}), or use RecBole's own run, "
+            "recbole.quick_start.run_recbole"
         ) from error
 
 

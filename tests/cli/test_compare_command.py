@@ -135,6 +135,7 @@ def test_files_that_cannot_be_compared_are_refused(
     with pytest.raises(UsageError, match="orders of targets: the first difference is at item 'item of u' of user 'u'"):
         compare(a, a.iloc[[0, 0, 1]])
     Path("no.json").write_text('{"config": {}, "per_user_file": null}')
+    Path("empty.csv").write_text("user_id,item_id,hit@1\n")
     Path("other.csv").write_text("a,b\n1,2\n")
     Path("list.json").write_text("[1]")
     Path("text.csv").write_text("user_id,item_id,hit@1\nu,i,1\nu,j,nan\n")
@@ -145,6 +146,7 @@ def test_files_that_cannot_be_compared_are_refused(
     for file, message in (
         ("no.json", "'no.json' names no per_user_file: run `evaluate` with --per_user_file=FILE"),
         ("missing.csv", "'missing.csv' cannot be read: No such file or directory"),
+        ("empty.csv", "'empty.csv' has no targets: name the per_user_file of a finished run"),
         ("other.csv", "'other.csv' is neither a per_user_file nor a result_file of a run"),
         ("text.csv", "'text.csv', line 3, column hit@1: 'nan' is no finite number"),
         ("hit@1.csv", "'hit@1.csv', line 3, column hit@1: '-7.5' is not from 0 to 1"),

@@ -81,10 +81,15 @@ def test_an_old_result_without_its_files_has_a_page_with_notes(
 ) -> None:
     old = {key: value for key, value in runs[1].items() if key not in ("valid_curve", "per_user_file", "tied_targets")}
     Path("old.json").write_text(json.dumps({**old, "checkpoint": "gone.pth"}))
+    Path("forged.json").write_text(json.dumps({**old, "checkpoint": 5}))
     Path("titles.csv").write_text("item_id,title\ni1,First\n")
-    assert main(["report", "old.json", "a.json", "./a.json", "--titles=titles.csv", "--output=page.html"]) == 0
+    assert (
+        main(["report", "old.json", "a.json", "./a.json", "forged.json", "--titles=titles.csv", "--output=page.html"])
+        == 0
+    )
     warnings = capsys.readouterr().err
     assert "warning: 'old.json': there is no checkpoint 'gone.pth'" in warnings
+    assert "'forged.json' names no checkpoint" in warnings
     assert "warning: 'a.json' is given twice: it is shown once" in warnings
     shown = data_of(Path("page.html"))["runs"]
     assert "metrics" not in shown[0] and shown[0]["users"] == [] and "difference" not in shown[1]

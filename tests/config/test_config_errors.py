@@ -22,6 +22,7 @@ WITHOUT_VALIDATION = "the split {'RS': [0.8, 0, 0.2]} has no validation items"
 BOTH_WAYS = {"bidirectional": True, "supervision": "last_position", "histogram_decay": 0}
 MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"n_codeword": 4}, "unknown key 'n_codeword' (config_dict). Did you mean 'n_codewords'?"),
+    ({"MODEL_TYPE": "SEQUENTIAL"}, "'MODEL_TYPE' (config_dict) follows from other settings: leave it out"),
     ({"stoping_step": 4}, "unknown key 'stoping_step' (config_dict). Did you mean 'stopping_step'?"),
     ({"max_item_list_length": 4}, "Did you mean 'MAX_ITEM_LIST_LENGTH'?"),
     ({"n_heads": 4}, "key 'n_heads' for LISASoft (config_dict): it is a setting of Transformer, "),

@@ -137,7 +137,7 @@ def test_renamed_fields_are_loaded_without_load_col(make_config: MakeConfig, tmp
 
 
 def test_item_features_are_loaded_as_recbole_loads_them(make_config: MakeConfig, tmp_path: Path) -> None:
-    config = make_config(TINY, load_col={"inter": FIELDS, "item": ["item_id", "genre", "year"]})
+    config = make_config(TINY, load_col={"inter": FIELDS, "item": ["genre", "year"]})  # and the id
     lines = ["item_id:token\tgenre:token_seq\tyear:float", *(f"i{n}\tx y{n}\t{1990 + n}" for n in range(8))]
     (tmp_path / "tiny" / "tiny.item").write_text("\n".join(lines) + "\n", encoding="utf-8")
     dataset = create_dataset(config)
@@ -179,6 +179,10 @@ def test_ml_100k_has_the_papers_counts_and_the_order_of_time() -> None:
         ({"val_interval": {"timestamp": None}}, "val_interval of timestamp must be intervals .* got 'None'"),
         ({"val_interval": {"item_id": "i1"}}, "of item_id, a column of tokens, must be a list .* got 'i1'"),
         ({"unload_col": {"inter": ["item_id"]}, "load_col": None}, "no column item_id:token .*, or unload_col names"),
+        (
+            {"unload_col": {"item": ["item_id"]}, "load_col": None},
+            "tiny.item has no column item_id:token .*, or unload",
+        ),
         ({"load_col": {"inter": [*FIELDS, "item"]}}, "load_col names 'item', .*inter has user_id:.* mean 'item_id'"),
         ({"unload_col": {"inter": ["rating"]}, "load_col": None}, "unload_col names 'rating', .*inter has user_id"),
         ({"normalize_field": ["user_id"]}, "normalize_field names 'user_id', which is not a loaded column of numbers"),
@@ -188,7 +192,10 @@ def test_ml_100k_has_the_papers_counts_and_the_order_of_time() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_mistakes_are_named(make_config: MakeConfig, settings: dict[str, Any], message: str) -> None:
+def test_mistakes_are_named(make_config: MakeConfig, tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    (tmp_path / "tiny").mkdir()
+    lines = ["item_id:token\tyear:float", *(f"i{n}\t1" for n in range(20))]
+    (tmp_path / "tiny" / "tiny.item").write_text("\n".join(lines) + "\n")
     with pytest.raises(UsageError, match=message):
         create_dataset(make_config(TINY, **settings)).build()
 
@@ -291,6 +298,7 @@ def test_keys_have_no_effect(make_config: MakeConfig, caplog: LogCaptureFixture,
     lines = " ".join([*config.notes, *caplog.messages])
     for name in settings.get("load_col", settings):
         assert name == "inter" or ("no effect" in lines and name in lines)
+    assert "'inter' in load_col" not in lines
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from recbole_lisa.ops.sorted_window import (
     split,
     take_rows,
 )
-from recbole_lisa.ops.top_k import best_of_row, merge
+from recbole_lisa.ops.top_k import Best, best_of_row, merge
 
 N, L, D, W = 2, 9, 4, 5
 
@@ -209,7 +209,7 @@ def test_nan_gives_nan(op: Callable[..., Any], name: str) -> None:
             for call in (draw_mask, lambda p: block(X, X, dropout=p, **WEIGHTS))
             for p in (1.0, -1.0, float("nan"), "0.5", None)
         ),
-        *((partial(best_of_row, X[0], k), rf"k must lie in 1\.\.4 \(m\), got {k}") for k in (-1, 0, 5)),
+        *((partial(best_of_row, X[0], k), rf"k must lie in 1\.\.4 \(m\), got {k}") for k in (-1, 0, 5, 2.0, True)),
         (lambda: best_of_row(X[0, 0], 3), r"scores must be floating-point \(N, m\), got"),
         (lambda: merge([], 3), "number_of_blocks must be a whole number of at least 1, got 0"),
         (lambda: split(X, 0), f"size must be at least 1 and divide the length {L}, got 0"),
@@ -242,9 +242,26 @@ RECURRENCES = [next(good for op, good in GOOD.items() if op is f) for f in (diag
         (lambda x: linear_attention(X, x, X), r"key must be at least 0, got -1\.\.1"),
         (
             lambda x: diagonal_recurrence(**{**RECURRENCES[0], "decay": x[0, 1:4, 0]}),
-            r"decay must be at least 0, got -1",
+            r"decay must be in 0\.\.1e\+30, got -1",
         ),
-        (lambda x: selective_recurrence(**{**RECURRENCES[1], "a": x[..., :3]}), r"a must be in -inf\.\.0, got -1\.\.1"),
+        (
+            lambda x: merge([Best(x[..., 0], whole(N, L)), Best(x[:1, :, 0], whole(1, L))], 3),
+            r"scores must be torch.float32 \(N, n\) with N = ",
+        ),
+        (
+            lambda x: selective_recurrence(**{**RECURRENCES[1], "a": x[..., :3]}),
+            r"a must be in -1e\+30\.\.0, got -1\.\.1",
+        ),
+        (
+            lambda x: selective_recurrence(**{**RECURRENCES[1], "a": x[..., :3].clamp(0).log()}),
+            r"a must be in -1e\+30\.\.0, got -inf",
+        ),
+        (lambda x: coded_cross_entropy(X[0], [], whole(L)), r"items must have one or more pairs of codes"),
+        (lambda x: coded_cross_entropy(X[0], [x[:1, 0]], whole(L)), r"items must have one or more pairs of codes"),
+        (
+            lambda x: coded_cross_entropy(X[0], [(whole(n, 3) % W, torch.ones(3, W, D)) for n in (10, 11)], whole(L)),
+            "codes of pair 1 have 11 items, those of pair 0 10",
+        ),
         (
             lambda x: bucket_attention(**QKV, bucket=x[:, None, :, 0].long(), window=3),
             "bucket must be at least 0, got -1",
@@ -290,6 +307,8 @@ def test_numbers_out_of_range_are_named() -> None:
     for call in (partial(sum_of_rows, tables=torch.ones(3, W, N)), partial(codeword_usage, n_codewords=W)):
         with pytest.raises(IndexError, match=r"codes must lie in 0\.\.4, got 0\.\.5"):
             call(torch.tensor([[0, 0, W]]))
+    with pytest.raises(IndexError, match=r"codes must lie in 0\.\.4, got 0\.\.5"):
+        coded_cross_entropy(X[0], [(torch.arange(9).view(9, 1) % 6, torch.ones(1, W, D))], whole(L))
     in_group = partial(catalogue_cross_entropy, X[0], X[1], whole(L))
     inside: dict[str, Callable[[Tensor], Any]] = {
         "target": partial(catalogue_cross_entropy, X[0], X[1]),

@@ -116,6 +116,7 @@ def test_add_items_writes_an_export(export: Path, tmp_path: Path, option: str, c
         ("in.csv", f"item_id,a\n{IDS[1]},1\nfresh,1e308\n", "the numbers of item 'fresh' must be finite float32"),
         ("in.csv", f"item_id,a\n{IDS[1]},1\nfresh,0\n", "the numbers of item 'fresh' must be finite float32 and not"),
         ("in.csv", "item_id,a\nfresh,1\nfresh,1\n", "has item 'fresh' twice: keep one of the lines"),
+        ("in.csv", "item_id,a\nfresh,1\n,2\n", "must hold an item_id and at least one number in each line"),
         ("in.csv", "item_id\nfresh\n", "must hold an item_id and at least one number in each line"),
         ("gone.csv", None, "No such file or directory"),
         ("in.txt", "", "must end in .csv or .tsv"),
