@@ -25,6 +25,12 @@ def shortened(text: str) -> str:
     return text if len(text) <= _LONG_MESSAGE else f"{text[:1500]} ... {text[-400:]}"
 
 
+def shown(value: object) -> str:
+    """A wrong value in a message: its repr, or its type where that is longer than a line."""
+    text = repr(value)
+    return text if len(text) <= 80 and "\n" not in text else f"a value of the type {type(value).__name__}"
+
+
 class UsageError(ValueError):
     """A mistake that the user can correct: the message names the wrong value and what to write instead.
 

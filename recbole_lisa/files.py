@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from logging import getLogger
 from pathlib import Path
 
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, shown
 
 AnyPath = str | os.PathLike[str]
 
@@ -172,7 +172,7 @@ def probe_writing(path: AnyPath) -> None:
 def path_of(path: AnyPath, what: str) -> Path:
     """A path; a UsageError for a value of another type."""
     if not isinstance(path, str | os.PathLike):
-        raise UsageError(f"{what} must be a path, got {path!r}")
+        raise UsageError(f"{what} must be a path, got {shown(path)}")
     return Path(path)
 
 
@@ -188,7 +188,7 @@ def check_output(path: AnyPath, *, overwrite: bool, folder: bool = False, source
     """
     target, kind = path_of(path, "the output"), "folder" if folder else "file"
     if overwrite not in (True, False):  # the text 'False' would count as True
-        raise UsageError(f"overwrite must be True or False, got {overwrite!r}")
+        raise UsageError(f"overwrite must be True or False, got {shown(overwrite)}")
     if not str(path).strip():
         raise UsageError(f"the path of the output is empty: name a {kind}")
     if source is not None and target.resolve() == Path(source).resolve():

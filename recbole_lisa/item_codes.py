@@ -53,6 +53,10 @@ def set_item_codes(network: Any, config: Any, dataset: Any) -> None:
     with torch.no_grad():
         items = network.item_embedding
         items.weight[1:] = torch.from_numpy(codes)
+        if config["dense_items"] >= dataset.item_num:
+            getLogger().info(
+                f"dense_items is {config['dense_items']:,}, above the {dataset.item_num - 1:,} items: each has a vector"
+            )
         if items.dense is not None:  # of the most frequent items of the training data
             frequent = np.argsort(-np.asarray(dataset.item_counts[1:]), kind="stable")[: len(items.dense)] + 1
             items.slots[torch.from_numpy(np.sort(frequent))] = torch.arange(len(frequent), dtype=torch.int32)

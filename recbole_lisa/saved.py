@@ -26,7 +26,7 @@ from recbole_lisa.data.tokens import joined_tokens
 from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.reader import read_pieces
 from recbole_lisa.datasets.source import open_raw
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.files import ARCHIVE_ERRORS, AnyPath, path_of
 from recbole_lisa.layers.query_time import Query
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender, current_names
@@ -209,7 +209,7 @@ def with_titles(bundle: Bundle, titles: Mapping[str, str]) -> Bundle:
     """The bundle with titles of its items; a UsageError where none is of an item, or one is no text (UTF-8)."""
     for item, text in titles.items():
         if not isinstance(text, str) or text.encode(errors="ignore").decode() != text:
-            raise UsageError(f"the title of the item {item!r} must be a text of whole characters, got {text!r}")
+            raise UsageError(f"the title of the item {item!r} must be a text of whole characters, got {shown(text)}")
     unknown = set(bundle.ids.unknown(list(titles)))
     by_item = {str(item): text for item, text in titles.items() if str(item) not in unknown}
     if titles and not by_item:

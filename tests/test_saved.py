@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -207,8 +208,10 @@ def test_export_takes_titles_as_the_command_does(tmp_path: Path) -> None:
         assert Recommender.load("export").bundle.titles == {"i5": "Up"}
     Path("t.csv").write_text("item_id,title\ni5,Up\ni5,Down\n")
     wrong: Any
-    for wrong in ({"i5": None}, {"i5": "\ud800"}, {1: "One"}):
-        with pytest.raises(UsageError, match="title of the item 'i5' must be a text|titles names no item .* as 1"):
+    messages = ("title of the item 'i5' must be a text", "titles names no item .* as 1", "got a value of the type .*$")
+    table = pd.DataFrame({"item_id": ["i5"], "title": ["Up"]})
+    for wrong in ({"i5": None}, {"i5": "\ud800"}, {1: "One"}, table, path.encode() * 9, {"i5": "x\ud800" * 99}):
+        with pytest.raises(UsageError, match="|".join(messages)):
             export(path, "export", titles=wrong, overwrite=True)
     with pytest.raises(UsageError, match="'t.csv' gives the item 'i5' two titles, 'Up' and 'Down'"):
         export(path, "export", titles="t.csv", overwrite=True)

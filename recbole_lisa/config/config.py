@@ -21,12 +21,14 @@ from recbole_lisa.config.validation import (
     completed,
     device_of,
 )
-from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.errors import UsageError, did_you_mean, shown
 
 # Dicts whose parts are merged: a user who sets one part keeps the others.
 _MERGED = ("eval_args", "train_neg_sample_args")
 _DEFAULT_PROTOCOL = "full_ranking"
 BUNDLED_DATASET = "ml-100k"
+_SYNONYMS = (("hidden_size", "embedding_size"), ("n_layers", "num_layers"), ("hidden_dropout_prob", "dropout_prob"))
+"""Names of one setting in different models of RecBole and of this package."""
 NAME_BYTES = 255  # of a file, on the usual file systems
 # What RecBole or the constructor derives from other keys or from the machine.
 _DERIVED = {
@@ -73,7 +75,7 @@ class LISAConfig(Config):
         A UsageError names the first key, name, type or value that is wrong.
         """
         if not isinstance(dataset, str | PathLike):
-            raise UsageError(f"dataset is {dataset!r}, it must be the name of a data set, such as 'ml-100k'")
+            raise UsageError(f"dataset is {shown(dataset)}, it must be the name of a data set, such as 'ml-100k'")
         self.model_class = model_class(model)
         self.model, self.dataset = self.model_class.__name__, str(dataset)
         self.files_read = _paths(config_files)
@@ -163,6 +165,8 @@ class LISAConfig(Config):
                 if name in _DERIVED:
                     raise UsageError(f"{name!r} ({origin}) follows from other settings: leave it out")
                 models = ", ".join(models_with(name))
+                if other := [key for pair in _SYNONYMS if name in pair for key in pair if key in self._keys]:
+                    raise UsageError(f"unknown key {name!r} ({origin}): {self.model} has {other[0]!r} instead")
                 if models:
                     raise UsageError(f"unknown key {name!r} for {self.model} ({origin}): it is a setting of {models}")
                 raise UsageError(f"unknown key {name!r} ({origin}).{did_you_mean(str(name), self._suggestions)}")
@@ -200,7 +204,7 @@ def _paths(files: Any) -> list[Path]:
     paths = [files] if isinstance(files, str | PathLike) else list(files) if isinstance(files, Iterable) else [files]
     if isinstance(files, Mapping) or not all(isinstance(path, str | PathLike) for path in paths):
         right = "a yaml file or a list of them; config_dict has settings"
-        raise UsageError(f"config_files is {files!r}, it must be {right}")
+        raise UsageError(f"config_files is {shown(files)}, it must be {right}")
     return [*map(Path, paths)]
 
 
@@ -213,7 +217,7 @@ def _sources(paths: list[Path], config_dict: Any, command_line: Any) -> list[tup
 
 def _by_key(settings: Any, origin: str) -> dict[str, Any]:
     if settings is not None and not isinstance(settings, Mapping):
-        raise UsageError(f"{origin} is {settings!r}, it must hold settings by key, such as {{'epochs': 10}}")
+        raise UsageError(f"{origin} is {shown(settings)}, it must hold settings by key, such as {{'epochs': 10}}")
     return dict(settings or {})
 
 

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.errors import UsageError, did_you_mean, shown
 
 _OF_RECBOLE = "recbole.model.sequential_recommender"
 _PACKAGE = "recbole_lisa.model.sequential_recommender"
@@ -46,7 +46,7 @@ def model_class(model: Any) -> type[Any]:
     if isinstance(model, type):
         raise UsageError(f"{model.__name__} is not a recommender: derive the class from AttentiveRecommender")
     if not isinstance(model, str):
-        raise UsageError(f"model must be a name or a class, got {model!r}")
+        raise UsageError(f"model must be a name or a class, got {shown(model)}")
     named = class_by_name(model)
     if named is None:
         known = [*MODELS, *OPTIONAL_MODELS]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.errors import UsageError, did_you_mean, shown
 
 _DECLARATION = re.compile(r"^(?P<name>[A-Za-z_]\w*):.*?#\s*\((?P<types>[a-zA-Z ]+)\)\s*(?P<meaning>.*)$")
 _CHOICES = re.compile(r":\s*(\w+(?:\s*\|\s*\w+)+)\s*$")
@@ -155,7 +155,7 @@ def check_value(key: Key, value: Any, origin: str) -> Any:
     has_type = not key.types or type(value) in [_PYTHON_TYPES[kind] for kind in key.types]
     if not (key.nullable if value is None else has_type):
         types = " or ".join(key.types) + (" or ~" if key.nullable else "")
-        raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {types}")
+        raise UsageError(f"{key.name} ({origin}) is {shown(value)}, it must be {types}")
     if isinstance(value, str) and key.choices and value not in key.choices:
         known = ", ".join(key.choices) + (f" or a number {key.bound}" if "float" in key.types else "")
         hint = did_you_mean(value, key.choices)

@@ -22,6 +22,9 @@ def check_columns(dataset: Any) -> None:
     kinds = {"USER_ID_FIELD": FeatureType.TOKEN, "ITEM_ID_FIELD": FeatureType.TOKEN}
     if config["benchmark_filename"] is None and not isinstance(dataset, WindowDataset):  # which may take none
         kinds["TIME_FIELD"] = FeatureType.FLOAT
+        if config["TIME_FIELD"] is None:
+            right = "name the column, or call recbole_lisa.register(AllPositionsDataset) for files in the order of time"
+            raise UsageError(f"TIME_FIELD is None, but RecBole sorts its rows by time: {right}")
     for key, kind in kinds.items():
         if loaded.get(config[key]) != kind:
             columns = ", ".join(f"{name}:{loaded_kind.value}" for name, loaded_kind in loaded.items())

@@ -20,10 +20,10 @@ from recbole_lisa.config.model_defaults import LOSS_WITHOUT_NEGATIVES, model_def
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.query_time import reads_query_time
 from recbole_lisa.config.registry import MODELS, model_class
-from recbole_lisa.config.schema import check_value, read_yaml
+from recbole_lisa.config.schema import check_value, declared_keys, read_yaml
 from recbole_lisa.config.validation import check_model, check_valid_metric, valid_metric_of
 from recbole_lisa.data.dataset import WindowDataset
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.plugin.presplit import check_columns, check_headers, cut_histories, number_histories_as_items
 from recbole_lisa.training.checkpoint import load_checkpoint
@@ -32,6 +32,11 @@ from recbole_lisa.training.evaluation import check_topk
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_RANGES_OF_A_RUN = {
+    *("MAX_ITEM_LIST_LENGTH", "train_batch_size", "eval_batch_size", "learning_rate", "weight_decay", "seed"),
+    *("loss_decimal_place", "metric_decimal_place"),
+}
+"""Settings that RecBole's own run reads as a run of this package does, by the same ranges."""
 _undo = ExitStack()
 _read_defaults, _evaluate, _resume = Config._load_internal_config_dict, Trainer.evaluate, Trainer.resume_checkpoint
 _final_settings, _build_trainer = Config._get_final_config_dict, Trainer.__init__
@@ -56,7 +61,7 @@ def register(dataset: type[Any] | None = None) -> None:
     """
     if dataset is not None and not (isinstance(dataset, type) and issubclass(dataset, SequentialDataset)):
         example = "such as AllPositionsDataset"
-        raise UsageError(f"register takes a class of sequential data sets, {example}, got {dataset!r}")
+        raise UsageError(f"register takes a class of sequential data sets, {example}, got {shown(dataset)}")
     unregister()
     for name in MODELS:
         # Where `get_model` looks; the class keeps its own module, so that it can be pickled.
@@ -90,7 +95,7 @@ def unregister() -> None:
 def registered(function: Callable[P, R]) -> Callable[P, R]:
     """A picklable function that registers first, such as RecBole's `objective_function` in a new process."""
     if not callable(function):
-        raise UsageError(f"registered takes a function, got {function!r}")
+        raise UsageError(f"registered takes a function, got {shown(function)}")
     return functools.partial(_register_and_call, function)
 
 
@@ -119,7 +124,7 @@ def _read_our_defaults(self: Config, model: str, model_class: type[Any], dataset
     columns = (settings.get("load_col") or {}).get("inter")
     if columns == [settings["USER_ID_FIELD"], settings["ITEM_ID_FIELD"]]:
         # RecBole's default lacks the time, by which it sorts histories.
-        settings["load_col"] = {"inter": [user, item, time, *lists]}
+        settings["load_col"] = {"inter": [user, item, *filter(None, [time]), *lists]}
     if external.get("train_neg_sample_args", settings) is None:
         settings["loss_type"] = LOSS_WITHOUT_NEGATIVES
     if external.get("loss_type", settings["loss_type"]) == LOSS_WITHOUT_NEGATIVES:
@@ -130,7 +135,8 @@ def _check_our_settings(self: Config) -> Any:
     """`Config._get_final_config_dict` that checks the user's settings of our models as a run of this package does."""
     settings = _final_settings(self)
     if issubclass(self.model_class, AttentiveRecommender):
-        keys = known_keys(settings_files(self.model_class), self.model)
+        keys, overall = known_keys(settings_files(self.model_class), self.model), properties_path() / "overall.yaml"
+        keys.update({name: key for name, key in declared_keys(overall).items() if name in _RANGES_OF_A_RUN})
         of_model = model_defaults(self.model_class)
         for name in self.external_config_dict.keys() & keys.keys():
             if settings[name] is not None or name in of_model:  # RecBole takes None for most of its keys

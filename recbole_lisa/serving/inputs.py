@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.errors import UsageError, did_you_mean, shown
 from recbole_lisa.serving.ids import IdMap
 
 POLICIES = ("raise", "warn", "skip")
@@ -36,10 +36,10 @@ def warn_caller(message: str) -> None:
 def check_policy(on_unknown: str, filter_seen: object = True) -> None:
     """Refuse a policy that does not exist, and a flag that is no bool: the text 'False' would count as True."""
     if not isinstance(filter_seen, bool | np.bool_):
-        raise UsageError(f"filter_seen must be True or False, got {filter_seen!r}")
+        raise UsageError(f"filter_seen must be True or False, got {shown(filter_seen)}")
     if on_unknown not in POLICIES:
         hint = did_you_mean(str(on_unknown), POLICIES)
-        raise UsageError(f"on_unknown must be {', '.join(POLICIES)}, got {on_unknown!r}.{hint}")
+        raise UsageError(f"on_unknown must be {', '.join(POLICIES)}, got {shown(on_unknown)}.{hint}")
 
 
 def as_list(raw: Any, where: str, of: str = "ids") -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.layers.query_time import Query
 from recbole_lisa.serving.export import read_export
 from recbole_lisa.serving.inputs import Numbers, as_list, check_policy, numbers_of, read_histories
@@ -62,7 +62,7 @@ class Recommender(Scorer):
             UsageError: An argument is wrong, an id unknown under raise, or a history empty under raise.
         """
         if exact is not True:
-            raise UsageError(f"exact must be True, got {exact!r}: there are no approximate lists; leave it out")
+            raise UsageError(f"exact must be True, got {shown(exact)}: there are no approximate lists; leave it out")
         check_policy(on_unknown, filter_seen)
         read = read_histories(self.ids, histories, times, on_unknown)
         self.check_times(times is not None)

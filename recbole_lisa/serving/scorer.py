@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.layers.item_store import CodedTargets
 from recbole_lisa.layers.query_time import Query
 from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
@@ -130,7 +130,7 @@ class Scorer:
         where they are the same; None for all.
         """
         if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
-            raise UsageError(f"k must be a whole number of at least 1, got {k!r}")
+            raise UsageError(f"k must be a whole number of at least 1, got {shown(k)}")
         targets = self.network.items.targets
         if candidates is None:
             return self._named(*rank(targets, hidden, int(k), left_out))

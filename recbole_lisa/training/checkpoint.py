@@ -71,7 +71,7 @@ class Checkpoint:
             "best_file": Path(run.saved_model_file).name,
             **{name: getattr(run, name) for name in _PROGRESS},
             "state_dict": run.model.state_dict(),
-            "other_parameter": run.model.other_parameter(),
+            "other_parameter": other_parameter_of(run.model),
             "optimizer": run.optimizer.state_dict(),
             "scaler": run.step.scaler.state_dict(),
             **{name: part.state_dict() for name, part in _optional_parts(run).items()},
@@ -165,6 +165,29 @@ def _optional_parts(run: Any) -> dict[str, Any]:
     """The parts of a run that only some settings have."""
     parts = {"schedule": run.schedule, "average": run.average}
     return {name: part for name, part in parts.items() if part is not None}
+
+
+def other_parameter_of(model: Any) -> dict[str, Any]:
+    """RecBole's `other_parameter` without the modules of the model, whose weights `state_dict` has."""
+    modules = {*map(id, model.modules())}
+    return {name: value for name, value in (model.other_parameter() or {}).items() if id(value) not in modules}
+
+
+def check_contents(model: Any) -> None:
+    """Refuse, as a UsageError, a model whose checkpoint would not be readable again; call this before the training."""
+    weights = model.state_dict().items()
+    wrong = {f"state_dict has {name!r}": value for name, value in weights if not isinstance(value, torch.Tensor)}
+    for name, value in other_parameter_of(model).items():
+        try:
+            torch.save(value, content := io.BytesIO())
+            torch.load(io.BytesIO(content.getvalue()), weights_only=True)
+        except Exception:  # whatever the class of the value raises
+            wrong[f"other_parameter has {name!r}"] = value
+    for entry, value in wrong.items():
+        raise UsageError(
+            f"{type(model).__name__} cannot be saved: its {entry} of the type {type(value).__name__}; a checkpoint "
+            "holds tensors, and in other_parameter numbers, text, lists and dicts"
+        )
 
 
 def save_checkpoint(state: Mapping[str, Any], path: AnyPath) -> None:
@@ -275,9 +298,9 @@ def check_resume(source: str | None) -> None:
 
 
 def check_data(state: Mapping[str, Any], path: AnyPath, data_fingerprint: str | None) -> None:
-    """Refuse, as a UsageError, to test a checkpoint on other data than it was trained on; None does not compare."""
+    """Refuse, as a UsageError, to use a checkpoint on other data than it was trained on; None does not compare."""
     if _differ(state["data_fingerprint"], data_fingerprint):
-        raise UsageError(f"cannot test '{path}' on '{state['dataset']}': {_OTHER_DATA}")
+        raise UsageError(f"cannot use '{path}' on '{state['dataset']}': {_OTHER_DATA}")
 
 
 def fingerprint_of(loader: Any) -> str | None:

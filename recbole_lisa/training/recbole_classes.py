@@ -47,13 +47,21 @@ def needs_in_one_line(config: Config) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, UsageError) or not has_loss_of_recbole(config.model_class):
             raise
-        reason = (str(error) or "no reason given").splitlines()[0]
+        reason = (str(error) or "no reason given").splitlines()[0] + _setting_of(error, config)
         raise UsageError(
             f"{config['model']} of RecBole cannot be trained on {config['dataset']} here ({type(error).__name__}: "
             f"{reason}): give the values that its settings allow (a recipe is for models of this package), load what "
             f"it needs, such as item features (load_col is {config['load_col']}), or use RecBole's own run, "
             "recbole.quick_start.run_recbole"
         ) from error
+
+
+def _setting_of(error: Exception, config: Config) -> str:
+    """The settings that hold the missing key of a KeyError: `, of selected_features`, or an empty text."""
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    lists = {name: value if isinstance(value, list) else [value] for name, value in config.final_config_dict.items()}
+    names = [name for name, values in lists.items() if isinstance(key, str) and key in values]
+    return f", of {', '.join(names)}" if names else ""
 
 
 def try_class(config: Config, train: TrainLoader, *evaluations: EvalLoader | None) -> None:

@@ -28,7 +28,7 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output, locked, unique_run_name
 from recbole_lisa.progress import progress_bar
 from recbole_lisa.training import evaluation
-from recbole_lisa.training.checkpoint import Checkpoint, Saver, fingerprint_of, last_file
+from recbole_lisa.training.checkpoint import Checkpoint, Saver, check_contents, fingerprint_of, last_file
 from recbole_lisa.training.codebook_usage import watch_codebooks
 from recbole_lisa.training.reporting import curves_of_first_process, metric_rows, training_line
 from recbole_lisa.training.row_adam import RowAdam
@@ -116,7 +116,8 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
 
         Raises:
             TrainingDivergedError: A loss is NaN or infinite.
-            UsageError: The run began on another data set, or another process is training it.
+            UsageError: The run began on another data set, another process is training it, or the model holds what a
+                checkpoint cannot.
         """
         Checkpoint(self).adopt_data(train_data)
         self.eval_collector.data_collect(train_data)
@@ -128,9 +129,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         anomaly = torch.autograd.set_detect_anomaly(bool(self.config["detect_anomaly"]))
         if self.start_epoch >= self.epochs:
             log(f"no epoch is left to train (epochs: {self.epochs})")
-        path = Path(self.saved_model_file)
-        refusal = f"another process is training the run of '{path}': wait for its end, or leave resume out"
-        with anomaly, locked(path.with_suffix(".lock"), refusal) if saved and is_first() else nullcontext():
+        with anomaly, self._files_of_the_run() if saved else nullcontext():
             for epoch in range(self.start_epoch, self.epochs):
                 if valid_data and self.cur_step > self.stopping_step:
                     break
@@ -274,6 +273,13 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         if stopped and self.best_epoch is not None:
             message += f"\nstopped early, the best epoch is {self.best_epoch + 1}"
         return score, message
+
+    def _files_of_the_run(self) -> AbstractContextManager[None]:
+        """Check that checkpoints of the model can be read again; inside, no other process writes those of the run."""
+        check_contents(self.model)
+        path = Path(self.saved_model_file)
+        refusal = f"another process is training the run of '{path}': wait for its end, or leave resume out"
+        return locked(path.with_suffix(".lock"), refusal) if is_first() else nullcontext()
 
     def _save_epoch(self, epoch: int, verbose: bool) -> None:
         if self.best_epoch == epoch:

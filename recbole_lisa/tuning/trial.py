@@ -18,7 +18,7 @@ from typing import Any
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.split import held_out_parts
 from recbole_lisa.datasets.obtain import ensure_data
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.quick_start import run_configured
 from recbole_lisa.training.checkpoint import LAST_SUFFIX
 from recbole_lisa.training.trainer import LISATrainer
@@ -47,7 +47,7 @@ def trainable(config: Mapping[str, Any]) -> None:
         TrainingDivergedError: The training loss is NaN or infinite.
     """
     if not isinstance(config, Mapping):
-        raise UsageError(f"the configuration of a trial is {config!r}, it must hold settings by key")
+        raise UsageError(f"the configuration of a trial is {shown(config)}, it must hold settings by key")
     checkpoint_class, get_checkpoint, report = _ray_functions()
     protected = config.get(RUN_TO_END)
     is_protected = protected is not None and all(config[key] == value for key, value in protected.items())

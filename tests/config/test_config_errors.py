@@ -352,6 +352,12 @@ def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> Non
         ({"model": Path("LISABase")}, "model must be a name or a class, got PosixPath"),
         ({"dataset": "x" * 5000}, "dataset must be the name of a folder, got 5,000 characters: 'xxx"),
         ({"model": None}, "model must be a name or a class, got None"),
+        ({"model": b"x" * 99}, "model must be a name or a class, got a value of the type bytes"),
+        (
+            {"model": "FPMC", "config_dict": {"hidden_size": 8}},
+            "'hidden_size' (config_dict): FPMC has 'embedding_size'",
+        ),
+        ({"config_dict": {"num_layers": 2}}, "unknown key 'num_layers' (config_dict): LISASoft has 'n_layers' instead"),
         ({"model": Linear}, "Linear is not a recommender: derive the class from AttentiveRecommender"),
     ],
 )

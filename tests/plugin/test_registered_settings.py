@@ -38,6 +38,9 @@ from tests.plugin.test_presplit import HEAD, LONG, presplit
             "valid_metric 'MRR@10' is not reported: choose one of Hit@5",
         ),
         ("LISASoft", {"benchmark_filename": "train"}, "benchmark_filename .* is 'train', it must be list"),
+        ("LISASoft", {"MAX_ITEM_LIST_LENGTH": 0}, "MAX_ITEM_LIST_LENGTH .* is 0, it must be >= 1"),
+        ("Transformer", {"train_batch_size": 0}, "train_batch_size .* is 0, it must be >= 1"),
+        ("LISASoft", {"learning_rate": -1}, "learning_rate .* is -1.0, it must be > 0"),
     ],
 )
 def test_a_wrong_setting_is_one_line_before_data_is_read(model: str, settings: dict[str, Any], message: str) -> None:
@@ -76,6 +79,8 @@ def test_a_column_that_the_files_do_not_give_is_one_line(settings: dict[str, Any
         (AllPositionsDataset, "Transformer", {"bidirectional": True}, "True: a position would see its target; set sup"),
         (AllPositionsDataset, "LISABase", {"bidirectional": True, "histogram_decay": 0}, "a position would see its"),
         (AllPositionsDataset, "LISABase", {"histogram_decay": "time"}, None),
+        (AllPositionsDataset, "LISABase", {"TIME_FIELD": None}, None),
+        (None, "LISABase", {"TIME_FIELD": None}, "TIME_FIELD is None, but RecBole sorts its rows by time: name the"),
         (None, "LISABase", {"histogram_decay": "time"}, "histogram_decay is 'time', and RecBole's rows have no time"),
         (None, "LISASoft", {"query_time": "gap"}, "query_time is 'gap', and RecBole's rows have no time of the target"),
         (None, "Transformer", {"bidirectional": True}, None),

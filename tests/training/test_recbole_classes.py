@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from recbole.model import sequential_recommender as of_recbole
@@ -10,9 +11,11 @@ from recbole.utils import InputType
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
+from recbole_lisa.saved import load_data_and_model
+from recbole_lisa.training.evaluation import evaluate_targets
 from recbole_lisa.training.recbole_classes import fit_supervision, try_class
 from recbole_lisa.training.step import loss_parts
-from tests.tiny import TinyModel, tiny_config, tiny_loaders, tiny_settings
+from tests.tiny import TinyModel, tiny_config, tiny_loaders, tiny_settings, tiny_trainer
 
 
 def tried(folder: Path, name: str, **settings: Any) -> None:
@@ -40,7 +43,7 @@ def test_sequential_classes_of_recbole_are_served_as_in_recbole(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        *((name, "KeyError: 'class'") for name in ("FDSA", "GRU4RecF", "SASRecF")),
+        *((name, "KeyError: 'class', of selected_features") for name in ("FDSA", "GRU4RecF", "SASRecF")),
         ("S3Rec", r"ValueError: Field \[class\] not defined"),
         ("FEARec", "AttributeError: 'Series' object"),
         ("SASRecCPR", "RuntimeError: selected index k out of range"),
@@ -54,12 +57,54 @@ def test_a_class_with_unmet_needs_is_one_line_before_the_training(tmp_path: Path
     assert "\n" not in str(caught.value)
 
 
-def test_item_features_that_are_loaded_serve_their_class(tmp_path: Path) -> None:
-    tiny_settings(tmp_path)
-    rows = [f"i{item}\tc{item % 3} c{item % 5}" for item in range(30)]
-    (tmp_path / "tiny" / "tiny.item").write_text("\n".join(["item_id:token\tclass:token_seq", *rows, ""]))
-    columns = {"inter": ["user_id", "item_id", "timestamp"], "item": ["item_id", "class"]}
-    tried(tmp_path, "FDSA", load_col=columns)
+@pytest.mark.parametrize("name", ["FDSA", "GRU4RecF", "SASRecF"])
+def test_a_class_with_item_features_trains_and_its_checkpoint_is_read_again(tmp_path: Path, name: str) -> None:
+    """Its `other_parameter` is a module."""
+    settings = tiny_settings(tmp_path, epochs=1, hidden_size=8, inner_size=8, embedding_size=8)
+    settings["load_col"] = {"inter": ["user_id", "item_id", "timestamp"], "item": ["item_id", "cls", "tags"]}
+    settings["selected_features"] = ["cls", "tags"]
+    for key in {"GRU4RecF": ("inner_size",)}.get(name, ("embedding_size",)):
+        del settings[key]
+    rows = [f"i{item}\tc{item % 3}\tt{item % 4} t{item % 5}" for item in range(30)]
+    (tmp_path / "tiny" / "tiny.item").write_text("\n".join(["item_id:token\tcls:token\ttags:token_seq", *rows, ""]))
+    result = run(name, "tiny", config_dict=settings)
+    config, network, _, _, _, test = load_data_and_model(result["checkpoint"])
+    assert type(network) is getattr(of_recbole, name)
+    assert evaluate_targets(network, test, config).metrics == result["test"]
+    run(name, "tiny", config_dict={**settings, "epochs": 2, "resume": "auto"})
+    trained = torch.cat([p.flatten() for n, p in network.named_parameters() if "feature_embed_layer" in n])
+    assert len(trained) > 8 * 7
+
+
+class Holding(TinyModel):
+    """A model of the user with a value beside its weights."""
+
+    value: Any = None
+    other_parameter_name = ("value",)
+
+
+@pytest.mark.parametrize("value", [torch.ones(2), {"a": [1, 2.0, "b", None]}, torch.eye(2).to_sparse()])
+def test_a_value_that_a_checkpoint_holds_comes_back(tmp_path: Path, value: Any) -> None:
+    trainer, (train, _, test) = tiny_trainer(tiny_config(tmp_path, model=Holding, epochs=1))
+    trainer.model.value = value
+    trainer.fit(train)
+    trainer.model.value = None
+    trainer.evaluate(test)
+    assert str(trainer.model.value) == str(value)
+
+
+@pytest.mark.parametrize("entry", ["other_parameter has 'value'", "state_dict has '_extra_state'"])
+def test_a_value_that_a_checkpoint_cannot_hold_is_one_line_before_the_training(
+    tmp_path: Path, entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, model=Holding))
+    trainer.model.value = np.ones(2) if "other" in entry else None
+    if "state" in entry:
+        monkeypatch.setattr(Holding, "get_extra_state", lambda _: np.ones(2))
+    with pytest.raises(UsageError, match=f"Holding cannot be saved: its {entry} of the type ndarray; a checkpoint"):
+        trainer.fit(train)
+    assert not trainer.history and not list((tmp_path / "saved").glob("*.pth"))
+    trainer.fit(train, saved=False)
 
 
 def test_a_file_that_the_class_names_is_one_line(tmp_path: Path) -> None:

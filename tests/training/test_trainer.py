@@ -137,7 +137,7 @@ def test_a_checkpoint_of_another_model_or_of_other_data_is_refused(tmp_path: Pat
         other.evaluate(test, model_file=trainer.saved_model_file)
     move_first_line_to_the_end(tmp_path)
     other, (other_train, _, other_test) = tiny_trainer(tiny_config(tmp_path, epochs=1))
-    with pytest.raises(UsageError, match=r"cannot test '.*' on 'tiny': it was trained on other interactions, or on"):
+    with pytest.raises(UsageError, match=r"cannot use '.*' on 'tiny': it was trained on other interactions, or on"):
         other.evaluate(other_test, model_file=trainer.saved_model_file)
     with pytest.raises(UsageError, match="cannot go on with .*: it was trained on other interactions"):
         trainer.fit(other_train)
