@@ -152,7 +152,8 @@ def test_a_run_keeps_its_codes_in_checkpoint_export_and_new_items(
     assert torch.equal(network.item_embedding.weight, trained)
     assert torch.equal(network.codebook.codewords, codewords) == (source != "kmeans")  # kmeans: the centres
     if n_dense:
-        set_item_codes(network, {**config.final_config_dict, "dense_items": 31}, training.dataset)
+        with caplog.at_level("INFO"):
+            set_item_codes(network, {**config.final_config_dict, "dense_items": 31}, training.dataset)
         assert "dense_items is 31, above the 30 items: each has a vector" in caplog.text
         counts = torch.as_tensor(training.dataset.item_counts)
         dense_ids = (network.item_embedding.slots < n_dense).nonzero().squeeze(1)
