@@ -110,7 +110,7 @@ def test_recommendations_and_sessions_equal_the_model_at_any_time(
         session = recommender.from_bytes(session.to_bytes())
         session.update(item, time)
     lists = []
-    for wait in (0.0, 1.0, 3e3, 4e4, 1e7, 1e11):
+    for wait in (0.0, 1.0, 3e3, 4e4, 1e7, 2.4e9):
         at = times[-1] + wait
         waits, ats = torch.full((1, 4), wait), torch.full((1, 4), at, dtype=torch.float64)
         query = {"query_gap_list": waits, "query_time_list": ats}
@@ -141,8 +141,9 @@ def test_histories_have_one_time_or_their_own(asked: tuple[AttentiveRecommender,
         assert_equal(answer, each[n])
     wrong: tuple[tuple[Any, str], ...] = (
         ([START + 9.0, START], "at must be one number, or one for each of 3 histories, got 2"),
-        (START - 5.0, "at is 1767225595.0, it must be seconds since 1970, not before the newest item"),
-        (float("nan"), "at is nan, it must be seconds since 1970"),
+        (START - 5.0, "at is 1767225595, the newest item has 1767225601: both must be seconds since 1970"),
+        (float("nan"), "at is nan, the newest item has 1767225601"),
+        (START * 1e3, "at is 1767225600000, the newest item has 1767225601: .* from 1973 to 2103"),
         ("noon", "at must be numbers of seconds: could not convert"),
     )
     for at, message in wrong:
@@ -216,6 +217,13 @@ def test_recommend_asks_at_a_time(result: dict[str, Any], capsys: CaptureFixture
         rows = (folder / "top.csv").read_text().splitlines()[1:]
         assert [row.split(",")[2] for row in rows] == expected.items
         assert ("query time: now, 20" in capsys.readouterr().out) == (at is None)
+    (folder / "later.csv").write_text(f"user_id,item_id,timestamp\na,i3,{START + 2e9:.0f}\n")  # later than now
+    assert main([*command, f"--export={export}", f"--input={folder / 'later.csv'}"]) == 0
+    (folder / "wrong.csv").write_text(f"user_id,item_id,timestamp\na,i3,{START}000\n")  # milliseconds
+    assert main([*command, f"--export={export}", f"--input={folder / 'wrong.csv'}"]) == 2
+    assert "both must be seconds since 1970, from 1973 to 2103" in capsys.readouterr().err
+    assert main([*command, f"--export={export}", f"--input={folder / 'in.csv'}", f"--at={START}"]) == 2
+    assert f"--at {START} is before the newest item of user 'a', {START + 60} (seconds" in capsys.readouterr().err
     assert main([*command, f"--checkpoint={checkpoint}", "--at=2027-01-01T12:00"]) == 0
     capsys.readouterr()
     assert main([*command, f"--export={export}", f"--input={folder / 'in.csv'}", "--at=noon"]) == 2

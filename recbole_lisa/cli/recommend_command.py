@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from time import time
 from typing import Any
 
 import numpy as np
@@ -46,9 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     users = [_known(recommender, user, options.on_unknown, f"user '{user.user}'") for user in users]
     if candidates is not None:
         candidates = _known(recommender, candidates, options.on_unknown, f"'{options.candidates}'")
-    if recommender.reads_query_time and options.at is None:
-        options.at = time()
-        print(f"query time: now, {datetime.fromtimestamp(options.at, timezone.utc):%Y-%m-%d %H:%M} UTC; --at sets it")
+    if recommender.reads_query_time:
+        _check_query_time(options.at, users)
     empty = 0
 
     def rows() -> Iterator[tuple[str, Sequence[str], Sequence[float]]]:
@@ -66,6 +64,17 @@ def main(arguments: Sequence[str]) -> int:
     total = write_recommendations(options.output, rows(), titles, overwrite=options.overwrite)
     print(f"{options.output}: {total:,} rows for {len(users) - empty:,} users; {empty:,} users without recommendations")
     return 0
+
+
+def _check_query_time(at: float | None, users: Sequence[UserHistory]) -> None:
+    """Print the time of the question where it is now; a UsageError for a user with newer items than a given time."""
+    if at is None:
+        print(f"query time: now, {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC; --at sets it")
+        return
+    for user in users:
+        if user.times and user.times[-1] > at:
+            moments = f"{at:.15g} is before the newest item of user '{user.user}', {user.times[-1]:.15g}"
+            raise UsageError(f"--at {moments} (seconds since 1970): ask later, or leave out what came after it")
 
 
 def _known(recommender: Recommender, history: UserHistory, on_unknown: str, where: str) -> UserHistory:

@@ -3,8 +3,7 @@
 from typing import Any
 
 from recbole_lisa.errors import UsageError
-
-_FIRST_YEARS, _FUTURE = 1e8, 4.2e9  # seconds of 1973 and of 2103
+from recbole_lisa.layers.query_time import TIMES
 
 
 def reads_query_time(config: Any) -> bool:
@@ -20,8 +19,8 @@ def protocol_name(config: Any) -> str:
 
 def check_query_times(dataset: str, latest: float) -> None:
     """A UsageError where the latest time of a data set shows that its times are no seconds since 1970."""
-    if not _FIRST_YEARS <= latest <= _FUTURE:
-        kind = "ranks, or count from another start" if latest < _FIRST_YEARS else "have another unit"
+    if not TIMES[0] <= latest <= TIMES[1]:
+        kind = "ranks, or count from another start" if latest < TIMES[0] else "have another unit"
         raise UsageError(
             f"query_time needs times in seconds since 1970, but the latest time of {dataset} is {latest:.15g}: its "
             f"times {kind}; set query_time to none, or write real times into the file"

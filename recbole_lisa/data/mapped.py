@@ -82,7 +82,7 @@ class MappedFolder:
             return None
         key = dataset_key(config)
         path = Path(named or Path(config["checkpoint_dir"], f"{config['dataset']}-{key[:16]}.dataset"))
-        return cls(path, key, bool(setting))
+        return cls(path.resolve() if path.is_symlink() else path, key, bool(setting))
 
     def read(self) -> dict[str, Any] | None:
         """`dataset_state` with histories, times and tokens in mapped arrays; None where nothing or other data is there.
@@ -98,7 +98,7 @@ class MappedFolder:
                 raise ValueError("its manifest is of another program")
             if state["key"] != self.key:  # an earlier format has another key, too
                 own = {_MANIFEST, *(f"{name}.npy" for name in _ARRAYS | {"parts"})}
-                if other := sorted({path.name for path in self.path.iterdir() if not path.match("svd-*.npz")} - own):
+                if other := sorted({path.name for path in self.path.iterdir() if not path.match("svd*-*.npz")} - own):
                     raise ValueError(f"it holds {other[0]}, which would be lost")
                 return None
             if state["format"] != FORMAT or state.keys() != _KEYS or state["arrays"].keys() - {"parts"} != _ARRAYS:
@@ -115,7 +115,7 @@ class MappedFolder:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(
                 f"'{self.path}' is not a saved data set, or is damaged ({error}): name another folder in "
-                "dataset_save_path, or delete it"
+                "dataset_save_path"
             ) from error
         getLogger().info(f"data set {'mapped' if self.is_mapped else 'read'} from '{self.path}'")
         users = np.arange(1, len(arrays["offsets"]), dtype=np.int64)
@@ -143,7 +143,8 @@ class MappedFolder:
                 state = {"format": FORMAT, "key": self.key, "arrays": arrays, **dataset_state(dataset)}
                 (temporary / _MANIFEST).write_text(json.dumps(state), encoding="utf-8")
                 if self.path.exists():
-                    getLogger().info(f"'{self.path}' is of other data or settings and is written anew")
+                    if any(self.path.iterdir()):
+                        getLogger().info(f"'{self.path}' is of other data or settings and is written anew")
                     shutil.rmtree(self.path)
                 temporary.rename(self.path)
                 return None

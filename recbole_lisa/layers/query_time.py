@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 QUERY_TIMES = ("none", "gap", "gap_hour_weekday")
+TIMES = (1e8, 4.2e9)  # seconds of 1973 and of 2103: other numbers are ranks, or have another unit
 N_GAPS = 64  # the largest size begins at 2**31.5 seconds, 96 years
 _ROWS = {"gap": N_GAPS, "hour": 24, "weekday": 7}
 _FIRST_WEEKDAY = 3  # 1970 began on a Thursday; row 0 is Monday

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.layers.item_store import CodedTargets
-from recbole_lisa.layers.query_time import Query
+from recbole_lisa.layers.query_time import TIMES, Query
 from recbole_lisa.layers.sequence_encoder import ItemView, Sequences
 from recbole_lisa.serving.bundle import Bundle, Network
 from recbole_lisa.serving.export import fingerprint_of
@@ -97,11 +97,12 @@ class Scorer:
         times = seconds_of([at] * len(newest) if is_one else at, "at")
         if times.shape != newest.shape:
             raise UsageError(f"at must be one number, or one for each of {len(newest)} histories, got {len(times)}")
-        wrong = ~np.isfinite(times) | (times < newest)
-        if wrong.any():
-            n = int(wrong.argmax())
+        right = (times >= np.maximum(newest, TIMES[0])) & (times <= TIMES[1])
+        if not right.all():
+            n = int(right.argmin())
             raise UsageError(
-                f"at is {times[n]}, it must be seconds since 1970, not before the newest item ({newest[n]})"
+                f"at is {times[n]:.15g}, the newest item has {newest[n]:.15g}: both must be seconds since 1970, from "
+                "1973 to 2103, and at must not be before the item"
             )
         return Query(torch.from_numpy((times - newest).astype(np.float32)), torch.from_numpy(times))
 

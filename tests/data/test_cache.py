@@ -84,12 +84,22 @@ def test_other_interactions_rebuild_and_the_same_elsewhere_do_not(
     shutil.copytree(tmp_path / "tiny", tmp_path / "moved" / "tiny")
     create_dataset(make_config(ROWS, **saved, data_path=str(tmp_path / "moved")))
     assert parsed.call_count == 1
-    (tmp_path / "kept" / "svd-0123.npz").touch()  # codes of item_codes svd, which belong to the data
+    for name in ("svd", "svd_kmeans"):  # codes of item_codes, which belong to the data
+        (tmp_path / "kept" / f"{name}-0123.npz").touch()
     with caplog.at_level("INFO"):
         changed = create_dataset(make_config([*ROWS[:-1], ("u4", "new", 99)], **saved))
     assert parsed.call_count == 2
     assert "new" in changed.field2token_id["item_id"]
     assert f"'{tmp_path / 'kept'}' is of other data or settings and is written anew" in caplog.text
+
+
+def test_a_link_to_a_folder_is_kept(make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "kept").symlink_to(tmp_path / "large")
+    with caplog.at_level("INFO"):
+        create_dataset(make_config(ROWS, dataset_save_path=str(tmp_path / "kept")))
+    assert (tmp_path / "kept").is_symlink() and (tmp_path / "large" / "manifest.json").is_file()
+    assert "written anew" not in caplog.text
 
 
 def test_other_files_are_kept_and_what_cannot_be_saved_is_an_error(make_config: MakeConfig, tmp_path: Path) -> None:
