@@ -26,7 +26,7 @@ options = "csv clicks.csv --output dataset/clicks --user=customer --item=sku --t
 subprocess.run([*command, "convert", *options.split()], check=True)
 settings = {"epochs": 15, "hidden_size": 32, "learning_rate": 0.01, "show_progress": False, "state": "ERROR"}
 result = recbole_lisa.run("LISASoft", "clicks", config_dict=settings)
-recbole_lisa.export(result["checkpoint"], "served")
+recbole_lisa.export(result["checkpoint"], "served", overwrite=True)
 
 # %%
 # Port 0 is any free port. The service prints its address once it answers.

@@ -12,7 +12,7 @@ import recbole_lisa
 
 settings = {"epochs": 1, "hidden_size": 64, "inner_size": 64, "show_progress": False, "state": "ERROR"}
 result = recbole_lisa.run("LISASoft", "ml-100k", config_dict=settings)
-recbole_lisa.export(result["checkpoint"], "served")
+recbole_lisa.export(result["checkpoint"], "served", overwrite=True)
 recommender = recbole_lisa.Recommender.load("served")
 
 # %% [markdown]

@@ -68,6 +68,10 @@ def notebook_of(name: str) -> dict[str, Any]:
 
 def main(chosen: list[str]) -> None:
     """Write the notebooks of some or all examples."""
+    if unknown := {*chosen} - {*NAMES}:
+        sys.exit(
+            f"unknown: {', '.join(sorted(unknown))}; the examples are {', '.join(NAMES)}, without a name all are run"
+        )
     warnings.simplefilter("ignore")
     quiet = {"MPLBACKEND": "Agg", "RAY_AIR_NEW_OUTPUT": "0"}  # without a window, and without Ray's table of trials
     os.environ |= {**quiet, "PYTHONPATH": os.pathsep.join([str(FOLDER.parent), *sys.path])}

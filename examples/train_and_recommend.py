@@ -23,7 +23,7 @@ axes.set(xlabel="epoch", ylabel="NDCG@10, all items ranked", ylim=(0, None), tit
 # The export needs neither RecBole nor the data. A session takes one item after the other in constant time.
 
 # %%
-recbole_lisa.export(result["checkpoint"], "served")
+recbole_lisa.export(result["checkpoint"], "served", overwrite=True)
 recommender = recbole_lisa.Recommender.load("served")
 [answer] = recommender.recommend([["50", "181", "174"]], k=5)
 print("for a history:", answer.items)

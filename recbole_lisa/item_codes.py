@@ -88,7 +88,7 @@ def _kept_svd_codes(source: str, books: list[Codebook], dataset: Any, *, seed: i
     if path is not None:
         with suppress(*ARCHIVE_ERRORS, KeyError, TypeError, IndexError):  # one that is damaged is made anew
             kept: Codes = np.load(path)["codes"]
-            if kept.shape == (dataset.item_num - 1, sum(n for n, _ in sizes)):
+            if _are_codes(kept, dataset.item_num - 1, books):
                 return kept
     if source == "svd":
         components = svd_components(dataset, books[0].n_codebooks, seed)
@@ -203,16 +203,21 @@ def _codes_of_file(path: str, books: list[Codebook], dataset: Any) -> Codes:
         known = IdMap.from_ids(map(str, content["item_id"])) if by_id else None
     except (*ARCHIVE_ERRORS, KeyError, TypeError) as error:
         raise UsageError(f"item_codes: '{path}' cannot be read ({error}): a .npz needs codes and item_id") from error
-    most = np.repeat([book.n_codewords for book in books], [book.n_codebooks for book in books])
     n_items = dataset.item_num - 1 if known is None else len(known)
-    fits = codes.ndim == 2 and codes.shape == (n_items, len(most)) and codes.dtype.kind in "iu"
-    if not fits or (codes < 0).any() or (codes >= most).any():
+    if not _are_codes(codes, n_items, books):
         counts = " and ".join(f"{book.n_codebooks} below {book.n_codewords}" for book in books)
         raise UsageError(
             f"item_codes: '{path}' has {codes.dtype} {codes.shape}, it must have a row for each of {n_items} items, "
             f"with whole numbers from 0 on: {counts}"
         )
     return codes[slice(None) if known is None else _rows(known, dataset, path)].astype(np.int64)
+
+
+def _are_codes(codes: npt.NDArray[Any], n_items: int, books: list[Codebook]) -> bool:
+    """Whether an array has a row for each item, and in each column whole numbers of its codebook."""
+    most = np.repeat([book.n_codewords for book in books], [book.n_codebooks for book in books])
+    fits = codes.ndim == 2 and codes.shape == (n_items, len(most)) and codes.dtype.kind in "iu"
+    return fits and not bool((codes < 0).any() or (codes >= most).any())
 
 
 def _rows(known: IdMap, dataset: Any, source: str) -> npt.NDArray[np.int64]:

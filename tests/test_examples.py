@@ -54,3 +54,8 @@ def test_the_notebook_has_the_cells_of_the_example_and_their_outputs(name: str) 
     kinds = {output["output_type"] for cell in cells for output in cell.get("outputs", [])}
     assert kinds == ({"stream"} if name == "csv_to_service" else {"stream", "display_data"})
     assert len(file.read_text(encoding="utf-8").splitlines()) < 40
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(SystemExit, match=r"unknown: --help, foo; the examples are .*train"):
+        notebooks.main(["foo", "--help", notebooks.NAMES[0]])

@@ -242,10 +242,13 @@ def test_a_mapped_data_set_keeps_its_codes(
     for damaged in (b"no array", content[:-30], b"", content):
         file.write_bytes(damaged)
         assert torch.equal(codes(**mapped), expected)
-    np.savez(file, codes=np.load(file)["codes"][1:])
-    assert torch.equal(codes(**mapped), expected) and n_made == 6
+    right = np.load(file)["codes"].astype(int)
+    for wrong in (right[1:], right - 1, right + 1, right / 2):
+        np.savez(file, codes=wrong)
+        assert torch.equal(codes(**mapped), expected)
+    assert n_made == 9
     others: list[dict[str, Any]] = [{"seed": 1}, {"eval_args": {"split": {"RS": [5, 2, 3]}}}, {"n_codewords": 9}]
-    assert all(len(codes(**mapped | other)) == 31 for other in others) and n_made == 9
+    assert all(len(codes(**mapped | other)) == 31 for other in others) and n_made == 12
 
 
 def test_items_without_training_interactions_get_codes_of_their_own(tmp_path: Path) -> None:

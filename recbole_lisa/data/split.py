@@ -108,6 +108,11 @@ def by_time(
             period = f"from {times.min():.0f} to {times.max():.0f} seconds, t1 is {ends[0]:.0f}, t2 is {ends[1]:.0f}"
             left = f"no {phase} item after another of its user"
             raise UsageError(f"the split {dict(split)} leaves {left}: times are {period}")
+    begins = np.full(n_histories, np.inf)
+    np.minimum.at(begins, history, times)
+    if n_histories > 1 and len(np.unique(begins)) == 1:
+        kind = f"every history begins at {begins[0]:.0f}: its times look like ranks of one user, not times of all"
+        getLogger().warning(f"the split {dict(split)} needs times that all users have in common, but {kind}")
     getLogger().info(f"training before {ends[0]:.0f}, validation before {ends[1]:.0f}, then test (seconds)")
     return parts
 

@@ -57,6 +57,15 @@ def test_every_interaction_of_a_period_is_a_target_after_all_before_it(make_conf
         assert set(rows) == expected and len(rows) == len(expected)
 
 
+def test_ranks_within_each_user_are_no_times_of_all(make_config: MakeConfig, caplog: pytest.LogCaptureFixture) -> None:
+    ranks = [(user, f"i{rank}", rank) for user in ("a", "b", "c") for rank in range(9)]
+    warning = "every history begins at 0: its times look like ranks of one user"
+    for rows, is_warned in ((ranks, True), (ROWS, False)):
+        caplog.clear()
+        loaders(make_config(rows, "global_time", eval_args={"split": {"TS": [0.5, 0.2, 0.3]}}))
+        assert (warning in caplog.text) == is_warned
+
+
 def test_training_knows_nothing_of_the_future(make_config: MakeConfig) -> None:
     settings = {"supervision": "last_position", "train_neg_sample_args": {"sample_num": 50}}
     train, _, _ = loaders(make_config(ROWS, "global_time", eval_args=TIMES, **settings))
