@@ -14,8 +14,7 @@ import torch
 from recbole.config import Config
 from recbole.data.interaction import Interaction
 
-from recbole_lisa.config.fields import field_names
-from recbole_lisa.config.query_time import reads_query_time
+from recbole_lisa.config.fields import FieldNames, field_names
 from recbole_lisa.config.registry import has_loss_of_recbole
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.data.histories import Histories, Index
@@ -86,12 +85,11 @@ class _Loader:
         return -(-len(self.windows) // self.batch_size) if self._starts is None else len(self._starts)
 
     def _inputs(self, chosen: Index) -> Inputs:
-        return gather_inputs(self.config, self.dataset.histories, self.windows, chosen, self.width)
+        return gather_inputs(self.dataset.histories, self.windows, self.fields, chosen, self.width)
 
 
-def gather_inputs(config: Any, store: Histories, windows: Windows, chosen: Index, width: int = 0) -> Inputs:
+def gather_inputs(store: Histories, windows: Windows, fields: FieldNames, chosen: Index, width: int = 0) -> Inputs:
     """Columns that training and evaluation share, of the windows `chosen` (N,), with at least `width` positions."""
-    fields = field_names(config)
     rows, valid = windows.rows(chosen, width)
     columns = {
         fields.user: store.users[windows.history[chosen]],
@@ -99,7 +97,7 @@ def gather_inputs(config: Any, store: Histories, windows: Windows, chosen: Index
         fields.item_length: windows.length[chosen].astype(np.int64),
         fields.time_gap_list: store.gaps[rows] * valid,
     }
-    if reads_query_time(config) and store.times is not None:
+    if store.times is not None:
         columns |= {fields.query_gap_list: store.gaps[rows + 1] * valid}
         columns |= {fields.query_time_list: store.times[rows + 1] * valid}
     return {name: torch.from_numpy(column) for name, column in columns.items()}, rows, valid

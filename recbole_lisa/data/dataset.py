@@ -90,7 +90,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         """
         self._change_feat_format()
         self.histories = self._sorted_histories()
-        if reads_query_time(self.config) and self.histories.times is not None:
+        if self.histories.times is not None:
             check_query_times(self.dataset_name, float(self.histories.times.max(initial=0)))
         self.field2seqlen[field_names(self.config).item_list] = self.config["MAX_ITEM_LIST_LENGTH"]  # CORE reads it
         train, valid, test = self._split()
@@ -177,9 +177,8 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
             times = frame[time].to_numpy()
             if not np.isfinite(times).all():
                 raise UsageError(f"column {time} of {self.dataset_name} has values that are not finite numbers")
-        users = frame[self.uid_field].to_numpy()
-        store = Histories.from_interactions(users, frame[self.iid_field].to_numpy(), times)
-        return replace(store, times=times[np.lexsort((times, users))]) if reads_query_time(self.config) else store
+        users, items = (frame[name].to_numpy() for name in (self.uid_field, self.iid_field))
+        return Histories.from_interactions(users, items, times, keep_times=reads_query_time(self.config))
 
     # The steps of RecBole's loading that are replaced, in the order of its calls.
 
@@ -273,6 +272,8 @@ class MappedDataset(WindowDataset):
             state = state or folder.read() or {}
         restore_dataset(self, state)
         self.histories, self._times, self._files = state["histories"], state["times"], state["parts"]
+        if reads_query_time(config):
+            self.histories = replace(self.histories, times=self._times)
         self._rows = Part(np.zeros_like(self.histories.users), self.histories.lengths)  # all
         self.field2id_token = dict(zip((self.uid_field, self.iid_field), state["ids"], strict=True))
         self.field2token_id = TokenNumbers(self.field2id_token)

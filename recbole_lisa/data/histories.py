@@ -25,11 +25,16 @@ class Histories:
     gaps: Gaps  # (rows,) seconds since the same user's previous interaction; 0 at the first one
     offsets: Index  # (users + 1,) history u is `items[offsets[u]:offsets[u + 1]]`
     users: Index  # (users,) the user id of each history, ascending
-    times: npt.NDArray[np.float64] | None = None  # (rows,) seconds, where a reader of the store needs them
+    times: npt.NDArray[np.float64] | None = None  # (rows,) seconds, only where a model reads them (query_time)
 
     @classmethod
     def from_interactions(
-        cls, users: npt.NDArray[np.integer[Any]], items: npt.NDArray[np.integer[Any]], times: npt.NDArray[np.float64]
+        cls,
+        users: npt.NDArray[np.integer[Any]],
+        items: npt.NDArray[np.integer[Any]],
+        times: npt.NDArray[np.float64],
+        *,
+        keep_times: bool = False,
     ) -> Histories:
         """Sort interactions by user and time; equal times keep the order in which they were given.
 
@@ -38,11 +43,16 @@ class Histories:
         All are (rows,): ids, ids and seconds, which are finite.
         """
         order = np.lexsort((times, users))
-        return cls.from_sorted(users[order], items[order], times[order])
+        return cls.from_sorted(users[order], items[order], times[order], keep_times=keep_times)
 
     @classmethod
     def from_sorted(
-        cls, users: npt.NDArray[np.integer[Any]], items: npt.NDArray[np.integer[Any]], times: npt.NDArray[np.float64]
+        cls,
+        users: npt.NDArray[np.integer[Any]],
+        items: npt.NDArray[np.integer[Any]],
+        times: npt.NDArray[np.float64],
+        *,
+        keep_times: bool = False,
     ) -> Histories:
         """As `from_interactions`, of interactions in the order of user and time."""
         first = np.ones(len(users), dtype=bool)
@@ -57,6 +67,7 @@ class Histories:
             gaps=gaps,
             offsets=np.append(starts, len(users)).astype(np.int64, copy=False),
             users=users[starts].astype(np.int64, copy=False),
+            times=times if keep_times else None,
         )
 
     @property

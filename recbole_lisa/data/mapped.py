@@ -119,7 +119,7 @@ class MappedFolder:
             ) from error
         getLogger().info(f"data set {'mapped' if self.is_mapped else 'read'} from '{self.path}'")
         users = np.arange(1, len(arrays["offsets"]), dtype=np.int64)
-        state["histories"] = Histories(arrays["items"], arrays["gaps"], arrays["offsets"], users, arrays["times"])
+        state["histories"] = Histories(arrays["items"], arrays["gaps"], arrays["offsets"], users)
         state |= {"times": arrays["times"], "parts": arrays.get("parts")}
         state["ids"] = [Tokens(arrays[f"{role}_text"], arrays[f"{role}_ends"]) for role in _ROLES]
         return state

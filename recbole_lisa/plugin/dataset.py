@@ -9,6 +9,7 @@ import torch
 from recbole.config import Config
 from recbole.data.interaction import Interaction
 
+from recbole_lisa.config.fields import field_names
 from recbole_lisa.config.validation import check_model, checked_eval_args, checked_negatives
 from recbole_lisa.data.dataloader import TrainLoader, gather_inputs
 from recbole_lisa.data.dataset import WindowDataset
@@ -96,6 +97,6 @@ def _held_out(part: WindowDataset) -> _Rows:
 
 def _padded_inputs(part: WindowDataset, windows: Windows, row_numbers: Index) -> Interaction:
     """Histories padded to the longest window, so that RecBole can join them to a batch."""
-    longest = part.config["MAX_ITEM_LIST_LENGTH"]
-    columns, _, _ = gather_inputs(part.config, part.histories, windows, row_numbers, longest)
+    fields, longest = field_names(part.config), part.config["MAX_ITEM_LIST_LENGTH"]
+    columns, _, _ = gather_inputs(part.histories, windows, fields, row_numbers, longest)
     return Interaction(columns)
