@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import check_operands
+from recbole_lisa.ops.checks import can_read, check_operands
 from recbole_lisa.ops.numba_threads import check_rows
 from recbole_lisa.ops.sorted_window import chunk_logits, split, take_rows
 
@@ -23,7 +23,7 @@ def balanced_cluster_attention(query: Tensor, key: Tensor, value: Tensor, member
     n, length = query.shape[:2]
     check_rows(members, length + 1, "members")
     present = members < length
-    if members.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU this would wait
+    if can_read(members):
         marks = torch.zeros(*members.shape[:2], length + 1, dtype=torch.bool).scatter_(2, members, True)
         if int(marks[..., :length].sum()) != int(present.sum()):
             raise ValueError("members has a position twice in a cluster: it must be there once")

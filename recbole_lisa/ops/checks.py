@@ -97,9 +97,14 @@ def check_sizes(least: int = 1, /, **sizes: object) -> None:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {size!r}")
 
 
+def can_read(x: Tensor) -> bool:
+    """Whether a check may read the numbers of x: on a GPU it would wait, and torch.compile cannot."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def check_range(name: str, x: Tensor, low: float, high: float = math.inf) -> None:
-    """Raise a ValueError for a number of x outside low..high, but not for NaN; on the CPU only: a GPU would wait."""
-    if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling():
+    """Raise a ValueError for a number of x outside low..high, but not for NaN; see can_read."""
+    if x.numel() and can_read(x):
         least, most = map(float, x.detach().aminmax())
         if least < low or most > high:
             right = f"at least {low:g}" if high == math.inf else f"in {low:g}..{high:g}"
@@ -115,7 +120,6 @@ def check_number(name: str, value: object, low: float, below: float = math.inf) 
 
 
 def check_right_padding(valid: Tensor) -> None:
-    """Refuse a mask (N, L) with padding before an item; on the CPU only, on a GPU this would wait."""
-    checked = valid.device.type == "cpu" and not torch.compiler.is_compiling()
-    if checked and not bool((valid[:, 1:] <= valid[:, :-1]).all()):
+    """Refuse a mask (N, L) with padding before an item; see can_read."""
+    if can_read(valid) and not bool((valid[:, 1:] <= valid[:, :-1]).all()):
         raise ValueError("valid has padding before an item: padding must be on the right")

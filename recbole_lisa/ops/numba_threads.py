@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import INTEGERS
+from recbole_lisa.ops.checks import INTEGERS, can_read
 
 REORDERED = {"reassoc", "contract", "arcp", "nsz"}
 """Floating-point rules that a kernel may break: sums in any order. NaN and infinity keep their meaning."""
@@ -86,7 +86,7 @@ def check_rows(index: Tensor, n: int, name: str = "rows") -> None:
     if index.dtype not in INTEGERS:
         raise ValueError(f"{name} must be integers, got {index.dtype}")
     can_be_outside = index.dtype.is_signed or torch.iinfo(index.dtype).max >= n
-    if not torch.compiler.is_compiling() and index.numel() and can_be_outside and index.device.type == "cpu":
+    if index.numel() and can_be_outside and can_read(index):
         low, high = (int(x) for x in index.aminmax())
         if low < 0 or high >= n:
             raise IndexError(f"{name} must lie in 0..{n - 1}, got {low}..{high}")
