@@ -15,12 +15,7 @@ from recbole_lisa.config.notes import WITHOUT_EFFECT, log_notes
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import model_class
 from recbole_lisa.config.schema import Key, YamlLoader, as_plain, check_value, declared_keys, read_yaml
-from recbole_lisa.config.validation import (
-    SEEN_SUFFIXES,
-    check_settings,
-    completed,
-    device_of,
-)
+from recbole_lisa.config.validation import SEEN_SUFFIXES, check_settings, completed, device_of
 from recbole_lisa.errors import UsageError, did_you_mean, shown
 
 # Dicts whose parts are merged: a user who sets one part keeps the others.
@@ -164,10 +159,9 @@ class LISAConfig(Config):
             if name not in self._keys and name not in arguments:
                 if name in _DERIVED:
                     raise UsageError(f"{name!r} ({origin}) follows from other settings: leave it out")
-                models = ", ".join(models_with(name))
                 if other := [key for pair in _SYNONYMS if name in pair for key in pair if key in self._keys]:
                     raise UsageError(f"unknown key {name!r} ({origin}): {self.model} has {other[0]!r} instead")
-                if models:
+                if models := ", ".join(models_with(name)):
                     raise UsageError(f"unknown key {name!r} for {self.model} ({origin}): it is a setting of {models}")
                 raise UsageError(f"unknown key {name!r} ({origin}).{did_you_mean(str(name), self._suggestions)}")
         rest = {name: value for name, value in settings.items() if name not in arguments}
@@ -211,8 +205,8 @@ def _paths(files: Any) -> list[Path]:
 def _sources(paths: list[Path], config_dict: Any, command_line: Any) -> list[tuple[str, Mapping[str, Any]]]:
     """The user's settings with their origins, weakest first."""
     sources: list[tuple[str, Mapping[str, Any]]] = [(f"file {path}", read_yaml(path)) for path in paths]
-    by_key = (("config_dict", config_dict), ("command line", command_line))
-    return [*sources, *((origin, _by_key(settings, origin)) for origin, settings in by_key)]
+    by_key = {"config_dict": config_dict, "command line": command_line}
+    return [*sources, *((origin, _by_key(settings, origin)) for origin, settings in by_key.items())]
 
 
 def _by_key(settings: Any, origin: str) -> dict[str, Any]:

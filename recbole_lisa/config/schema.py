@@ -160,11 +160,9 @@ def check_value(key: Key, value: Any, origin: str) -> Any:
         known = ", ".join(key.choices) + (f" or a number {key.bound}" if "float" in key.types else "")
         hint = did_you_mean(value, key.choices)
         raise UsageError(f"unknown {key.name} '{value}' ({origin}): known are {known}.{hint}")
-    for number in value if isinstance(value, list) else [value]:
-        if is_number(number) and (limit := _limit(number, key.bound)):
+    for number in filter(is_number, value if isinstance(value, list) else [value]):
+        if limit := _limit(number, key.bound):
             raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {limit}")
-        if is_number(number) and key.bound and not _within(number, key.bound):
-            raise UsageError(f"{key.name} ({origin}) is {value!r}, it must be {key.bound}")
     return value
 
 
@@ -208,12 +206,14 @@ def _convert(key: Key, value: Any, origin: str) -> Any:
 
 
 def _limit(number: float, bound: str) -> str:
-    if isinstance(number, int):
-        return "" if abs(number) < 2**63 else "a whole number below 2^63"
-    if not math.isfinite(number):
-        return "" if math.isinf(number) and "inf" in bound else "a finite number"
-    # So that a step of Adam stays below the largest float32.
-    return "" if abs(number) <= 1e30 else "a number from -1e30 to 1e30"
+    """What the number must be and is not, or nothing."""
+    if isinstance(number, int) and abs(number) >= 2**63:
+        return "a whole number below 2^63"
+    if math.isnan(number) or (math.isinf(number) and "inf" not in bound):
+        return "a finite number"
+    if 1e30 < abs(number) < math.inf:  # a step of Adam must stay below the largest float32
+        return "a number from -1e30 to 1e30"
+    return bound if bound and not _within(number, bound) else ""
 
 
 def _within(number: float, bound: str) -> bool:

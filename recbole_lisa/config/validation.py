@@ -160,7 +160,7 @@ def checked_eval_args(eval_args: Any) -> dict[str, Any]:
     ratios = _checked_parts("eval_args split", split).get("RS", [1, 0, 0])
     if len(ratios) != 3 or not all(map(is_number, ratios)) or ratios[0] == 0:
         raise UsageError(f"eval_args split RS is {ratios!r}, it must be like [0.8, 0.1, 0.1], the first above 0")
-    for phase_mode in _checked_parts("eval_args mode", mode).values() if isinstance(mode, dict) else [mode]:
+    for phase_mode in _listed(_checked_parts("eval_args mode", mode) if isinstance(mode, dict) else mode):
         if not re.fullmatch(r"full|(uni|pop)[1-9]\d*", phase_mode):
             raise UsageError(f"eval_args mode is {phase_mode!r}, it must be full, uniN or popN, such as uni100")
     return checked
@@ -179,7 +179,7 @@ def _checked_times(times: Any, mode: Any) -> list[float]:
     if not is_ratios and not (len(ends) == 2 and ends[0] < ends[1]):
         right = "[0.8, 0.1, 0.1], the first above 0, or two dates such as [2020-01-01, 2020-03-01]"
         raise UsageError(f"eval_args split TS is {times!r}, it must be ratios like {right}")
-    if {*(mode.values() if isinstance(mode, dict) else [mode])} != {"full"}:
+    if {*_listed(mode)} != {"full"}:
         raise UsageError(f"eval_args mode is {mode!r}, with split TS it must be full: negatives would be of the future")
     return ends
 
@@ -207,7 +207,8 @@ def _needs(metric: Any) -> set[str]:
 
 
 def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    """The values of a list or a dict, or the value itself."""
+    return [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
 
 
 def _is_in(name: Any, names: Iterable[str]) -> bool:
@@ -216,8 +217,8 @@ def _is_in(name: Any, names: Iterable[str]) -> bool:
 
 
 def _check_metrics(settings: Settings) -> None:
-    mode, topk = settings["eval_args"]["mode"], _listed(settings["topk"])
-    sampled = [part for part in (mode.values() if isinstance(mode, dict) else [mode]) if part != "full"]
+    topk = _listed(settings["topk"])
+    sampled = [mode for mode in _listed(settings["eval_args"]["mode"]) if mode != "full"]
     if sampled and settings["eval_seen"] != "rank":
         raise UsageError(
             f"eval_seen is '{settings['eval_seen']}', but eval_args mode is '{sampled[0]}', whose candidates are never "
@@ -273,9 +274,14 @@ def _check_sparse_updates(settings: Settings) -> None:
         return
     if settings.get("loss_type") == "CE":
         raise UsageError("sparse_item_updates is True, but loss_type CE ranks every item in each step: set SSM or BCE")
-    for key, right in (("learner", "adam"), ("weight_decay", 0), ("ema_decay", 0), ("nproc", 1)):
-        if settings[key] != right:
-            raise UsageError(f"{key} is {settings[key]!r}, with sparse_item_updates True it must be {right}")
+    _check_required(settings, "sparse_item_updates True", learner="adam", weight_decay=0, ema_decay=0, nproc=1)
+
+
+def _check_required(settings: Settings, cause: str, **required: Any) -> None:
+    """Refuse settings that are not what another one, the cause, requires."""
+    for key, right in required.items():
+        if settings.get(key, right) != right:
+            raise UsageError(f"{key} is {settings[key]!r}, with {cause} it must be {right}")
 
 
 def _check_batch_names(settings: Settings) -> None:
@@ -307,19 +313,15 @@ def check_model(settings: Settings) -> None:
         return
     if settings.get("supervision") == "all_positions":
         raise UsageError("bidirectional is True: a position would see its target; set supervision to last_position")
-    if settings.get("histogram_decay", 0) != 0:
-        raise UsageError(f"histogram_decay is {settings['histogram_decay']!r}, with bidirectional True it must be 0")
-    for key, only in (("local_window", 0), ("histogram_values", "codewords")):
-        if settings.get(key, only) != only:
-            raise UsageError(f"{key} is {settings[key]!r}, with bidirectional True it must be {only}")
+    required = {"histogram_decay": 0, "local_window": 0, "histogram_values": "codewords"}
+    _check_required(settings, "bidirectional True", **required)
 
 
 def _check_item_codes(settings: Settings) -> None:
     """Fixed codes exclude what needs item embeddings."""
     source = settings.get("item_codes", "learned")
     if source == "learned":
-        if settings.get("dense_items"):
-            raise UsageError(f"dense_items is {settings['dense_items']}, with item_codes learned it must be 0")
+        _check_required(settings, "item_codes learned", dense_items=0)
         return
     if source not in (known := ("learned", "svd", "svd_kmeans", "kmeans")) and not source.endswith((".npz", ".npy")):
         hint = did_you_mean(source, known)
@@ -327,9 +329,8 @@ def _check_item_codes(settings: Settings) -> None:
     if source == "kmeans" and settings["item_codes_checkpoint"] is None:
         raise UsageError("item_codes is kmeans, but item_codes_checkpoint is ~: name the checkpoint of a trained model")
     required = {"quantize_items": True, "codebook_init": "xavier", "restart_dead_codewords": False}
-    for key, only in {**required, "reconstruction_weight": 0, "freeze_codebooks": False}.items():
-        if settings.get(key, only) != only:
-            raise UsageError(f"{key} is {settings[key]!r}, with item_codes {source} it must be {only}")
+    required |= {"reconstruction_weight": 0, "freeze_codebooks": False}
+    _check_required(settings, f"item_codes {source}", **required)
 
 
 def checked_negatives(negatives: Any, loss: str) -> dict[str, Any] | None:

@@ -16,9 +16,9 @@ from recbole.data.dataset import Dataset
 from recbole.utils import FeatureType
 
 from recbole_lisa.config.data_checks import Interval, parse_intervals
+from recbole_lisa.data.histories import Ids, Index
 from recbole_lisa.errors import UsageError, did_you_mean
 
-Sizes = npt.NDArray[np.int64]
 INTERVAL_KEYS = ("user_inter_num_interval", "item_inter_num_interval")
 
 
@@ -44,7 +44,7 @@ def filter_interactions(dataset: Dataset) -> None:
 
 
 def run_filters(
-    dataset: Dataset, steps: Sequence[Callable[[], None]], n_rows: Callable[[], int], sizes: Callable[[], list[Sizes]]
+    dataset: Dataset, steps: Sequence[Callable[[], None]], n_rows: Callable[[], int], sizes: Callable[[], list[Index]]
 ) -> None:
     """Apply the five filters one by one, and log what each leaves.
 
@@ -85,15 +85,15 @@ def run_filters(
             dataset.logger.info(f"{dataset.dataset_name}: {left} left after {name}")
 
 
-def _sizes(dataset: Dataset) -> list[Sizes]:
+def _sizes(dataset: Dataset) -> list[Index]:
     """How often each user and each item occurs."""
     codes = (dataset.inter_feat[field].cat.codes.to_numpy() for field in (dataset.uid_field, dataset.iid_field))
     return [np.bincount(column[column >= 0]) for column in codes]
 
 
 def _drop_missing_ids(dataset: Dataset) -> None:
-    ids = {"user_feat": [dataset.uid_field], "item_feat": [dataset.iid_field]}
-    for name, fields in {**ids, "inter_feat": [dataset.uid_field, dataset.iid_field]}.items():
+    user, item = dataset.uid_field, dataset.iid_field
+    for name, fields in {"user_feat": [user], "item_feat": [item], "inter_feat": [user, item]}.items():
         feat = getattr(dataset, name)
         if feat is not None and (missing := feat[fields].isna().any(axis=1)).any():
             dataset.logger.warning(f"{name}: {int(missing.sum())} rows without {' or '.join(fields)} left out")
@@ -166,12 +166,7 @@ def _filter_counts(dataset: Dataset) -> None:
             setattr(dataset, name, feat[feat[field].isin(dataset.inter_feat[field].unique())])
 
 
-def core_rows(
-    users: npt.NDArray[np.integer[Any]],
-    items: npt.NDArray[np.integer[Any]],
-    user_intervals: list[Interval],
-    item_intervals: list[Interval],
-) -> npt.NDArray[np.int64]:
+def core_rows(users: Ids, items: Ids, user_intervals: list[Interval], item_intervals: list[Interval]) -> Index:
     """Drop users and items outside the intervals until none is left (k-core for `[k,inf)`); no interval allows any.
 
     users and items (rows,) are small non-negative integers. Returns the positions of the rows that stay, ascending.
@@ -186,9 +181,7 @@ def core_rows(
         users, items, kept = users[stay], items[stay], kept[stay]
 
 
-def outside(sizes: Sizes, intervals: list[Interval]) -> npt.NDArray[np.bool_]:
+def outside(sizes: Index, intervals: list[Interval]) -> npt.NDArray[np.bool_]:
     """Which numbers of interactions (ids,) lie in none of the intervals; none where there is no interval."""
-    if not intervals:
-        return np.zeros(len(sizes), dtype=bool)
-    inside: npt.NDArray[np.bool_] = np.any([interval.contains(sizes) for interval in intervals], axis=0)
-    return ~inside
+    inside = [interval.contains(sizes) for interval in intervals]
+    return ~np.any(inside, axis=0) if inside else np.zeros(len(sizes), dtype=bool)

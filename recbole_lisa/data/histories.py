@@ -15,6 +15,8 @@ import numpy.typing as npt
 Items = npt.NDArray[np.int32]
 Gaps = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.integer[Any]]
+Times = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -25,17 +27,10 @@ class Histories:
     gaps: Gaps  # (rows,) seconds since the same user's previous interaction; 0 at the first one
     offsets: Index  # (users + 1,) history u is `items[offsets[u]:offsets[u + 1]]`
     users: Index  # (users,) the user id of each history, ascending
-    times: npt.NDArray[np.float64] | None = None  # (rows,) seconds, only where a model reads them (query_time)
+    times: Times | None = None  # (rows,) seconds, only where a model reads them (query_time)
 
     @classmethod
-    def from_interactions(
-        cls,
-        users: npt.NDArray[np.integer[Any]],
-        items: npt.NDArray[np.integer[Any]],
-        times: npt.NDArray[np.float64],
-        *,
-        keep_times: bool = False,
-    ) -> Histories:
+    def from_interactions(cls, users: Ids, items: Ids, times: Times, *, keep_times: bool = False) -> Histories:
         """Sort interactions by user and time; equal times keep the order in which they were given.
 
         Times are compared as they come, never rounded: in float32 two events of one day are often "equal".
@@ -46,14 +41,7 @@ class Histories:
         return cls.from_sorted(users[order], items[order], times[order], keep_times=keep_times)
 
     @classmethod
-    def from_sorted(
-        cls,
-        users: npt.NDArray[np.integer[Any]],
-        items: npt.NDArray[np.integer[Any]],
-        times: npt.NDArray[np.float64],
-        *,
-        keep_times: bool = False,
-    ) -> Histories:
+    def from_sorted(cls, users: Ids, items: Ids, times: Times, *, keep_times: bool = False) -> Histories:
         """As `from_interactions`, of interactions in the order of user and time."""
         first = np.ones(len(users), dtype=bool)
         first[1:] = users[1:] != users[:-1]

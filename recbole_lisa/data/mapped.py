@@ -30,7 +30,7 @@ from recbole.utils import FeatureSource, FeatureType
 from recbole_lisa.config.data_checks import parse_intervals
 from recbole_lisa.data import atomic
 from recbole_lisa.data.cache import FORMAT, dataset_key, dataset_state
-from recbole_lisa.data.filtering import INTERVAL_KEYS, Sizes, outside, run_filters, value_filters
+from recbole_lisa.data.filtering import INTERVAL_KEYS, outside, run_filters, value_filters
 from recbole_lisa.data.histories import Histories, Index
 from recbole_lisa.data.loading import PART, check_times, choose_columns, reading_options, register, register_part
 from recbole_lisa.data.tokens import Numbering, Tokens
@@ -179,7 +179,7 @@ class _Rows:
     def __init__(self, path: Path, n_rows: int, n_tokens: list[int], show_progress: bool) -> None:
         self.path, self.kept, self._n_tokens = path, np.ones(n_rows, dtype=bool), n_tokens
         self._bar = partial(progress_bar, total=n_rows, unit=" rows", show_progress=show_progress)
-        self._sizes: list[Sizes] | None = None
+        self._sizes: list[Index] | None = None
 
     def n_kept(self) -> int:
         return int(np.count_nonzero(self.kept))
@@ -192,7 +192,7 @@ class _Rows:
                 yield records[self.kept[start : start + _BLOCK_ROWS]]
                 bar.update(len(records))
 
-    def sizes(self) -> list[Sizes]:
+    def sizes(self) -> list[Index]:
         """How often each user and each item occurs in the rows that are kept."""
         if self._sizes is None:
             self._sizes = [np.zeros(n, dtype=np.int64) for n in self._n_tokens]

@@ -1,14 +1,9 @@
 """Negative items: new ones for every training position, and fixed candidate lists for evaluation."""
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from recbole_lisa.data.histories import Histories, Index
+from recbole_lisa.data.histories import Histories, Ids, Index, Items
 from recbole_lisa.errors import UsageError
-
-Owners = npt.NDArray[np.integer[Any]]
 
 _SCALE = 2.0**40
 _CHUNK_CELLS, _CHUNK_OF_MANY, _MANY_ITEMS = 2**25, 2**12, 2**22
@@ -50,14 +45,13 @@ class TrainingNegatives:
         self._cumulative = np.cumsum(weights)
         self._uniform = bool((weights[1:] == weights[1]).all())
 
-    def draw(self, targets: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    def draw(self, targets: Index, rng: np.random.Generator) -> Index:
         """Negatives (..., R) of targets (...), item ids; 0 where the target is 0, as at padding.
 
         Drawing from the items without the target is one draw from a shorter range, moved past the target where it
         lands on or after it: exact, and without retries.
         """
-        shape = (*targets.shape, self._sample_num)
-        target = targets[..., None]
+        shape, target = (*targets.shape, self._sample_num), targets[..., None]
         if self._uniform:
             drawn = rng.integers(1, len(self._weights) - 1, size=shape)
             drawn += drawn >= target
@@ -69,15 +63,15 @@ class TrainingNegatives:
         drawn *= target > 0
         return drawn
 
-    def draw_shared(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    def draw_shared(self, n: int, rng: np.random.Generator) -> Index:
         """Items (n,) for all positions of a batch, drawn one by one: an item may be there twice, or be a target."""
         drawn = rng.integers(0, self._cumulative[-1], size=n)
         return np.searchsorted(self._cumulative, drawn, side="right")
 
 
 def evaluation_negatives(
-    histories: Histories, owners: Owners, weights: Index, sample_num: int, rng: np.random.Generator
-) -> npt.NDArray[np.int32]:
+    histories: Histories, owners: Ids, weights: Index, sample_num: int, rng: np.random.Generator
+) -> Items:
     """Negatives that their user never interacted with, before or after, without repeats.
 
     The histories are whole, held-out items included; owners (targets,) is the history of each target, weights (V,) is
@@ -94,9 +88,7 @@ def evaluation_negatives(
     return negatives
 
 
-def _draw_unseen(
-    histories: Histories, owners: Owners, weights: Index, sample_num: int, rng: np.random.Generator
-) -> npt.NDArray[np.int32]:
+def _draw_unseen(histories: Histories, owners: Ids, weights: Index, sample_num: int, rng: np.random.Generator) -> Items:
     """(n, K) negatives of one chunk of targets."""
     n_items, drawable = len(weights), np.count_nonzero(weights)
     blocked = _seen_items(histories, owners, n_items)
@@ -126,7 +118,7 @@ def _draw_unseen(
     return negatives
 
 
-def _seen_items(histories: Histories, owners: Owners, n_items: int) -> Index:
+def _seen_items(histories: Histories, owners: Ids, n_items: int) -> Index:
     """Ascending numbers row * V + item of the items in the histories of the owners, each once."""
     lengths = histories.lengths[owners]
     row = np.repeat(np.arange(len(owners)), lengths)
@@ -135,7 +127,7 @@ def _seen_items(histories: Histories, owners: Owners, n_items: int) -> Index:
     return seen
 
 
-def _complete(negatives: npt.NDArray[np.int32], blocked: Index, weights: Index, rng: np.random.Generator) -> None:
+def _complete(negatives: Items, blocked: Index, weights: Index, rng: np.random.Generator) -> None:
     """Fill the empty places by ranking ALL items of those few users by exponential keys / weight.
 
     That is the same distribution as drawing one by one, in bounded time.

@@ -10,9 +10,8 @@ from logging import getLogger
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from recbole_lisa.data.histories import Index
+from recbole_lisa.data.histories import Index, Items, Times
 from recbole_lisa.errors import UsageError
 
 LEAVE_ONE_OUT = {"valid_and_test": (1, 1), "valid_only": (1, 0), "test_only": (0, 1)}
@@ -26,7 +25,7 @@ class Part:
     first: Index  # (users,) position in its history of the first target; 0 where training has no item of a user
     count: Index  # (users,) number of targets, possibly 0
 
-    def targets(self, offsets: Index) -> tuple[npt.NDArray[np.int32], Index]:
+    def targets(self, offsets: Index) -> tuple[Items, Index]:
         """The history and the flat row of every target, history by history, oldest first; `offsets` of the store."""
         history = np.repeat(np.arange(len(self.count), dtype=np.int32), self.count)
         before = np.cumsum(self.count) - self.count
@@ -88,9 +87,7 @@ def leave_one_out(lengths: Index, mode: str) -> tuple[Index, Index]:
     return np.minimum(spare - test, n_valid), test
 
 
-def by_time(
-    split: Mapping[str, Any], history: Index, times: npt.NDArray[np.float64], n_histories: int
-) -> tuple[Part, Part, Part]:
+def by_time(split: Mapping[str, Any], history: Index, times: Times, n_histories: int) -> tuple[Part, Part, Part]:
     """Train before t1, validate from t1 on and test from t2 on, for all users: `TS` holds both, or ratios of the rows.
 
     Every interaction of a period is a target unless it is the first one of its history. `history` (rows,) has the
@@ -100,9 +97,7 @@ def by_time(
     if len(ends) == 3:
         ranks = np.rint(np.cumsum(ends)[:2] / sum(ends) * len(times)).astype(int)
         ends = np.append(np.sort(times), np.inf)[ranks]
-    known, later, lengths = (np.bincount(history[times < end], minlength=n_histories) for end in (*ends, np.inf))
-    valid, test = np.maximum(known, 1), np.maximum(later, 1)
-    parts = Part(np.minimum(known, 1), valid - 1), Part(valid, test - valid), Part(test, lengths - test)
+    parts = _parts_before((*ends, np.inf), times, history, n_histories)
     for (phase, used), part in zip({"training": 1, **held_out_parts(split)}.items(), parts, strict=True):
         if used and not part.count.any():
             period = f"from {times.min():.0f} to {times.max():.0f} seconds, t1 is {ends[0]:.0f}, t2 is {ends[1]:.0f}"
@@ -117,7 +112,7 @@ def by_time(
     return parts
 
 
-def by_file(history: Index, times: npt.NDArray[np.float64], part: Index, n_histories: int) -> tuple[Part, Part, Part]:
+def by_file(history: Index, times: Times, part: Index, n_histories: int) -> tuple[Part, Part, Part]:
     """The parts of pre-split files: rows of `part` 0 train, 1 validate and 2 test.
 
     history, times and part (rows,) are the number of the history, the seconds, and the number of the file of each
@@ -134,13 +129,18 @@ def by_file(history: Index, times: npt.NDArray[np.float64], part: Index, n_histo
             "interaction of an earlier part after one of a later part: training must end before validation, and "
             "validation before test; give one .inter file and set eval_args split"
         )
-    known, later, lengths = (np.bincount(history[part < end], minlength=n_histories) for end in (1, 2, 3))
-    valid, test = np.maximum(known, 1), np.maximum(later, 1)
-    parts = Part(np.minimum(known, 1), valid - 1), Part(valid, test - valid), Part(test, lengths - test)
-    for name, found in zip(("training", "validation", "test"), parts, strict=True):
-        if not found.count.any():
+    parts = _parts_before((1, 2, 3), part, history, n_histories)
+    for name, targets in zip(("training", "validation", "test"), parts, strict=True):
+        if not targets.count.any():
             raise UsageError(f"the {name} file of benchmark_filename has no item after another of its user")
     return parts
+
+
+def _parts_before(ends: Sequence[float], values: Any, history: Index, n: int) -> tuple[Part, Part, Part]:
+    """Parts of n histories of the rows with a value below each of three ends, and not below the end before it."""
+    known, later, lengths = (np.bincount(history[values < end], minlength=n) for end in ends)
+    valid, test = np.maximum(known, 1), np.maximum(later, 1)
+    return Part(np.minimum(known, 1), valid - 1), Part(valid, test - valid), Part(test, lengths - test)
 
 
 def by_ratio(lengths: Index, ratios: Sequence[float]) -> tuple[Index, Index]:
