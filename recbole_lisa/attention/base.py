@@ -37,6 +37,17 @@ def take_positions(x: Tensor, positions: Tensor) -> Tensor:
     return x.gather(1, positions.view(-1, 1, 1).expand(-1, 1, x.shape[-1])).squeeze(1)
 
 
+def take_newest(x: Tensor, valid: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The last n items of each row, the newest last, (N, n, D), and where there is none, (N, n, 1) bool.
+
+    x (N, L, D), valid (N, L), L at least 1. Where there is none, the vector is one of the row's.
+    """
+    ages = torch.arange(n - 1, -1, -1, device=x.device)
+    positions = (final_positions(valid).unsqueeze(1) - ages).clamp_min(0)  # (N, n)
+    newest = x.gather(1, positions.unsqueeze(2).expand(-1, -1, x.shape[2]))
+    return newest, (ages >= valid.sum(dim=1, keepdim=True)).unsqueeze(2)
+
+
 def take_non_padding(x: Tensor, valid: Tensor) -> Tensor:
     """x at the M non-padding positions, without a copy if there is no padding: (N, L, D), (N, L) -> (M, D)."""
     return x.flatten(0, 1) if bool(valid.all()) else x[valid]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_sizes
+from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_choice, check_number, check_sizes
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest
 from recbole_lisa.ops.quantize import SIMILARITIES, Quantized, quantize
 
@@ -51,10 +51,8 @@ class Codebook(nn.Module):
         super().__init__()
         check_sizes(hidden_size=hidden_size, n_codebooks=n_codebooks, n_codewords=n_codewords)
         check_number("temperature", temperature, MIN_TEMPERATURE)
-        if similarity not in SIMILARITIES:
-            raise ValueError(f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
-        if encoding not in ENCODINGS:
-            raise ValueError(f"encoding must be one of {', '.join(ENCODINGS)}, got {encoding!r}")
+        check_choice("similarity", similarity, SIMILARITIES)
+        check_choice("encoding", encoding, ENCODINGS)
         self.similarity = similarity
         self.temperature = temperature
         self.residual = encoding == "residual"

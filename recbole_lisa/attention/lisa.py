@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from recbole_lisa.attention.base import Attention, CodedSequences, Input, take_last, take_non_padding, zero_padding
 from recbole_lisa.attention.codebook import Codebook, initialise_each
 from recbole_lisa.attention.local import LocalAttention
-from recbole_lisa.ops.checks import check_number
+from recbole_lisa.ops.checks import check_choice, check_number
 from recbole_lisa.ops.lisa.attention import (
     lisa_attention_items,
     lisa_attention_last,
@@ -28,6 +28,7 @@ PROJECTIONS = ("per_codebook", "shared")
 LEARNABLE = ("learnable", "time", "spread")
 HISTOGRAM_VALUES = ("codewords", "exact")
 DEFAULT_DECAY = 0.1
+_Select = Callable[[Tensor, Tensor], Tensor]
 
 
 class LISAState(NamedTuple):
@@ -55,12 +56,8 @@ class LISAAttention(Attention):
     all items, the last w too, so LISA is the limit of a gate of 0.
 
     Args:
-        hidden_size: D.
-        n_codebooks: B.
-        n_codewords: W.
-        similarity: of the quantiser: bilinear, dot or euclidean.
-        encoding: residual or parallel.
-        temperature: of the quantiser's softmax.
+        hidden_size, n_codebooks, n_codewords: D, B and W.
+        similarity, encoding, temperature: of the quantiser, see Codebook.
         hard: one codeword a codebook for the keys; False: soft keys (queries always use the best codeword).
         projection: per_codebook (B, D, D), or shared (D, D) as in the paper's equation.
         decay: of the histogram per step: a number (0 as in the paper), "learnable" (a scalar that starts at 0.1),
@@ -100,14 +97,12 @@ class LISAAttention(Attention):
         codebook: Codebook | None = None,
     ) -> None:
         super().__init__(hidden_size)
-        if projection not in PROJECTIONS:
-            raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
+        check_choice("projection", projection, PROJECTIONS)
         if not (decay in LEARNABLE or (isinstance(decay, int | float) and decay >= 0)):
             raise ValueError(f"decay must be a number >= 0, or one of {', '.join(LEARNABLE)}, got {decay!r}")
         if bidirectional and decay != 0:
             raise ValueError(f"bidirectional LISA sums the histogram over all positions: set decay to 0, got {decay!r}")
-        if histogram_values not in HISTOGRAM_VALUES:
-            raise ValueError(f"histogram_values must be one of {', '.join(HISTOGRAM_VALUES)}, got {histogram_values!r}")
+        check_choice("histogram_values", histogram_values, HISTOGRAM_VALUES)
         self.exact = histogram_values == "exact"
         check_number("local_window", local_window, 0)
         if bidirectional and (self.exact or local_window):
@@ -193,12 +188,7 @@ class LISAAttention(Attention):
         return self._attend(lisa_attention_last, take_last, x, valid, time_gaps)
 
     def _attend(
-        self,
-        read: Callable[..., Tensor],
-        select: Callable[[Tensor, Tensor], Tensor],
-        x: Input,
-        valid: Tensor,
-        time_gaps: Tensor | None,
+        self, read: Callable[..., Tensor], select: _Select, x: Input, valid: Tensor, time_gaps: Tensor | None
     ) -> Tensor:
         """The operator read over the codes of x, which gives the positions that select takes of a whole (N, L, D)."""
         coded = self.coded(x, valid)
@@ -283,14 +273,15 @@ class LISAAttention(Attention):
 
     def _step_histogram(self, state: LISAState, item: Quantized, time_gap: Tensor | None) -> tuple[Tensor, LISAState]:
         """The output of the histogram alone, and the state with the new histogram."""
-        table, values = self.table_and_values()
-        decay = torch.as_tensor(self.step_decay(time_gap), dtype=torch.float64, device=table.device)
+        decay = torch.as_tensor(self.step_decay(time_gap), dtype=torch.float64, device=state.histogram.device)
         decay = decay.unsqueeze(0) if self.decay == "spread" else decay  # (1, B)
-        codes, keys = item.codes.long(), self._soft(item)
-        if keys is None:
-            keys = torch.zeros_like(state.histogram).scatter_(2, codes.unsqueeze(2), 1.0)
-        state = state._replace(histogram=histogram_step(state.histogram, keys, decay))
-        return read_histogram(state.histogram, codes, table, values), state
+        codes, soft = item.codes.long(), self._soft(item)
+        histogram = histogram_step(state.histogram, codes if soft is None else soft, decay)
+        return self._read(histogram, codes), state._replace(histogram=histogram)
+
+    def _read(self, histogram: Tensor, query: Tensor) -> Tensor:
+        """Attention of codes (N, B) over a histogram (N, B, W): (N, D)."""
+        return read_histogram(histogram, query, *self.table_and_values())
 
     def state_of(self, x: Input, valid: Tensor, time_gaps: Tensor | None = None) -> LISAState:
         """The state after whole sequences; see Attention."""
@@ -353,17 +344,8 @@ class FrozenLISA(LISAAttention):
         """Inner-product table T (B, W, W) and projected codebooks (B, W, D)."""
         return self.table, self.values
 
-    def _step_histogram(self, state: LISAState, item: Quantized, time_gap: Tensor | None) -> tuple[Tensor, LISAState]:
+    def _read(self, histogram: Tensor, query: Tensor) -> Tensor:
         """As of LISAAttention, without gradients; its own code is used where exp(T) would overflow."""
         if self.log_domain:
-            return super()._step_histogram(state, item, time_gap)
-        decay = torch.as_tensor(self.step_decay(time_gap), dtype=torch.float64)
-        shape = (1, -1, 1) if self.decay == "spread" else (-1, 1, 1)
-        histogram = state.histogram * torch.exp(-decay).to(state.histogram.dtype).reshape(shape)
-        codes, keys = item.codes.long(), self._soft(item)
-        if keys is None:
-            histogram.scatter_add_(2, codes.unsqueeze(2), histogram.new_ones(*codes.shape, 1))
-        else:
-            histogram += keys
-        out = read_scored(histogram, codes + self.first_rows, self.rows, self.values.flatten(0, 1))
-        return out, state._replace(histogram=histogram)
+            return super()._read(histogram, query)
+        return read_scored(histogram, query + self.first_rows, self.rows, self.values.flatten(0, 1))

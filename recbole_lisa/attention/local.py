@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from recbole_lisa.attention.base import apply_layer, final_positions
+from recbole_lisa.attention.base import apply_layer, take_newest
 from recbole_lisa.ops.banded_attention import banded_attention
 from recbole_lisa.ops.checks import check_sizes
 
@@ -45,12 +45,9 @@ class LocalAttention(nn.Module):
 
     def state_of(self, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and values (N, w, D) of the last items, the newest last, 0 where there is none, and their count (N,)."""
-        ages = torch.arange(self.window - 1, -1, -1, device=x.device)
-        positions = final_positions(valid).unsqueeze(1) - ages  # (N, w)
-        newest = x.gather(1, positions.clamp_min(0).unsqueeze(2).expand(-1, -1, x.shape[2]))  # (N, w, D)
-        _, keys, values, _ = apply_layer(self.projections, newest).chunk(4, dim=-1)
+        newest, missing = take_newest(x, valid, self.window)
+        _, keys, values, _ = apply_layer(self.projections, newest).chunk(4, dim=-1)  # (N, w, D)
         count = valid.sum(dim=1).clamp_max(self.window)
-        missing = (ages >= count.unsqueeze(1)).unsqueeze(2)
         return keys.masked_fill(missing, 0.0), values.masked_fill(missing, 0.0), count
 
     def step(self, state: Sequence[Tensor], x: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from recbole_lisa.attention.base import apply_layer
 from recbole_lisa.layers.convolution import ShortConvolution
 from recbole_lisa.layers.dropout import Dropout
+from recbole_lisa.ops.checks import check_choice
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block, encoder_block_serves
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -48,9 +49,7 @@ def feed_forward_network(*, hidden_size: int, inner_size: int, dropout: float, h
     Raises:
         ValueError: hidden_act is unknown.
     """
-    known = (*ACTIVATIONS, SWIGLU)
-    if hidden_act not in known:
-        raise ValueError(f"hidden_act must be one of {', '.join(known)}, got {hidden_act!r}")
+    check_choice("hidden_act", hidden_act, (*ACTIVATIONS, SWIGLU))
     if hidden_act == SWIGLU:
         gated = SwiGLU(hidden_size, inner_size)
         return nn.Sequential(gated, Dropout(dropout), nn.Linear(inner_size, hidden_size, bias=False))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import apply_layer, final_positions
+from recbole_lisa.attention.base import apply_layer, take_newest
 
 
 class ShortConvolution(nn.Module):
@@ -39,11 +39,8 @@ class ShortConvolution(nn.Module):
 
     def state_of(self, stream: Tensor, valid: Tensor) -> Tensor:
         """The newest w - 1 vectors x of whole histories, the newest last: (N, L, D), (N, L) -> (N, w - 1, D)."""
-        ages = torch.arange(len(self.weight) - 2, -1, -1, device=stream.device)
-        positions = final_positions(valid).unsqueeze(1) - ages  # (N, w - 1), negative before the first item
-        newest = stream.gather(1, positions.clamp_min(0).unsqueeze(2).expand(-1, -1, stream.shape[2]))
-        missing = (positions < 0) | ~valid.any(dim=1, keepdim=True)
-        return apply_layer(self.norm, newest).masked_fill(missing.unsqueeze(2), 0.0)
+        newest, missing = take_newest(stream, valid, len(self.weight) - 1)
+        return apply_layer(self.norm, newest).masked_fill(missing, 0.0)
 
     def step(self, state: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
         """Append one vector h (N, D) to a state: the output (N, D), and the new state."""

@@ -18,7 +18,7 @@ from recbole_lisa.attention.base import CodedSequences, Input, apply_layer, fina
 from recbole_lisa.layers.blocks import BLOCKS, EncoderBlock
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.layers.query_time import QUERY_TIMES, Query, QueryTime
-from recbole_lisa.ops.checks import check_number
+from recbole_lisa.ops.checks import check_choice, check_number
 from recbole_lisa.ops.quantize import Quantized
 
 POSITIONS = ("absolute", "from_end", "none")
@@ -101,9 +101,8 @@ class SequenceEncoder(nn.Module):
         query_time: str = "none",
     ) -> None:
         super().__init__()
-        for name, value, known in (("positions", positions, POSITIONS), ("query_time", query_time, QUERY_TIMES)):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        check_choice("positions", positions, POSITIONS)
+        check_choice("query_time", query_time, QUERY_TIMES)
         check_number("drop_path", drop_path, 0, 1)
         self.max_length, self.positions, self.drop_path = max_length, positions, drop_path
         self.any_length = any_length
@@ -118,14 +117,13 @@ class SequenceEncoder(nn.Module):
                     f"build_layer must return an attention of hidden_size {hidden_size}, it returned {given}"
                 )
         self.attentions = nn.ModuleList(layers)
-        if block not in BLOCKS:
-            raise ValueError(f"block must be one of {', '.join(BLOCKS)}, got {block!r}")
-        sizes: dict[str, Any] = {"hidden_size": hidden_size, "inner_size": inner_size}
-        own: dict[str, Any] = {**sizes, "hidden_act": hidden_act, "layer_norm_eps": layer_norm_eps}
-        own |= {"conv_width": conv_width, "attention_gate": attention_gate}
-        own_of_encoder = {"max_length": max_length, "block": block, "positions": positions, "any_length": any_length}
-        own_of_encoder |= {} if query_time == "none" else {"query_time": query_time}  # 0.3.0 can read its exports
-        self._settings = own | own_of_encoder
+        check_choice("block", block, BLOCKS)
+        own: dict[str, Any] = {"hidden_size": hidden_size, "inner_size": inner_size, "hidden_act": hidden_act}
+        own |= {"layer_norm_eps": layer_norm_eps, "conv_width": conv_width, "attention_gate": attention_gate}
+        self._settings = {**own, "max_length": max_length, "block": block}
+        self._settings |= {"positions": positions, "any_length": any_length}
+        if query_time != "none":  # 0.3.0 can read exports without it
+            self._settings["query_time"] = query_time
         codes_only = self.layers()[0].quantizer is not None and not self.layers()[0].needs_vectors
         self.blocks = nn.ModuleList(
             BLOCKS[block](dropout=dropout, reads_codes=i == 0 and codes_only, **own) for i in range(n_layers)

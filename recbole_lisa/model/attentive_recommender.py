@@ -20,6 +20,7 @@ from recbole_lisa.layers.query_time import Query
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 from recbole_lisa.model import losses
 from recbole_lisa.model.items import item_table
+from recbole_lisa.ops.checks import check_choice
 from recbole_lisa.ops.codeword_usage import CodewordUsage, codeword_usage
 from recbole_lisa.ops.numba_threads import numba_serves
 from recbole_lisa.ops.packing import code_dtype
@@ -89,8 +90,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         self.shared_negatives: int = config["shared_negatives"]
         self.seen_negatives: bool = config["seen_negatives"]
         self.temperature: float | None = config["score_temperature"] if config["score"] == "cosine" else None
-        if self.loss_type not in losses.LOSSES:
-            raise ValueError(f"loss_type must be one of {', '.join(losses.LOSSES)}, got {self.loss_type!r}")
+        check_choice("loss_type", self.loss_type, losses.LOSSES)
         self.item_embedding = item_table(config, self.n_items)
         same = ("n_layers", "hidden_act", "layer_norm_eps", "block", "positions", "conv_width", "attention_gate")
         self.encoder = SequenceEncoder(

@@ -1,7 +1,7 @@
 """Checks of operands, before any computation: one ValueError that names the operand, and what it must be."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Any
@@ -95,6 +95,12 @@ def check_sizes(least: int = 1, /, **sizes: object) -> None:
     for name, size in sizes.items():
         if not isinstance(size, Integral) or isinstance(size, bool) or size < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {size!r}")
+
+
+def check_choice(name: str, value: object, known: Collection[str]) -> None:
+    """Raise a ValueError for what is none of the known values."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
 def can_read(x: Tensor) -> bool:

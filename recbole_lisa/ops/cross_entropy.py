@@ -20,7 +20,7 @@ from torch.nn.functional import embedding_bag
 
 from recbole_lisa.ops.checks import check_operands, differentiable_once
 from recbole_lisa.ops.codeword_scores import lookup_tables, sum_of_rows
-from recbole_lisa.ops.numba_threads import check_rows
+from recbole_lisa.ops.numba_threads import check_rows, cut_rows
 
 BLOCK_ELEMENTS = 2**22
 """Logits held at once: 16 MB in float32."""
@@ -39,9 +39,7 @@ class _CatalogueCrossEntropy(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         d_table = torch.zeros_like(table) if ctx.needs_input_grad[1] else None
         total = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
-        rows = max(BLOCK_ELEMENTS // table.shape[0], 1)
-        for first in range(0, hidden.shape[0], rows):
-            block = slice(first, first + rows)
+        for block in cut_rows(len(hidden), len(table), BLOCK_ELEMENTS):
             column = target[block].unsqueeze(1)  # (rows, 1)
             logits = (hidden[block] @ table.t()).to(total.dtype)  # (rows, V)
             if excluded is not None and group is not None:
@@ -110,8 +108,7 @@ class _CodedCrossEntropy(torch.autograd.Function):
             [(part, _by_codeword(part, x.shape[1])) for part in torch.split(c, n_items)]
             for c, x in zip(codes, words, strict=True)
         ]
-        for first in range(0, len(hidden), n_positions):
-            rows = slice(first, first + n_positions)
+        for rows in cut_rows(len(hidden), 1, n_positions):
             out = left_out and _pairs(left_out[0][left_out[1][rows]], target[rows], len(codes[0]), n_items)
             tables = [lookup_tables(hidden[rows], x) for x in words]  # (B, W, m) each
             d_tables = [torch.zeros_like(table) for table in tables] if any(ctx.needs_input_grad) else []

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from recbole_lisa.ops.checks import check_operands, differentiable_once
-from recbole_lisa.ops.numba_threads import arrays, check_rows, numba_serves, writable
+from recbole_lisa.ops.numba_threads import arrays, check_rows, cut_rows, numba_serves, writable
 
 BLOCK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 """Entries of the gathered (rows, R, D) block: 2 MB in float32, near the cache, and 256 MB on a GPU."""
@@ -34,10 +34,9 @@ def pair_scores(hidden: Tensor, table: Tensor, index: Tensor) -> Tensor:
 def _blocks(table: Tensor, index: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Blocks of rows, and the rows of the table that they index, (rows, R, D)."""
     most = BLOCK_ELEMENTS["cpu" if table.device.type == "cpu" else "cuda"]
-    rows = max(most // max(index.shape[1] * table.shape[1], 1), 1)
-    for first in range(0, index.shape[0], rows):
-        part = index[first : first + rows]
-        yield slice(first, first + rows), table.index_select(0, part.flatten()).view(*part.shape, table.shape[1])
+    for rows in cut_rows(len(index), max(index.shape[1] * table.shape[1], 1), most):
+        part = index[rows]
+        yield rows, table.index_select(0, part.flatten()).view(*part.shape, table.shape[1])
 
 
 class _PairScores(torch.autograd.Function):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_operands, differentiable_once
+from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_choice, check_number, check_operands, differentiable_once
 from recbole_lisa.ops.numba_threads import cut_rows
 
 SIMILARITIES = ("bilinear", "dot", "euclidean")
@@ -66,7 +66,11 @@ def quantize(
         ValueError: on operands that do not fit, an unknown similarity, a bilinear matrix that is missing or unused, or
             a temperature below MIN_TEMPERATURE.
     """
-    _check(x, codebooks, similarity, bilinear, temperature)
+    check_choice("similarity", similarity, SIMILARITIES)
+    if (bilinear is None) == (similarity == "bilinear"):
+        raise ValueError(f"similarity={similarity!r} {'needs' if bilinear is None else 'takes no'} bilinear matrix")
+    check_operands("codebooks: B+ W+ D+; x: U D; bilinear?: D D", codebooks, x, bilinear)
+    check_number("temperature", temperature, MIN_TEMPERATURE)
     if hard:
         operands = x, codebooks, *_compared(codebooks, similarity, bilinear), temperature, residual, keys
         return Quantized(*_HardQuantize.apply(*operands))  # type: ignore[no-untyped-call]  # torch's Function is untyped
@@ -152,15 +156,6 @@ def _centred(x: Tensor, centre: Tensor | None, b: int) -> Tensor:
 def _scores(x: Tensor, compared: Tensor, bias: Tensor | None, b: int) -> Tensor:
     """Scores (rows, W) of centred vectors (rows, D) with codebook b."""
     return x @ compared[b].t() if bias is None else torch.addmm(bias[b], x, compared[b].t())
-
-
-def _check(x: Tensor, codebooks: Tensor, similarity: str, bilinear: Tensor | None, temperature: float) -> None:
-    if similarity not in SIMILARITIES:
-        raise ValueError(f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
-    if (bilinear is None) == (similarity == "bilinear"):
-        raise ValueError(f"similarity={similarity!r} {'needs' if bilinear is None else 'takes no'} bilinear matrix")
-    check_operands("codebooks: B+ W+ D+; x: U D; bilinear?: D D", codebooks, x, bilinear)
-    check_number("temperature", temperature, MIN_TEMPERATURE)
 
 
 def _compared(words: Tensor, similarity: str, bilinear: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:

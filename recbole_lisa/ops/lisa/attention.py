@@ -20,14 +20,8 @@ from torch import Tensor
 
 from recbole_lisa.ops.checks import check_operands, check_right_padding
 from recbole_lisa.ops.lisa.histogram import last_histogram
-from recbole_lisa.ops.lisa.numba_loops import NumbaLISA
-from recbole_lisa.ops.lisa.operands import (
-    check_lisa,
-    check_sequences,
-    decay_of_steps,
-    flat_codes,
-    working_dtype,
-)
+from recbole_lisa.ops.lisa.numba_loops import NumbaLISA, Operands
+from recbole_lisa.ops.lisa.operands import check_lisa, checked_steps, flat_codes, working_dtype
 from recbole_lisa.ops.lisa.readout import SAFE_SPAN, row_span
 from recbole_lisa.ops.lisa.torch_blocks import BlockedLISA
 from recbole_lisa.ops.lisa.triton_op import TritonLISA, triton_is_installed
@@ -113,8 +107,7 @@ def lisa_attention_items(
         IndexError: on the CPU, an item outside 0..U-1.
     """
     check_lisa(codes, table, values, assignment, decay)
-    steps = decay_of_steps(decay, table.device)
-    check_sequences(items, len(codes), steps, valid)
+    steps = checked_steps(items, codes, decay, valid)
     if not causal and (isinstance(decay, Tensor) or decay != 0):
         raise ValueError(f"bidirectional attention has no decay: pass decay=0.0, got {decay}")
     if not items.numel():
@@ -127,10 +120,9 @@ def lisa_attention_items(
         return out
     if _numba_serves(table, dtype, span, causal=causal):
         starts = torch.arange(items.numel()) % items.shape[1] == 0
-        decay = steps.flatten() if steps.dim() else steps
-        operands = items.flatten(), starts, codes, table, values, assignment, decay
-        rows = _attend_to_rows(*operands, None if valid is None else valid.flatten(), dtype=dtype)
-        return rows.view(*items.shape, -1)
+        steps, present = steps.flatten() if steps.dim() else steps, None if valid is None else valid.flatten()
+        op = Operands(items.flatten(), starts, codes, assignment, table, values, steps, present)
+        return _attend_to_rows(op, dtype).view(*items.shape, -1)
     with torch.autocast(items.device.type, enabled=False):
         keys = None if assignment is None else assignment.flatten(1).to(dtype)
         rows, flat_values = (x.to(dtype).flatten(0, 1) for x in (table, values))  # (B * W, W), (B * W, D)
@@ -157,8 +149,7 @@ def lisa_attention_non_padding(
     errors as of lisa_attention_items.
     """
     check_lisa(codes, table, values, assignment, decay)
-    steps = decay_of_steps(decay, table.device)
-    check_sequences(items, len(codes), steps, valid, masked=True)
+    steps = checked_steps(items, codes, decay, valid, masked=True)
     dtype = _type_without_padding(table, values, valid, causal=causal)
     if dtype is None:
         out = lisa_attention_items(
@@ -168,7 +159,7 @@ def lisa_attention_non_padding(
     kept = valid.flatten().nonzero().squeeze(1)  # (M,)
     rows, starts = items.flatten().index_select(0, kept), kept % max(items.shape[1], 1) == 0
     steps = steps.flatten().index_select(0, kept) if steps.dim() else steps
-    return _attend_to_rows(rows, starts, codes, table, values, assignment, steps, None, dtype=dtype)
+    return _attend_to_rows(Operands(rows, starts, codes, assignment, table, values, steps, None), dtype)
 
 
 @_uncompiled
@@ -187,8 +178,7 @@ def lisa_attention_last(
     One histogram a sequence. Arguments and errors as of lisa_attention_items; padding must be on the right.
     """
     check_lisa(codes, table, values, assignment, decay)
-    steps = decay_of_steps(decay, table.device)
-    check_sequences(items, len(codes), steps, valid, masked=True)
+    steps = checked_steps(items, codes, decay, valid, masked=True)
     check_right_padding(valid)
     if not items.numel():
         return values.new_zeros(len(items), values.shape[-1])
@@ -249,25 +239,13 @@ def _type_without_padding(table: Tensor, values: Tensor, valid: Tensor, *, causa
     return dtype if serves else None
 
 
-def _attend_to_rows(
-    items: Tensor,
-    starts: Tensor,
-    codes: Tensor,
-    table: Tensor,
-    values: Tensor,
-    assignment: Tensor | None,
-    decay: Tensor,
-    valid: Tensor | None,
-    *,
-    dtype: torch.dtype,
-) -> Tensor:
-    """NumbaLISA over sequences one after the other: items (R,), starts (R,) true at each first row -> (R, D)."""
-    if not len(items):
-        return values.new_zeros(0, values.shape[-1])
+def _attend_to_rows(op: Operands, dtype: torch.dtype) -> Tensor:
+    """NumbaLISA in a type, (R, D); query and assignment are still the codes (U, B) and (U, B, W)."""
+    if not len(op.items):
+        return op.values.new_zeros(0, op.values.shape[-1])
     with torch.autocast("cpu", enabled=False):
-        keys = None if assignment is None else assignment.flatten(1).to(dtype)
-        query = flat_codes(codes, table.shape[1])
-        out: Tensor = NumbaLISA.apply(  # type: ignore[no-untyped-call]  # torch's Function carries no types
-            items, starts, query, keys, table.to(dtype), values.to(dtype), decay, valid
-        )
-    return out.to(values.dtype)
+        query = flat_codes(op.query, op.table.shape[1])
+        keys = None if op.assignment is None else op.assignment.flatten(1).to(dtype)
+        table, values = op.table.to(dtype), op.values.to(dtype)
+        out: Tensor = NumbaLISA.apply(*op._replace(query=query, assignment=keys, table=table, values=values))  # type: ignore[no-untyped-call]  # torch's Function carries no types
+    return out.to(op.values.dtype)

@@ -34,6 +34,9 @@ def last_histogram(
 def histogram_step(histogram: Tensor, keys: Tensor, decay: Tensor) -> Tensor:
     """One step of the recurrence, O(B W) at any position: the histogram (N, B, W) after it.
 
-    keys (N, B, W) is the assignment of the new item, decay 0-d, (N,) or (1, B).
+    keys is the assignment of the new item (N, B, W), or its codes (N, B) int64; decay is 0-d, (N,) or (1, B).
     """
-    return histogram * torch.exp(-decay).to(histogram.dtype).reshape(*decay.shape, *[1] * (3 - decay.dim())) + keys
+    faded = histogram * torch.exp(-decay).to(histogram.dtype).reshape(*decay.shape, *[1] * (3 - decay.dim()))
+    if keys.dim() == 3:
+        return faded + keys
+    return faded.scatter_add_(2, keys.unsqueeze(2), faded.new_ones(*keys.shape, 1))

@@ -29,7 +29,7 @@ FORGOTTEN = {torch.float32: 1e-37, torch.float64: 1e-307}
 
 
 class Operands(NamedTuple):
-    """What NumbaLISA takes; its caller has checked all of them."""
+    """What NumbaLISA takes; its caller has checked all of them. The sequences lie one after the other, R rows."""
 
     items: Tensor  # (R,) integers below U
     starts: Tensor  # (R,) bool, true at the first row of each sequence

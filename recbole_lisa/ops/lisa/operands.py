@@ -35,23 +35,23 @@ def check_lisa(
             raise ValueError(f"assignment must be at least 0 and finite, got {least:g}..{most:g}")
 
 
-def check_sequences(items: Tensor, n_items: int, decay: Tensor, valid: Tensor | None, *, masked: bool = False) -> None:
-    """Refuse items that are not (N, L) rows of n_items codes, and decays or a mask of another shape.
+def checked_steps(
+    items: Tensor, codes: Tensor, decay: float | Tensor, valid: Tensor | None, *, masked: bool = False
+) -> Tensor:
+    """The decay as float64, 0-d or (N, L), for items (N, L), rows of codes (U, B); masked: there must be a mask.
 
     Raises:
-        ValueError: types or shapes that do not fit, or masked needs a mask.
-        IndexError: on the CPU, an item that is not in 0..n_items-1.
+        ValueError: types or shapes that do not fit, or no mask.
+        IndexError: on the CPU, an item that is not in 0..U-1.
     """
-    forms = f"items: integer N L; valid{'' if masked else '?'}: bool N L; decay?: floating-point N L"
-    check_operands(forms, items, valid, decay if decay.dim() else None)
-    check_rows(items, n_items, "items")
-
-
-def decay_of_steps(decay: float | Tensor, device: torch.device) -> Tensor:
-    """The decay as float64, 0-d or (N, L). A number is filled in on the device, so nothing waits for a copy."""
     if isinstance(decay, Tensor):
-        return decay.to(device, torch.float64)
-    return torch.full((), float(decay), dtype=torch.float64, device=device)
+        steps = decay.to(codes.device, torch.float64)
+    else:  # filled in on the device, so nothing waits for a copy
+        steps = torch.full((), float(decay), dtype=torch.float64, device=codes.device)
+    forms = f"items: integer N L; valid{'' if masked else '?'}: bool N L; decay?: floating-point N L"
+    check_operands(forms, items, valid, steps if steps.dim() else None)
+    check_rows(items, len(codes), "items")
+    return steps
 
 
 def working_dtype(table: Tensor, values: Tensor, span: float) -> torch.dtype:

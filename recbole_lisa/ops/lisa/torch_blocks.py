@@ -9,7 +9,6 @@ All exponents are at most 0, so nothing overflows at any length. Forward keeps t
 computes a block again under autograd, from the last block to the first, and passes the gradient of F_0 on.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from recbole_lisa.ops.checks import differentiable_once
 from recbole_lisa.ops.lisa.histogram import MAX_DECAY
+from recbole_lisa.ops.numba_threads import cut_rows
 
 BLOCK_STEPS = 64
 """S: the triangular product costs S multiplications an entry, and each block costs a dozen calls."""
@@ -39,29 +39,19 @@ class _Operands(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """n sequences and S steps.
+    """n sequences and S steps."""
 
-    items (n * S,); query (n * S * B,); keys (n, S, B * W), 0 at padding; decay (n or 1, S); present (n, S, 1) or None.
-    """
-
-    items: Tensor
-    query: Tensor
-    keys: Tensor
-    decay: Tensor
-    present: Tensor | None
+    items: Tensor  # (n * S,)
+    query: Tensor  # (n * S * B,)
+    keys: Tensor  # (n, S, B * W), 0 at padding
+    decay: Tensor  # (n or 1, S)
+    present: Tensor | None  # (n, S, 1)
 
 
-def _groups(op: _Operands) -> Iterator[slice]:
-    """Groups of sequences that are worked on together."""
+def _cut(op: _Operands) -> tuple[list[slice], list[slice]]:
+    """Groups of sequences that are worked on together, and the steps of each block."""
     n, length = op.items.shape
-    size = max(BLOCK_ELEMENTS // (len(op.values) * min(length, BLOCK_STEPS)), 1)
-    return (slice(first, min(first + size, n)) for first in range(0, n, size))
-
-
-def _spans(op: _Operands) -> list[slice]:
-    """The steps of each block."""
-    length = op.items.shape[1]
-    return [slice(first, min(first + BLOCK_STEPS, length)) for first in range(0, length, BLOCK_STEPS)]
+    return cut_rows(n, len(op.values) * min(length, BLOCK_STEPS), BLOCK_ELEMENTS), cut_rows(length, 1, BLOCK_STEPS)
 
 
 def _read(op: _Operands, rows: slice, steps: slice) -> _Block:
@@ -108,10 +98,10 @@ class BlockedLISA(torch.autograd.Function):
     def forward(ctx: Any, causal: bool, *operands: Any) -> Tensor:
         """Scan and read block by block."""
         op = _Operands(*operands)
-        spans = _spans(op)
+        groups, spans = _cut(op)
         out = op.values.new_empty(*op.items.shape, op.values.shape[-1])
         carries = op.values.new_zeros(len(spans), len(op.items), len(op.values))  # F before each block
-        for rows in _groups(op):
+        for rows in groups:
             if not causal:
                 carries[:, rows] = torch.stack([_read(op, rows, steps).keys.sum(dim=1) for steps in spans]).sum(dim=0)
             for number, steps in enumerate(spans):
@@ -130,13 +120,14 @@ class BlockedLISA(torch.autograd.Function):
         """Gradients by assignment, table, values and decay."""
         *operands, carries = ctx.saved_tensors
         op = _Operands(*operands)
+        groups, spans = _cut(op)
         d_keys = torch.zeros_like(op.keys) if op.keys is not None and ctx.needs_input_grad[3] else None
         d_decay = torch.zeros_like(op.decay) if ctx.needs_input_grad[6] else None
         d_scores, d_values = torch.zeros_like(op.scores), torch.zeros_like(op.values)
         scores, values = op.scores.detach().requires_grad_(), op.values.detach().requires_grad_()
-        for rows in _groups(op):
+        for rows in groups:
             d_carry = torch.zeros_like(carries[0, rows])
-            for number, steps in reversed(list(enumerate(_spans(op)))):
+            for number, steps in reversed(list(enumerate(spans))):
                 block = _read(op, rows, steps)
                 operands = block.keys, carries[number, rows], block.decay
                 keys, carry, decay = (x.detach().requires_grad_() for x in operands)
@@ -157,7 +148,7 @@ class BlockedLISA(torch.autograd.Function):
                         target = d_decay[rows, steps] if d_decay.dim() else d_decay
                         target += grads[4] if d_decay.dim() else grads[4].sum()
             if not ctx.causal and d_keys is not None:
-                for steps in _spans(op):
+                for steps in spans:
                     block = _read(op, rows, steps)
                     _add_gradient_of_keys(d_keys, block, _spread(d_carry, block.keys))
         return None, None, None, d_keys, d_scores, d_values, d_decay, None
