@@ -17,33 +17,15 @@ from recbole.data.interaction import Interaction
 from recbole_lisa.config.fields import FieldNames, field_names
 from recbole_lisa.config.registry import has_loss_of_recbole
 from recbole_lisa.data.dataset import WindowDataset
-from recbole_lisa.data.histories import Histories, Index
+from recbole_lisa.data.histories import Histories, Index, Items
 from recbole_lisa.data.sampler import TrainingNegatives, evaluation_negatives, item_weights
-from recbole_lisa.data.windows import (
-    Windows,
-    batch_starts,
-    cut_windows,
-    overlapping_windows,
-    preceding,
-    prefixes,
-    shifted_windows,
-    whole_histories,
-    width_groups,
-)
+from recbole_lisa.data.windows import WINDOWS, Windows, batch_starts, preceding, prefixes, width_groups
 from recbole_lisa.errors import UsageError, did_you_mean
 
 Inputs = tuple[dict[str, torch.Tensor], Index, npt.NDArray[np.bool_]]
 """Columns of a batch by name, the rows (N, L) of its inputs and the valid mask (N, L)."""
 
 SUPERVISIONS = ("all_positions", "last_position")
-_Cut = Callable[[Index, Index, int, np.random.Generator], Windows]
-WINDOWS: dict[str, _Cut] = {
-    "disjoint": lambda starts, lengths, longest, _: cut_windows(starts, lengths, longest),
-    "overlapping": lambda starts, lengths, longest, _: overlapping_windows(starts, lengths, longest),
-    "random_offset": shifted_windows,
-    "whole": lambda starts, lengths, *_: whole_histories(starts, lengths),
-}
-"""The windows of an epoch by the setting `windows`, from the arguments of `cut_windows` and a generator."""
 _TRAIN_STREAM, _EVAL_STREAM, _OFFSET_STREAM = 1, 2, 3
 _LENGTH_GROUPS = 16
 _MAX_SCORES, _MAX_CANDIDATES = 2**25, 2**27
@@ -262,7 +244,7 @@ class EvalLoader(_Loader):
         getLogger().info(f"{phase}: {len(windows)} targets, ranked among {ranked}")
         self.order = np.argsort(windows.length, kind="stable")
         self.targets = dataset.histories.items[windows.end]
-        self.candidates: npt.NDArray[np.int32] | _LateCandidates | None = None
+        self.candidates: Items | _LateCandidates | None = None
         if sample_num:
             seed = [_EVAL_STREAM, config["seed"], ("valid", "test").index(phase)]
             rng, many = np.random.default_rng(seed), len(windows) * sample_num > _MAX_CANDIDATES
@@ -313,10 +295,10 @@ class _LateCandidates:
     """Candidates of each batch, drawn when it is read, where those of all targets take half a gigabyte or more."""
 
     loader: EvalLoader
-    draw: Callable[..., npt.NDArray[np.int32]]
+    draw: Callable[..., Items]
     seed: list[int]
 
-    def __getitem__(self, chosen: Index) -> npt.NDArray[np.int32]:
+    def __getitem__(self, chosen: Index) -> Items:
         loader, rng = self.loader, np.random.default_rng([*self.seed, int(chosen[0])])
         negatives = self.draw(owners=loader.windows.history[chosen], rng=rng)
         return _place(negatives, loader.targets[chosen], loader.positive_column[chosen])
@@ -330,9 +312,9 @@ def _eval_mode(mode: str | dict[str, Any], phase: str) -> tuple[str, int]:
     return {"uni": "uniform", "pop": "popularity"}[name[:3]], int(name[3:])
 
 
-def _place(negatives: npt.NDArray[np.int32], targets: npt.NDArray[np.int32], column: Index) -> npt.NDArray[np.int32]:
+def _place(negatives: Items, targets: Items, column: Index) -> Items:
     """Put each target into its column; the negative that was there moves to the end. (N, K) -> (N, 1 + K)."""
-    candidates: npt.NDArray[np.int32] = np.concatenate([negatives, targets[:, None]], axis=1)
+    candidates: Items = np.concatenate([negatives, targets[:, None]], axis=1)
     row = np.arange(len(candidates))
     candidates[row, -1], candidates[row, column] = candidates[row, column], targets
     return candidates

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from recbole.config import Config
 from recbole.data.dataset import SequentialDataset
@@ -26,7 +25,7 @@ from recbole_lisa.config.query_time import check_query_times, reads_query_time
 from recbole_lisa.data.atomic import joined
 from recbole_lisa.data.cache import restore_dataset
 from recbole_lisa.data.filtering import filter_interactions
-from recbole_lisa.data.histories import Histories, Index
+from recbole_lisa.data.histories import Histories, Index, Times
 from recbole_lisa.data.loading import PART, filled, load_columns, number_tokens, register_part
 from recbole_lisa.data.mapped import MappedFolder
 from recbole_lisa.data.split import Part, by_file, by_time, split_targets
@@ -111,7 +110,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
             return by_time(split, *self._timed_rows(), n_users)
         return split_targets(self.config["eval_args"], self.histories.lengths)
 
-    def _timed_rows(self) -> tuple[Index, npt.NDArray[np.float64]]:
+    def _timed_rows(self) -> tuple[Index, Times]:
         """The number of the history and the seconds of each interaction, in one order."""
         frame, time = self.inter_feat, self.time_field
         times = frame[time].to_numpy() if time else np.arange(len(frame), dtype=np.float64)
@@ -119,8 +118,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
 
     def _parts(self) -> Index:
         """The number of the file of each interaction, in the order of `_timed_rows`."""
-        parts: Index = self.inter_feat[PART].to_numpy().astype(np.int64)
-        return parts
+        return self.inter_feat[PART].to_numpy().astype(np.int64)
 
     def _log_split(self, *parts: Part) -> None:
         store = self.histories
@@ -211,11 +209,8 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     def _load_feat(self, filepath: str, source: FeatureSource | str) -> pd.DataFrame | None:
         return load_columns(self, Path(filepath), source)
 
-    def _data_filtering(self) -> None:
-        filter_interactions(self)
-
-    def _remap(self, remap_list: list[tuple[pd.DataFrame, str, FeatureType]]) -> None:
-        number_tokens(self, remap_list)
+    _data_filtering = filter_interactions
+    _remap = number_tokens
 
     def _fill_nan(self) -> None:
         for name in self.feat_name_list:
@@ -282,7 +277,7 @@ class MappedDataset(WindowDataset):
     def _sorted_histories(self) -> Histories:
         return self.histories
 
-    def _timed_rows(self) -> tuple[Index, npt.NDArray[np.float64]]:
+    def _timed_rows(self) -> tuple[Index, Times]:
         return np.repeat(np.arange(len(self.histories.users)), self.histories.lengths), self._times
 
     def _parts(self) -> Index:

@@ -128,10 +128,7 @@ def _seen_items(histories: Histories, owners: Ids, n_items: int) -> Index:
 
 
 def _complete(negatives: Items, blocked: Index, weights: Index, rng: np.random.Generator) -> None:
-    """Fill the empty places by ranking ALL items of those few users by exponential keys / weight.
-
-    That is the same distribution as drawing one by one, in bounded time.
-    """
+    """Fill the empty places by ranking ALL items by exponential keys / weight: distributed as drawn one by one."""
     for row in np.flatnonzero((negatives == 0).any(axis=1)):
         empty = np.flatnonzero(negatives[row] == 0)
         first, end = np.searchsorted(blocked, [row * len(weights), (row + 1) * len(weights)])

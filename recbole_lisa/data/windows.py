@@ -4,23 +4,24 @@ One triple means: the input items are rows `end - length .. end - 1`, the item t
 With a target at every position the targets are the input rows shifted by one, `end - length + 1 .. end`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from recbole_lisa.data.histories import Index
+from recbole_lisa.data.histories import Index, Items
 
 
 @dataclass(frozen=True)
 class Windows:
     """A list of input sequences, stored as positions."""
 
-    history: npt.NDArray[np.int32]  # (windows,) which history each window belongs to
+    history: Items  # (windows,) which history each window belongs to
     end: Index  # (windows,) flat row of the item after the last input
-    length: npt.NDArray[np.int32]  # (windows,) number of inputs, at least 1
+    length: Items  # (windows,) number of inputs, at least 1
     # (windows,) number of the first inputs whose targets other windows train; None for 0
-    context: npt.NDArray[np.int32] | None = None
+    context: Items | None = None
 
     def __len__(self) -> int:
         """Number of windows."""
@@ -50,9 +51,7 @@ def cut_windows(starts: Index, lengths: Index, max_length: int, newest: Index | 
     """
     inputs = np.maximum(lengths - 1, 0)
     newest = np.full_like(inputs, max_length) if newest is None else newest
-    counts = (inputs > 0) - (np.minimum(newest - inputs, 0) // max_length)
-    history = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    later = _countdown(counts)
+    history, later = _windows_of((inputs > 0) - (np.minimum(newest - inputs, 0) // max_length))
     left: Index = inputs[history] - (later > 0) * (newest[history] + (later - 1) * max_length)
     longest = np.where(later > 0, max_length, newest[history])
     return Windows(history=history, end=starts[history] + left, length=np.minimum(left, longest).astype(np.int32))
@@ -72,8 +71,7 @@ def overlapping_windows(starts: Index, lengths: Index, max_length: int) -> Windo
     """
     inputs, stride = np.maximum(lengths - 1, 0), max(max_length // 2, 1)
     counts = (inputs > 0) - (np.minimum(max_length - inputs, 0) // stride)
-    history = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    later = _countdown(counts)
+    history, later = _windows_of(counts)
     left = inputs[history] - later * stride
     length = np.minimum(left, max_length)
     context = np.where(later + 1 < counts[history], length - stride, 0)
@@ -85,13 +83,13 @@ def whole_histories(starts: Index, lengths: Index) -> Windows:
     return cut_windows(starts, lengths, max(int(lengths.max(initial=0)), 1))
 
 
-def width_groups(lengths: npt.NDArray[np.int32]) -> Index:
+def width_groups(lengths: Items) -> Index:
     """Groups of similar lengths (windows,): the longest of a group is at most 2**(1/4) times its shortest."""
     groups: Index = np.floor(4 * np.log2(lengths)).astype(np.int64)
     return groups
 
 
-def batch_starts(lengths: npt.NDArray[np.int32], most: int) -> Index:
+def batch_starts(lengths: Items, most: int) -> Index:
     """First window of each batch, where a batch has at most `most` items with padding (N L), or one window.
 
     lengths (windows,) are those of windows ordered by `width_groups`. All orders inside the groups have these starts.
@@ -108,19 +106,26 @@ def prefixes(starts: Index, lengths: Index, max_length: int) -> Windows:
 
     Arguments as in `cut_windows`; the windows come history by history, shortest prefix first.
     """
-    counts = np.maximum(lengths - 1, 0)
-    history = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    position = lengths[history] - 1 - _countdown(counts)
-    return preceding(starts, history, starts[history] + position, max_length)
+    history, later = _windows_of(np.maximum(lengths - 1, 0))
+    return preceding(starts, history, starts[history] + lengths[history] - 1 - later, max_length)
 
 
-def preceding(starts: Index, history: npt.NDArray[np.int32], targets: Index, max_length: int) -> Windows:
+def preceding(starts: Index, history: Items, targets: Index, max_length: int) -> Windows:
     """The windows that end just before the rows `targets` (targets,), which are never the first of their `history`."""
     available = targets - starts[history]
     return Windows(history=history, end=targets, length=np.minimum(available, max_length).astype(np.int32))
 
 
-def _countdown(counts: Index) -> Index:
-    """For counts (2, 3): 1 0, 2 1 0."""
-    ends = np.cumsum(counts)
-    return np.repeat(ends, counts) - 1 - np.arange(int(counts.sum()))
+def _windows_of(counts: Index) -> tuple[Items, Index]:
+    """The history of each window, and how many windows of it are later; for counts (2, 3): 0 0 1 1 1, 1 0 2 1 0."""
+    history = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    return history, np.cumsum(counts)[history] - 1 - np.arange(len(history))
+
+
+WINDOWS: dict[str, Callable[[Index, Index, int, np.random.Generator], Windows]] = {
+    "disjoint": lambda starts, lengths, longest, _: cut_windows(starts, lengths, longest),
+    "overlapping": lambda starts, lengths, longest, _: overlapping_windows(starts, lengths, longest),
+    "random_offset": shifted_windows,
+    "whole": lambda starts, lengths, *_: whole_histories(starts, lengths),
+}
+"""The windows of an epoch by the setting `windows`, from the arguments of `cut_windows` and a generator."""
