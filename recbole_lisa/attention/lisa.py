@@ -11,13 +11,9 @@ from torch import Tensor, nn
 from recbole_lisa.attention.base import Attention, CodedSequences, Input, take_last, take_non_padding, zero_padding
 from recbole_lisa.attention.codebook import Codebook, initialise_each
 from recbole_lisa.attention.local import LocalAttention
+from recbole_lisa.ops import lisa_attention_items, lisa_attention_last, lisa_attention_non_padding
 from recbole_lisa.ops.checks import check_choice, check_number
-from recbole_lisa.ops.lisa.attention import (
-    lisa_attention_items,
-    lisa_attention_last,
-    lisa_attention_non_padding,
-    read_histogram,
-)
+from recbole_lisa.ops.lisa.attention import read_histogram
 from recbole_lisa.ops.lisa.exact_values import exact_values_attention
 from recbole_lisa.ops.lisa.histogram import histogram_step, last_histogram
 from recbole_lisa.ops.lisa.operands import flat_codes, working_dtype

@@ -133,10 +133,7 @@ class RoutingAttention(Attention):
         self.centroids_are_set.fill_(True)
 
     def _starting_points(self, points: Tensor) -> Tensor | None:
-        """C points at equal steps through the batch as first centroids; None if no process has a point.
-
-        With several processes: the mean directions of their starting points. A process without points adds nothing.
-        """
+        """C points at equal steps through the batch, or mean directions over processes; None if none has a point."""
         n_clusters = self.centroids.shape[0]
         start = torch.zeros_like(self.centroids)
         if len(points):

@@ -192,10 +192,7 @@ class SequenceEncoder(nn.Module):
     def _encode_at(
         self, positions: Tensor, attend: Callable[..., Tensor], history: Sequences, view: ItemView
     ) -> tuple[Encoded, list[Tensor]]:
-        """Hidden states at M of the N L positions; attend computes the last attention at these positions.
-
-        Also returns the residual stream before each convolution.
-        """
+        """Hidden states at M of the N L positions, where attend attends, and the stream before each convolution."""
         length = history.rows.shape[1]
         inputs: list[Tensor] = []
         streams: list[Tensor] = []

@@ -125,13 +125,10 @@ def _call_in_parts(n: int, workers: int, operands: Any) -> None:
 
 
 def _copy_for(function: Callable[..., None], compiled_kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of _call_in_parts that calls one kernel.
-
-    Numba's cache on disk names a compiled function by its file, line and qualified name, so the copy takes those of
-    the kernel's function.
-    """
+    """A copy of _call_in_parts that calls one kernel."""
     import numba
 
+    # Numba's cache on disk names a function by its file, line and qualified name: the copy takes those of the kernel.
     own, name = function.__code__, f"{function.__qualname__}_in_parts"
     code = _call_in_parts.__code__.replace(co_filename=own.co_filename, co_firstlineno=own.co_firstlineno, co_name=name)
     copy = FunctionType(code, {"prange": numba.prange, "kernel": compiled_kernel}, name)
@@ -140,10 +137,7 @@ def _copy_for(function: Callable[..., None], compiled_kernel: Callable[..., Any]
 
 
 class _Team:
-    """Numba's threads. On Linux they are those of the OpenMP library that torch has loaded.
-
-    Another pool of threads would compete with torch's threads, which wait busily after each operation.
-    """
+    """Numba's threads: on Linux torch's OpenMP threads, which wait busily and would compete with another pool."""
 
     def __init__(self) -> None:
         self._process: int | None = None

@@ -159,13 +159,11 @@ def _scores(x: Tensor, compared: Tensor, bias: Tensor | None, b: int) -> Tensor:
 
 
 def _compared(words: Tensor, similarity: str, bilinear: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """compared (B, W, D), bias (B, W) and centre (B, 1, D) of codewords: a score is (x - centre) . compared + bias.
-
-    Euclidean scores lack -|x - centre|^2, which all codewords have. The centre is their mean: far from the origin the
-    squares would hide in float32 which codeword is nearest.
-    """
+    """compared (B, W, D), bias (B, W) and centre (B, 1, D) of codewords: a score is (x - centre) . compared + bias."""
     if similarity != "euclidean":
         return words if bilinear is None else words @ bilinear.t(), None, None
+    # Without -|x - centre|^2, which all codewords have. The centre is their mean: far from the origin the squares would
+    # hide in float32 which codeword is nearest.
     centre = words.detach().mean(dim=1, keepdim=True)
     shifted = words - centre
     return 2 * shifted, -shifted.square().sum(dim=2), centre

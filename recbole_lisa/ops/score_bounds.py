@@ -38,18 +38,11 @@ def code_blocks(codes: Tensor) -> Tensor:
 
 
 def shortlist(blocks: Tensor, n_items: int, tables: Tensor, k: int, left_out: Sequence[Any] | None) -> Tensor | None:
-    """Find items that hold the k best of every query.
+    """Find items that hold the k best of every query: ascending item numbers, those of all lists and some more.
 
-    Args:
-        blocks: code_blocks of V items.
-        n_items: V.
-        tables: Look-up tables (B, W, N), W at most 256.
-        k: At least 1.
-        left_out: Item numbers (int64 arrays) that each query must not get; None for all.
-
-    Returns:
-        Ascending item numbers, those of all lists and some more. None for more than V / 4, for a k too large for the
-        sample, and for numbers that are not finite or may overflow.
+    None for more than V / 4, for a k too large for the sample, and for numbers that are not finite or may overflow.
+    blocks are code_blocks of n_items = V items; tables (B, W, N) are look-up tables with W at most 256; left_out has
+    the item numbers (int64 arrays) that each query must not get, None where there are none.
 
     Raises:
         ValueError: the shapes or types do not fit; IndexError: a code of the sample is not below W.

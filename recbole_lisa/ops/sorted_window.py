@@ -72,10 +72,7 @@ def _attend(
     visible: Tensor,
     own: Tensor,
 ) -> Tensor:
-    """One softmax over all rounds: sum_r softmax_r(log mass_r) softmax(logits_r) value_r, (N, L, D).
-
-    order and place are those of _sorted; with_previous joins each chunk (N, R C, w, ...) to the one before it.
-    """
+    """sum_r softmax_r(log mass_r) softmax(logits_r) value_r, (N, L, D); with_previous joins each chunk to another."""
     (n, n_rounds, _), (length, width) = order.shape, value.shape[1:]
     rows = order.clamp_max(length - 1).flatten(1)  # (N, R C w)
 
@@ -93,17 +90,14 @@ def _attend(
 
 
 def _sorted(bucket: Tensor, window: int) -> tuple[Tensor, Tensor]:
-    """Sort each round of bucket (N, R, L): positions (N, R, C * w), and each position's place (N, R * L) in R * C * w.
-
-    Positions L, L + 1, ... fill up the last chunk.
-    """
+    """Sort each round of bucket (N, R, L): positions (N, R, C * w), and each one's place (N, R * L) in R * C * w."""
     n, n_rounds, length = bucket.shape
     spare = -length % window
     order = bucket.sort(dim=2, stable=True).indices
     starts = torch.arange(n_rounds, device=bucket.device).unsqueeze(1) * (length + spare)
     place = (order.argsort(dim=2) + starts).flatten(1)
     beyond = torch.arange(length, length + spare, device=bucket.device).expand(n, n_rounds, spare)
-    return torch.cat([order, beyond], dim=2), place
+    return torch.cat([order, beyond], dim=2), place  # beyond fills up the last chunk
 
 
 def bucket_attention(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, *, window: int) -> Tensor:

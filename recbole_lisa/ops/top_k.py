@@ -24,14 +24,9 @@ class Best(NamedTuple):
 
 
 def best_of_row(scores: Tensor, k: int) -> Best:
-    """Find the k largest scores of each row.
+    """The k largest scores of each row of scores (N, m), best first, and their columns; equal scores by column.
 
-    Args:
-        scores: (N, m); -inf leaves an item out.
-        k: 1..m.
-
-    Returns:
-        Scores (N, k), best first, and their columns (N, k); equal scores by column.
+    -inf leaves an item out; a k that is not in 1..m is a ValueError.
     """
     check_operands("scores: N m", scores)
     if not isinstance(k, Integral) or isinstance(k, bool) or not 1 <= k <= scores.shape[1]:
@@ -51,10 +46,7 @@ def best_of_row(scores: Tensor, k: int) -> Best:
 
 
 def _candidates(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Columns (N, c) that hold the k largest scores, and the largest score outside them (N, 0 or 1).
-
-    The k largest scores lie in the k chunks with the largest maxima. Finding maxima costs far less than sorting.
-    """
+    """Columns (N, c) that hold the k largest scores, and the largest score outside them (N, 0 or 1)."""
     n, m = scores.shape
     chunks = m // CHUNK
     if chunks < 4 * k:
@@ -64,6 +56,7 @@ def _candidates(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         maxima = whole.t().view(chunks, CHUNK, n).amax(dim=1).t()
     else:
         maxima = whole.reshape(n, chunks, CHUNK).amax(dim=2)
+    # The k largest scores lie in the k chunks with the largest maxima. Finding maxima costs far less than sorting.
     largest, places = maxima.topk(k + 1, dim=1)
     steps = torch.arange(CHUNK, device=scores.device)
     in_chunks = (places[:, :k, None] * CHUNK + steps).flatten(1)  # (N, k * CHUNK)

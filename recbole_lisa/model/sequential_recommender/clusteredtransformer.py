@@ -16,10 +16,6 @@ class ClusteredTransformer(AttentiveRecommender):
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
-        """Refuse causality strict.
-
-        Raises:
-            UsageError: causality is strict.
-        """
+        """Refuse causality strict by a UsageError."""
         if settings["causality"] != "published":
             raise UsageError(f"causality is {settings['causality']!r}, but {NO_STRICT_FORM}: leave it 'published'")

@@ -15,11 +15,7 @@ class GLATransformer(AttentiveRecommender):
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
-        """Check the requirements of the kernels, and that twice n_heads divides hidden_size.
-
-        Raises:
-            UsageError: A requirement is missing, or the sizes do not fit.
-        """
+        """A UsageError where a requirement of the kernels is missing, or twice n_heads does not divide hidden_size."""
         missing = gla.missing_requirement() if settings["use_gpu"] else "use_gpu is False"
         if missing is not None:
             raise UsageError(f"GLATransformer cannot run: {missing}; LinearTransformer runs everywhere")

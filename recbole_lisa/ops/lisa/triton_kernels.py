@@ -74,15 +74,13 @@ def _codebook(
     pid, b, codes, assignment, rows, carries, item, inside, present, elapsed, left, n_codebooks, n_codewords,
     block_w: tl.constexpr, hard: tl.constexpr, has_carry: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """One codebook of a block: codes (block,); E, F - E, attention A and its slope exp(T) / Z, (block, block_w).
-
-    F - E is the faded histogram of the step before, which the decay's gradient needs without cancellation.
-    """
+    """One codebook of a block: codes (block,); E, F - E, attention A and its slope exp(T) / Z, (block, block_w)."""
     query, keys = _keys(
         codes, assignment, item, inside, present, b, n_codebooks, n_codewords, block_w=block_w, hard=hard
     )
     columns = tl.arange(0, block_w)
     known = columns < n_codewords
+    # F - E, the faded histogram of the step before; the decay's gradient needs it without cancellation.
     earlier = tl.dot(left, keys, input_precision=precision)
     if has_carry:
         carry = tl.load(carries + _state(pid, b, n_codebooks, n_codewords, block_w=block_w), mask=known, other=0.0)
@@ -99,10 +97,7 @@ def block_sums_kernel(
     sums, totals, items, codes, assignment, valid, decay, length, n_blocks, n_codebooks, n_codewords,
     block: tl.constexpr, block_w: tl.constexpr, hard: tl.constexpr, has_valid: tl.constexpr, per_step: tl.constexpr,
 ):  # fmt: skip
-    """What each block adds to the histogram at its end, and (N, n_blocks) totals of its per-step decays.
-
-    Grid (N * n_blocks, B).
-    """
+    """What each block adds to the histogram at its end, totals (N, n_blocks) of its decays. Grid (N * n_blocks, B)."""
     pid, b = tl.program_id(0), tl.program_id(1)
     flat, inside, present, item = _positions(pid, items, valid, length, n_blocks, block=block, has_valid=has_valid)
     elapsed = _elapsed(decay, flat, inside, block=block, per_step=per_step)
@@ -288,10 +283,7 @@ def values_backward_kernel(
     block: tl.constexpr, block_w: tl.constexpr, block_d: tl.constexpr, hard: tl.constexpr, has_valid: tl.constexpr,
     per_step: tl.constexpr, has_carry: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """d V_b = sum_i A_i^T d_out_i, one partial sum (splits, B, W, D) a split of the blocks.
-
-    Grid (splits, B, tiles of D).
-    """
+    """d V_b = sum_i A_i^T d_out_i, partial sums (splits, B, W, D) of blocks. Grid (splits, B, tiles of D)."""
     split, b = tl.program_id(0), tl.program_id(1)
     columns = tl.arange(0, block_w)
     parts = tl.program_id(2) * block_d + tl.arange(0, block_d)

@@ -63,11 +63,7 @@ class _Sizes:
 
 
 class _Call:
-    """The operands of one call, and the settings of all its kernels.
-
-    items (N, L); codes (U, B); assignment (U, B * W) or None; rows (B * W, W) float32; values (B, W, D); decay float64,
-    0-d or (N, L); valid (N, L) bool or None.
-    """
+    """The operands of TritonLISA, with rows (B * W, W) float32 in place of the table; the settings of its kernels."""
 
     def __init__(self, *operands: Any) -> None:
         items, codes, assignment, rows, values, decay, valid = operands
@@ -189,9 +185,9 @@ def _keys_backward(
 
 
 class TritonLISA(torch.autograd.Function):
-    """apply(items, codes, assignment, table, values, decay, valid) -> (N, L, D).
+    """apply(items, codes, assignment, table, values, decay, valid) -> (N, L, D), as causal lisa_attention_items.
 
-    As lisa_attention_items for causal attention, with assignment (U, B * W) or None and decay float64, 0-d or (N, L).
+    assignment is (U, B * W) or None, decay float64, 0-d or (N, L), valid bool or None.
     """
 
     @staticmethod
