@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.measure import CheckError
 from recbole_lisa.cli.arguments import UsageParser
-from recbole_lisa.cli.reporting import report_errors
+from recbole_lisa.cli.main import report_errors
 from recbole_lisa.errors import UsageError, did_you_mean
 from recbole_lisa.files import advise_after_interruption
 

@@ -21,7 +21,7 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.item_store import CodedTargets
 from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.inputs import History
-from recbole_lisa.serving.ranking import rank
+from recbole_lisa.serving.scorer import rank
 
 KINDS = ("random", "residual", "product")
 CLUSTERS, SPREAD = 2000, 0.5  # of the mixture: centres have variance 1 in each direction, items around them SPREAD^2

@@ -23,7 +23,7 @@ from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.serving import Bundle, Recommender
 from recbole_lisa.serving.bundle import encoder_weights
 from recbole_lisa.serving.ids import IdMap
-from recbole_lisa.serving.ranking import rank
+from recbole_lisa.serving.scorer import rank
 
 TOLERANCE = 1e-5  # of a score against that of the reconstructed vectors, relative to the largest score
 STEP_TOLERANCE = 1e-4  # of the cached step against attention over the whole history

@@ -1,14 +1,14 @@
 """LISA: linear-time self-attention over codeword histograms, inside RecBole.
 
 `__all__` is the public interface. Its names are imported when they are first used: importing the package imports
-neither torch nor RecBole nor ray. The numpy names that RecBole needs are restored, see `recbole_lisa.compat`.
+neither torch nor RecBole nor ray.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-
-from recbole_lisa.compat import restore_before_recbole
+from types import SimpleNamespace
 
 TYPE_CHECKING = False  # that of typing takes milliseconds, in which Ctrl+C of a command would be a traceback
 if TYPE_CHECKING:
@@ -47,7 +47,33 @@ _MODULES = {
     **dict.fromkeys(("register", "registered", "unregister"), "plugin.registration"),
 }
 
-restore_before_recbole()
+# RecBole 1.2.1 uses the names on the left, which newer numpy lacks. RecBole itself assigns the values on the right when
+# a Config is built, so the order of the two does not matter.
+_NUMPY_ALIASES = {
+    **{name: f"{name}_" for name in ("bool", "int", "object", "str")},
+    **{"long": "int_", "unicode": "str_", "unicode_": "str_"},
+    **{"float": "float64", "float_": "float64", "complex": "complex128", "complex_": "complex128"},
+}
+
+
+def _restore_numpy_aliases() -> None:
+    """Add the numpy names that RecBole uses and this numpy lacks; existing names stay."""
+    import numpy
+
+    # vars() rather than hasattr(): numpy answers hasattr for a removed name with a warning.
+    for name in _NUMPY_ALIASES.keys() - vars(numpy).keys():
+        setattr(numpy, name, getattr(numpy, _NUMPY_ALIASES[name]))
+
+
+def _find_nothing(name: str, *_: object) -> None:
+    """Finds no module, but restores the names just before RecBole is imported: a command starts without numpy."""
+    if name == "recbole":
+        _restore_numpy_aliases()
+
+
+if "numpy" in sys.modules:
+    _restore_numpy_aliases()
+sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_nothing))
 
 
 def __getattr__(name: str) -> Any:

@@ -16,13 +16,10 @@ RECBOLE = "1.2.1"
 INSTALL_RECBOLE = f"pip install --no-deps recbole=={RECBOLE}"
 
 
-_LONG_WORD, _LONG_MESSAGE = 300, 2000
-
-
 def shortened(text: str) -> str:
     """Cut the middle of each value of 300 or more characters without a blank, and of a message above 2000."""
-    text = re.sub(rf"\S{{{_LONG_WORD},}}", lambda word: f"{word[0][:80]}...{word[0][-20:]}", text)
-    return text if len(text) <= _LONG_MESSAGE else f"{text[:1500]} ... {text[-400:]}"
+    text = re.sub(r"\S{300,}", lambda word: f"{word[0][:80]}...{word[0][-20:]}", text)
+    return text if len(text) <= 2000 else f"{text[:1500]} ... {text[-400:]}"
 
 
 def shown(value: object) -> str:

@@ -162,11 +162,8 @@ def probe_writing(path: AnyPath) -> None:
     _check_kind(target)
     folder = next(parent for parent in target.parents if parent.exists())
     temporary = temporary_path(folder / target.name)
-    try:
-        temporary.open("xb").close()
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    temporary.open("xb").close()
+    temporary.unlink()
 
 
 def path_of(path: AnyPath, what: str) -> Path:

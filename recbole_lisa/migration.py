@@ -71,11 +71,7 @@ def migrate(
 
 
 def check_source(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Refuse a checkpoint without codebooks to migrate.
-
-    Raises:
-        UsageError: It is of another model, its items are not quantised, or it has several layers.
-    """
+    """Refuse, as a UsageError, a checkpoint of another model, of unquantised items, or of several layers."""
     if state["model"] != SOURCE or not state["config"].get("quantize_items"):
         how = " trained without --quantize_items=True" if state["model"] == SOURCE else ""
         needed = f"--model={SOURCE} --quantize_items=True"

@@ -29,9 +29,8 @@ from recbole_lisa.training.compilation import check_compiler, compile_encoder
 from recbole_lisa.training.evaluation import check_loader
 from recbole_lisa.training.logging import RunLog, log_settings, run_log
 from recbole_lisa.training.memory import check_memory, named_allocation_errors
-from recbole_lisa.training.per_user import write_per_user
 from recbole_lisa.training.recbole_classes import fit_supervision, needs_in_one_line, try_class
-from recbole_lisa.training.result import collect_result, log_tied_targets, result_table, write_result
+from recbole_lisa.training.result import collect_result, log_tied_targets, result_table, write_per_user, write_result
 from recbole_lisa.training.trainer import LISATrainer
 
 _ENDINGS = {"result_file": (".json",), "codebook_plot": (".png",), "per_user_file": (".csv", ".json")}

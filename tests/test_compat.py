@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import recbole_lisa  # noqa: F401 - the import is what is tested
-from recbole_lisa import compat
+import recbole_lisa
 
 
 @pytest.mark.parametrize("name", ["bool", "int", "float", "complex", "object", "str", "long", "unicode"])
@@ -25,12 +24,12 @@ def test_without_numpy_the_names_come_with_recbole() -> None:
 def test_a_missing_name_is_restored_as_in_numpy_1(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     expected: Any = vars(np)[name]
     monkeypatch.delattr(np, name)
-    compat.restore_numpy_aliases()
+    recbole_lisa._restore_numpy_aliases()
     assert vars(np)[name] is expected
 
 
 def test_an_existing_name_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     marker = type("marker", (), {})
     monkeypatch.setattr(np, "float", marker)
-    compat.restore_numpy_aliases()
+    recbole_lisa._restore_numpy_aliases()
     assert vars(np)["float"] is marker

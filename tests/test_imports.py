@@ -15,7 +15,7 @@ IDS = [file.relative_to(PACKAGE).as_posix() for file in FILES]
 
 # A part may import parts of its own level and of the levels above it in this list.
 LEVELS: list[set[str]] = [
-    {"compat", "errors", "environment", "progress"},
+    {"errors", "environment", "progress"},
     {"files"},
     {"ops"},
     {"attention"},

@@ -9,7 +9,7 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output
 from recbole_lisa.saved import load_data_and_model
 from recbole_lisa.training.evaluation import check_loader, evaluate_targets
-from recbole_lisa.training.per_user import write_per_user
+from recbole_lisa.training.result import write_per_user
 
 _SETTINGS = ("eval_seen", "metrics", "topk", "metric_decimal_place", "per_user_file", "overwrite")
 _PLACES = ("data_path", "use_gpu", "gpu_id", "eval_batch_size")

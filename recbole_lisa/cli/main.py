@@ -1,17 +1,36 @@
-"""The command line `recbole-lisa`: the first argument names the command. Each command has its own file."""
+"""The command line `recbole-lisa`: the first argument names the command. Each command has its own file.
 
+A command that fails prints one line on stderr; its exit status says what kind of failure it was.
+"""
+
+import atexit
+import contextlib
+import errno
+import gc
+import io
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 
 from recbole_lisa.cli import EndingAtOnce
-from recbole_lisa.cli.reporting import print_any_text, report_errors
-from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.errors import (
+    ProcessFailedError,
+    TrainingDivergedError,
+    UsageError,
+    advise_missing_recbole,
+    did_you_mean,
+    shortened,
+)
+from recbole_lisa.files import Termination, tidy_termination
 
 COMMANDS = (
     *("run", "download", "convert", "evaluate", "compare", "report", "tune"),
     *("export", "add-items", "recommend", "serve", "migrate", "info", "completion"),
 )
+_FAILED, _USAGE, _SIGPIPE = 1, 2, 13
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,3 +48,65 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
         module = import_module(f"recbole_lisa.cli.{name.replace('-', '_')}_command")
     command: Callable[[Sequence[str]], int] = module.main
     return command
+
+
+def report_errors(command: Callable[[], int]) -> int:
+    """Run a command; an expected error, or an interruption, is one line on stderr and an exit status.
+
+    Returns:
+        0; 2 after a mistake of the user; 1 when the training diverged, a process of a run ended early or a file
+        failed; 141 where the reader of a pipe has ended; 130 after Ctrl+C and 143 after SIGTERM or SIGHUP.
+    """
+    try:
+        with tidy_termination(), advise_missing_recbole():
+            status = command()
+            sys.stdout.flush()
+            return status
+    except (UsageError, TrainingDivergedError, ProcessFailedError) as error:
+        print(getattr(error, "details", ""), end="", file=sys.stderr)
+        return _print_error(error, _USAGE if isinstance(error, UsageError) else _FAILED)
+    except OSError as error:
+        is_of_stdout = _stdout_fails() or error.errno in (errno.ENOSPC, errno.EPIPE)
+        if isinstance(error, BrokenPipeError) and error.filename is None:  # the reader, such as head, has ended
+            return 128 + _SIGPIPE
+        if path := error.filename or ("standard output" if is_of_stdout else None):
+            return _print_error(f"'{path}': {error.strerror or error}", _FAILED)
+        return _print_error(f"{type(error).__name__}: {error}", _FAILED)  # of a connection, for instance
+    except (KeyboardInterrupt, Termination) as stop:
+        if "triton" not in sys.modules:  # its nanobind lists what is not collected
+            atexit.register(gc.freeze)  # the interpreter's last collection, over all modules, takes a second
+        advice = [f": {text}" for text in stop.args if isinstance(text, str)]  # of `advise_after_interruption`
+        with contextlib.suppress(OSError):  # of a closed terminal
+            print("interrupted", *advice, sep="", file=sys.stderr, flush=True)
+        return 128 + (signal.SIGTERM if isinstance(stop, Termination) else signal.SIGINT)
+
+
+def print_any_text() -> None:
+    r"""Let stdout and stderr write characters that their encoding lacks as `\u3042`; child processes as well.
+
+    A stream that is closed, as some daemons start programs, becomes the null device.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # until the process ends
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    os.environ["PYTHONIOENCODING"] = f"{encoding}:backslashreplace"
+
+
+def _print_error(error: object, status: int) -> int:
+    line = " ".join(str(error).split()).replace("pass overwrite=True", "add --overwrite")
+    print(f"error: {shortened(line)}", file=sys.stderr)
+    return status
+
+
+def _stdout_fails() -> bool:
+    """Whether stdout cannot be written; then it goes nowhere, so that the end of the process does not try again."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

@@ -40,8 +40,6 @@ def main(arguments: Sequence[str]) -> int:
         check_table(options.output, overwrite=options.overwrite, source=source)
     candidates = None if options.candidates is None else UserHistory("", read_ids(options.candidates), None)
     recommender, users = _sources(options)
-    if options.input is not None:
-        users = read_user_histories(options.input, user=options.user, item=options.item, time=options.time)
     users = [_known(recommender, user, options.on_unknown, f"user '{user.user}'") for user in users]
     if candidates is not None:
         candidates = _known(recommender, candidates, options.on_unknown, f"'{options.candidates}'")
@@ -102,23 +100,22 @@ def _recommend(
 
 
 def _sources(options: argparse.Namespace) -> tuple[Recommender, list[UserHistory]]:
-    """The model, and with a checkpoint the users of its data set."""
+    """The model, and the users of the table or of the checkpoint's data set."""
     if options.export is not None:
-        return Recommender.load(options.export), []
-    # Imported late: an export serves where RecBole is not installed.
-    with EndingAtOnce():
-        saved = import_module("recbole_lisa.saved")
-    if options.input is not None:
-        return Recommender(saved.load_bundle(options.checkpoint, data_path=options.data_path)), []
-    bundle, dataset = saved.bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
-    return Recommender(bundle), _users_of(dataset)
+        recommender = Recommender.load(options.export)
+    else:
+        # Imported late: an export serves where RecBole is not installed.
+        with EndingAtOnce():
+            saved = import_module("recbole_lisa.saved")
+        if options.input is None:
+            bundle, dataset = saved.bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
+            return Recommender(bundle), _users_of(dataset)
+        recommender = Recommender(saved.load_bundle(options.checkpoint, data_path=options.data_path))
+    return recommender, read_user_histories(options.input, user=options.user, item=options.item, time=options.time)
 
 
 def _users_of(dataset: Any) -> list[UserHistory]:
-    """Every user of a data set with all interactions, oldest first.
-
-    Times count from the user's first one, where the data set has none for query_time.
-    """
+    """Users of a data set with all interactions, oldest first; times from the first one, if none for query_time."""
     store = dataset.histories
     user_ids, item_ids = dataset.field2id_token[dataset.uid_field], dataset.field2id_token[dataset.iid_field]
     users = []

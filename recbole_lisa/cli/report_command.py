@@ -154,7 +154,7 @@ def _evaluated(
             return table, users, [*notes, "no history has a test target"]
         if table is None or any(trait not in table for trait in TRAITS):
             collected = evaluation.evaluate_targets(model, test, config, show_progress=True).collected
-            table = import_module("recbole_lisa.training.per_user").per_user_table(test, config, collected)
+            table = import_module("recbole_lisa.training.result").per_user_table(test, config, collected)
             table = table.set_index(IDS).sort_index(level=0, sort_remaining=False, kind="stable")
         users = _recommended(model, test, config, titles or _titles_of(config), targets)
     except UsageError as error:

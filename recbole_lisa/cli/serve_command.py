@@ -105,23 +105,17 @@ def _milliseconds(text: str) -> float:
 
 def _parser() -> UsageParser:
     parser = UsageParser("recbole-lisa serve", "Answer requests for recommendations over HTTP.", _EPILOG)
-    parser.add_argument("--export", type=Path, required=True, metavar="DIR", help="folder of recbole-lisa export")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
-    parser.add_argument("--port", type=_port, default=8000, help="default: 8000; 0 takes a free one")
-    parser.add_argument(
-        "--allowed_host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a host name of the service; default: loopback names, or any name where --host is not loopback",
-    )
+    add = parser.add_argument
+    add("--export", type=Path, required=True, metavar="DIR", help="folder of recbole-lisa export")
+    add("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
+    add("--port", type=_port, default=8000, help="default: 8000; 0 takes a free one")
+    meaning = "a host name of the service; default: loopback names, or any name where --host is not loopback"
+    add("--allowed_host", action="append", default=[], metavar="NAME", help=meaning)
+    meaning = "longest wait for requests in flight that may join a batch (default: 2; a lone request never waits)"
+    add("--batch_wait_ms", type=_milliseconds, default=Limits.batch_wait_ms, help=meaning)
     sessions = parser.add_argument_group("sessions")
-    sessions.add_argument(
-        "--redis",
-        metavar="URL",
-        default=os.environ.get(REDIS_VARIABLE),
-        help=f"keep sessions in Redis, not in memory (default: the environment's {REDIS_VARIABLE})",
-    )
+    meaning = f"keep sessions in Redis, not in memory (default: the environment's {REDIS_VARIABLE})"
+    sessions.add_argument("--redis", metavar="URL", default=os.environ.get(REDIS_VARIABLE), help=meaning)
     for group, name, default, meaning in (
         (sessions, "session_seconds", 86400, "seconds that a session lives after it was last used"),
         (sessions, "max_sessions", 10_000, "sessions in memory; the one unused for longest is removed"),
@@ -136,10 +130,4 @@ def _parser() -> UsageParser:
         (parser, "max_batch", Limits.batch, "requests for lists that the model answers together; 1 answers each alone"),
     ):
         group.add_argument(f"--{name}", type=positive, default=default, help=f"{meaning} (default: {default})")
-    parser.add_argument(
-        "--batch_wait_ms",
-        type=_milliseconds,
-        default=Limits.batch_wait_ms,
-        help="longest wait for requests in flight that may join a batch (default: 2; a lone request never waits)",
-    )
     return parser

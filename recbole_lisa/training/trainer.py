@@ -30,10 +30,9 @@ from recbole_lisa.progress import progress_bar
 from recbole_lisa.training import evaluation
 from recbole_lisa.training.checkpoint import Checkpoint, Saver, check_contents, fingerprint_of, last_file
 from recbole_lisa.training.codebook_usage import watch_codebooks
-from recbole_lisa.training.reporting import curves_of_first_process, metric_rows, training_line
-from recbole_lisa.training.row_adam import RowAdam
+from recbole_lisa.training.logging import curves_of_first_process, metric_rows, training_line
 from recbole_lisa.training.schedule import LearningRate, WeightAverage
-from recbole_lisa.training.step import LossFunction, OptimizerStep, amp_of
+from recbole_lisa.training.step import LossFunction, OptimizerStep, RowAdam, amp_of
 
 
 class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations

@@ -7,7 +7,7 @@ import torch
 from benchmarks import index, main, serving
 from benchmarks.measure import CheckError
 from recbole_lisa.serving.export import write_export
-from recbole_lisa.serving.ranking import rank
+from recbole_lisa.serving.scorer import rank
 
 SIZES = serving.Sizes(n_items=70, width=8, n_codebooks=2, n_codewords=4, k=5, length=3)
 ARGUMENTS = ["--items=70", "--width=8", "--codebooks=2", "--codewords=4", "--k=5", "--history=3", "--batches", "1", "3"]

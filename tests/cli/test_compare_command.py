@@ -14,7 +14,7 @@ from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
 from recbole_lisa.training.evaluation import evaluate_targets
-from recbole_lisa.training.per_user import write_per_user
+from recbole_lisa.training.result import write_per_user
 from tests.tiny import BlockModel, ConstantModel, TinyModel, tiny_config, tiny_loaders, tiny_settings
 
 METRICS = ["Hit", "MRR", "NDCG", "Recall", "Precision", "MAP"]

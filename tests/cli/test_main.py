@@ -17,8 +17,7 @@ from pytest import CaptureFixture, MonkeyPatch
 
 from recbole_lisa import __version__
 from recbole_lisa.cli.arguments import parse_settings
-from recbole_lisa.cli.main import COMMANDS, main
-from recbole_lisa.cli.reporting import print_any_text, report_errors
+from recbole_lisa.cli.main import COMMANDS, main, print_any_text, report_errors
 from recbole_lisa.errors import UsageError, install_extra, shortened
 from recbole_lisa.files import advise_after_interruption
 
@@ -232,7 +231,7 @@ def test_an_error_without_a_path_is_one_line(capsys: CaptureFixture[str]) -> Non
 @pytest.mark.parametrize("work", ["print('metrics') or 0", "print('x' * 9999) or 0", "main(['--help'])"])
 def test_a_full_disk_under_stdout_is_one_line(work: str) -> None:
     program = (
-        "import sys; from recbole_lisa.cli.main import main; from recbole_lisa.cli.reporting import report_errors\n"
+        "import sys; from recbole_lisa.cli.main import main; from recbole_lisa.cli.main import report_errors\n"
         f"sys.exit(report_errors(lambda: {work}))"
     )
     with open("/dev/full", "w") as full:
@@ -311,7 +310,7 @@ def test_an_interruption_of_an_import_is_one_line(entry: str, module: str) -> No
 def test_closed_streams_are_no_output(tmp_path: Path, closed: str) -> None:
     """As some daemons start programs."""
     program = (
-        "import sys; from pathlib import Path; from recbole_lisa.cli.reporting import print_any_text, report_errors\n"
+        "import sys; from pathlib import Path; from recbole_lisa.cli.main import print_any_text, report_errors\n"
         "print_any_text()\n"
         "def work():\n    print('out'); print('err', file=sys.stderr); Path('done').touch(); return 0\n"
         "sys.exit(report_errors(work))"

@@ -10,7 +10,7 @@ from recbole_lisa.layers import item_store
 from recbole_lisa.layers.item_store import CodedTargets
 from recbole_lisa.serving import Recommender, scorer
 from recbole_lisa.serving.new_items import add_items
-from recbole_lisa.serving.ranking import rank
+from recbole_lisa.serving.scorer import rank
 from tests.serving.build import IDS, small_bundle
 
 pytest.importorskip("numba")

@@ -10,7 +10,7 @@ import torch
 from recbole_lisa.errors import UsageError
 from recbole_lisa.saved import bundle_of, check_scores
 from recbole_lisa.serving import Recommendation, Recommender, SessionBatch
-from recbole_lisa.serving import ranking as ranking_module
+from recbole_lisa.serving import scorer as ranking_module
 from tests.helpers import assert_close
 from tests.model.build import MODEL_NAMES, build_model
 from tests.serving.build import IDS, N_ITEMS, raw, scores_of, scores_of_model, small_bundle, small_recommender

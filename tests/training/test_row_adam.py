@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from recbole_lisa.training.row_adam import RowAdam, clip_gradients
+from recbole_lisa.training.step import RowAdam, clip_gradients
 from tests.model.build import build_model, loss_value, random_batch
 
 SHARED = {"shared_negatives": 40, "n_codewords": 5}
