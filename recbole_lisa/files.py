@@ -151,12 +151,9 @@ def advise_after_interruption(advice: Callable[[], str]) -> Iterator[None]:
 
 
 def probe_writing(path: AnyPath) -> None:
-    """Check whether `atomic_writer` can write a file; nothing is left behind.
+    """Check whether `atomic_writer` can write a file, else raise its OSError; nothing is left behind.
 
     If its folder is missing, the nearest existing folder above it is checked.
-
-    Raises:
-        OSError: No file can be made there; `strerror` says why.
     """
     target = Path(path)
     _check_kind(target)

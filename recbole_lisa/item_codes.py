@@ -39,8 +39,7 @@ _BLOCK_IDS = 2**16
 def set_item_codes(network: Any, config: Any, dataset: Any) -> None:
     """Set the codes of a new model where `item_codes` is not learned; `dataset` is its training part.
 
-    Raises:
-        UsageError: A file or checkpoint is wrong, or has no codes for an item of the data set.
+    A UsageError where a file or a checkpoint is wrong, or has no codes for an item of the data set.
     """
     source = config["item_codes"]
     if source is None or source == "learned" or config["resume"] not in (None, "auto"):  # a checkpoint has its codes

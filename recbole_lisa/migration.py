@@ -84,11 +84,7 @@ def check_source(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None
 
 @torch.no_grad()
 def take_over(network: Any, weights: Mapping[str, torch.Tensor]) -> None:
-    """Give a LISABase of one layer the parameters of a Transformer's state_dict, in place.
-
-    Raises:
-        UsageError: The sizes differ.
-    """
+    """Give a LISABase of one layer the parameters of a Transformer's state_dict; a UsageError where sizes differ."""
     weights, own, layer = current_names(weights), network.state_dict(), "encoder.attentions.0."
     query, key, value, output = (weights[f"{layer}{n}.weight"].t() for n in ("query", "key", "value", "output"))
     constant = weights[f"{layer}value.bias"] @ output + weights[f"{layer}output.bias"]

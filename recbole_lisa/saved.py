@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -139,15 +140,14 @@ def _config_of(
 def check_sizes(config: LISAConfig, state: Mapping[str, Any], path: Any) -> None:
     """Compare the model of the settings, built without memory, with the weights of a checkpoint.
 
-    Raises:
-        UsageError: Their shapes differ. It names the settings that differ from the saved ones.
+    A UsageError where their shapes differ names the settings that differ from the saved ones.
     """
     weights, ids = current_names(state["state_dict"]), item_ids_of(state)
     try:
         if (config["n_layers"] or 0) > len(weights):
             raise ValueError(f"n_layers is {config['n_layers']}, it has {len(weights)} weights")
         if issubclass(config.model_class, AttentiveRecommender):  # a class of RecBole may need data
-            items = _Items(len(weights.get("item_embedding.weight", ())) if ids is None else ids.count(b"\n") + 2)
+            items = _items(len(weights.get("item_embedding.weight", ())) if ids is None else ids.count(b"\n") + 2)
             with torch.device("meta"):
                 check_shapes(weights, config.model_class(config, items).state_dict())
     except (TypeError, ValueError, RuntimeError, OverflowError, IndexError) as error:
@@ -237,14 +237,9 @@ def read_titles(path: AnyPath) -> dict[str, str]:
     return titles
 
 
-class _Items:
+def _items(n_items: int) -> Any:
     """What a model reads of a data set of V - 1 items; parameters and buffers come from the checkpoint."""
-
-    def __init__(self, n_items: int) -> None:
-        self.item_num, self.item_counts = n_items, np.ones(n_items, dtype=np.int64)
-
-    def num(self, _: str) -> int:
-        return self.item_num
+    return SimpleNamespace(item_num=n_items, item_counts=np.ones(n_items, dtype=np.int64), num=lambda _: n_items)
 
 
 def load_bundle(path: AnyPath, *, model: type[Any] | None = None, data_path: str | None = None) -> Bundle:
@@ -257,7 +252,7 @@ def load_bundle(path: AnyPath, *, model: type[Any] | None = None, data_path: str
     if ids is None:
         return bundle_of_checkpoint(path, model=model, data_path=data_path)[0]
     check_sizes(config, state, path)
-    network = _with_weights(config.model_class(config, _Items(ids.count(b"\n") + 2)), state, path)
+    network = _with_weights(config.model_class(config, _items(ids.count(b"\n") + 2)), state, path)
     bundle = bundle_of(network, IdMap.from_lines(ids), config["dataset"])
     check_scores(network, Recommender(bundle))
     return bundle
@@ -266,13 +261,7 @@ def load_bundle(path: AnyPath, *, model: type[Any] | None = None, data_path: str
 def bundle_of_checkpoint(
     path: AnyPath, *, model: type[Any] | None = None, data_path: str | None = None
 ) -> tuple[Bundle, Any]:
-    """Load a checkpoint of this package with its data: the bundle of its model, checked, and the data set.
-
-    `model` is the class, where it is not in the registry; `data_path` the folder of the data set, if it has moved.
-
-    Raises:
-        UsageError: See `load_data_and_model`, `bundle_of` and `check_scores`.
-    """
+    """The checked bundle of a checkpoint's model, and its data set; arguments and errors as in `export`."""
     settings = {"use_gpu": False} | ({} if data_path is None else {"data_path": data_path})
     config, network, dataset, *_ = load_data_and_model(path, model=model, config_dict=settings)
     ids = IdMap.from_lines(joined_tokens(dataset.field2id_token[dataset.iid_field], "\n"))
@@ -282,10 +271,9 @@ def bundle_of_checkpoint(
 
 
 def bundle_of(model: Any, ids: IdMap | Sequence[str], dataset: str) -> Bundle:
-    """Collect what recommending needs of an `AttentiveRecommender`; the raw ids begin with item 1, as 0 is padding.
+    """Collect what recommending needs of a model; the raw ids begin with item 1, as 0 is padding.
 
-    Raises:
-        UsageError: The model is one of RecBole's, or an attention of it is not in MECHANISMS.
+    A UsageError where it is no `AttentiveRecommender`, or an attention of it is not in MECHANISMS.
     """
     _check_class(type(model))
     model.eval()
@@ -312,10 +300,9 @@ def _check_class(model: type[Any]) -> None:
 
 @torch.no_grad()
 def check_scores(model: Any, recommender: Recommender) -> float:
-    """Compare scores of a model and of its bundle on random histories; the largest difference.
+    """The largest difference between scores of a model and of its bundle, on random histories.
 
-    Raises:
-        UsageError: It is above TOLERANCE: a subclass changes how items or sequences are encoded.
+    Above TOLERANCE it is a UsageError: a subclass changes how items or sequences are encoded.
     """
     generator = torch.Generator().manual_seed(0)
     n, length, n_items = CHECKED_HISTORIES, recommender.max_length, len(recommender.ids)

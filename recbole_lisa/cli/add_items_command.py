@@ -29,11 +29,7 @@ The model is not trained: new items get codes (or vectors), and the scores of th
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Add items to an export and print what was added, with the arguments after `add-items`; return 0.
-
-    Raises:
-        UsageError: A file, a column or an option is wrong, or there is no new item.
-    """
+    """Add items to an export and print what was added, with the arguments after `add-items`; return 0."""
     parser = UsageParser("recbole-lisa add-items", "Add items to an export without training.", _EPILOG)
     add = parser.add_argument
     add("--export", type=Path, required=True, metavar="DIR", help="folder of recbole-lisa export")
@@ -54,11 +50,11 @@ def main(arguments: Sequence[str]) -> int:
         near = neighbours_by_vectors(bundle, *_read_vectors(options.vectors))
     usable = {item: numbers for item, numbers in near.items() if len(numbers)}
     if not usable:
-        source, n_new = options.input or options.vectors, len(near)
+        source = f"'{options.input or options.vectors}'"
         lack = (
-            f"none of the {n_new} new items of '{source}' has an old item near it"
+            f"none of the {len(near)} new items of {source} has an old item near it"
             if near
-            else f"'{source}' has no new item"
+            else f"{source} has no new item"
         )
         raise UsageError(f"{lack}: give old and new items together")
     left_out = len(near) - len(usable)

@@ -65,8 +65,7 @@ def started_by_torchrun(config: Any) -> bool:
 def process_group(config: Any) -> Iterator[None]:
     """Join the processes that torchrun started; `device` of the configuration becomes the GPU of this process.
 
-    Raises:
-        UsageError: This machine has fewer GPUs than processes.
+    A UsageError where this machine has fewer GPUs than processes.
     """
     if config["device"].type == "cuda":
         number, n_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()

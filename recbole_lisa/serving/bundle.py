@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,6 @@ from recbole_lisa.serving.ids import IdMap
 
 ITEM_CODEWORDS = "attentions.0.codebook.codewords"
 """The codewords that the items' codes refer to are also the encoder's; an export keeps them beside the codes."""
-
-
-class CodeTable(NamedTuple):
-    """One set of codebooks with the codes of all items: B and W."""
-
-    n_codebooks: int
-    n_codewords: int
 
 
 @dataclass(frozen=True)
@@ -42,11 +35,11 @@ class Bundle:
         """D."""
         return int(self.encoder["hidden_size"])
 
-    def code_tables(self) -> list[CodeTable]:
+    def code_tables(self) -> list[tuple[int, int]]:
         """B and W of each set of codebooks that stands for the item table; none for a table of vectors."""
         if isinstance(self.items, DenseItems):
             return []
-        return [CodeTable(*part.codewords.shape[:2]) for part in self.items.sets()]
+        return [(len(part.codewords), part.codewords.shape[1]) for part in self.items.sets()]
 
     def table_bytes(self) -> tuple[float, float]:
         """Bytes of the float32 item table, 4 V D, and of its codes or vectors here, as the paper counts them.

@@ -122,9 +122,7 @@ def check_export_folder(folder: AnyPath, *, overwrite: bool, source: AnyPath | N
 def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: bool = False) -> dict[str, Any]:
     """Write an export and return its manifest, which comes last: an interrupted one is never taken for complete.
 
-    Raises:
-        UsageError: The folder has other files in it, or an export without `overwrite`, or it cannot be written, or
-            another process writes an export to it.
+    A UsageError where `check_export_folder` refuses it, nothing can be written, or another process writes an export.
     """
     target = Path(folder)
     check_export_folder(target, overwrite=overwrite)
@@ -145,11 +143,7 @@ def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: b
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read and check the manifest of an export.
-
-    Raises:
-        UsageError: It is missing, damaged, of another program or of another version of this one.
-    """
+    """The manifest of an export; a UsageError where it is missing, damaged, of another program or another version."""
     path = path_of(folder, "the folder of an export") / MANIFEST
     try:
         manifest = json.loads(_regular_file(path).read_bytes())
@@ -175,11 +169,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_export(folder: str | os.PathLike[str]) -> tuple[Bundle, dict[str, Any]]:
-    """Read the model and the manifest of an export.
-
-    Raises:
-        UsageError: A file is missing or damaged, or see `read_manifest`.
-    """
+    """The model and the manifest of an export; a UsageError as of `read_manifest`, or where a file is damaged."""
     manifest = read_manifest(folder)
     parts = {name: _read_part(Path(folder), name, manifest) for name in (ITEMS, ENCODER, ITEM_IDS)}
     try:
@@ -233,7 +223,7 @@ def _titles(data: bytes) -> dict[str, str]:
 def _manifest(bundle: Bundle, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
     dense, stored = bundle.table_bytes()
     kind = "vectors" if isinstance(bundle.items, DenseItems) else "codes"
-    sets = [table._asdict() for table in bundle.code_tables()]
+    sets = [{"n_codebooks": b, "n_codewords": w} for b, w in bundle.code_tables()]
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,

@@ -64,10 +64,7 @@ def numbers_of(
     """Number raw ids: numbers (K,) of the known ones in their order, and which of all ids are known, (L,).
 
     on_unknown says what happens to unknown ids: raise, warn (and leave them out), or skip (leave them out). `where` is
-    what the ids are, for the message, and `warn` takes that of a warning.
-
-    Raises:
-        UsageError: An id is unknown and the policy is raise; or see `as_list`.
+    what the ids are, for the message, and `warn` takes that of a warning. A UsageError for an unknown id under raise.
     """
     raw = as_list(raw, where)
     nested = next((one for one in raw if isinstance(one, list | tuple | set | frozenset | dict | np.ndarray)), None)
@@ -88,8 +85,7 @@ def numbers_of(
 def read_histories(ids: IdMap, histories: Sequence[Any], times: Sequence[Any] | None, on_unknown: str) -> list[History]:
     """Read histories, a collection of raw ids per user, oldest first, with times in seconds or None; see `numbers_of`.
 
-    Raises:
-        UsageError: Unknown ids under the policy raise, a history that is a single text, or times that do not fit.
+    A UsageError, too, for a history that is a single text, and for times that do not fit.
     """
     check_policy(on_unknown)
     histories = in_order(histories, "histories", "lists of ids")

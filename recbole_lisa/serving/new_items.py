@@ -53,8 +53,7 @@ def neighbours_by_vectors(bundle: Bundle, ids: Sequence[str], vectors: Tensor) -
 def add_items(bundle: Bundle, near: dict[str, Numbers]) -> Bundle:
     """A model with more items, each like the old items near it: `near` are numbers of old items by new id.
 
-    Raises:
-        UsageError: There is no new item, an item is not new, or it has no neighbour.
+    A UsageError where there is no new item, an item is not new, or it has no neighbour.
     """
     wrong = [item for item, numbers in near.items() if not len(numbers) or bundle.ids.number(item) >= 0]
     if wrong or not near:

@@ -97,9 +97,8 @@ class Checkpoint:
     def resume(self, path: AnyPath) -> None:
         """Continue the run of `<name>-last.pth`, or of `<name>.pth` from its best epoch, under its old file names.
 
-        Raises:
-            UsageError: The file is no checkpoint, damaged or incomplete, belongs to a run with other settings or
-                other data, or its best file is missing.
+        A UsageError where the file is no whole checkpoint of a run with these settings and data, or its best file is
+        missing.
         """
         run, state = self.run, load_checkpoint(path, needed=RUN_KEYS)
         reasons = differences(state, run.config.plain())
@@ -234,12 +233,8 @@ class Saver:
 def load_checkpoint(path: AnyPath, *, needed: Iterable[str] = (), lazy: bool = False) -> dict[str, Any]:
     """The dictionary of a checkpoint that this package wrote, with its tensors on the CPU.
 
-    `needed` are keys that the file must hold. `lazy` maps the tensors from the file instead of reading and checking
-    them, for a look at the plain values.
-
-    Raises:
-        UsageError: The file is missing, damaged, no checkpoint of this package, or lacks a needed key, or an entry
-            has another type.
+    `lazy` maps the tensors from the file instead of reading and checking them, for a look at the plain values. A
+    UsageError where the file is missing, damaged or of another program, or a key is missing or has another type.
     """
     if not Path(path).is_file():
         what = f"'{path}' is not a file" if Path(path).exists() else f"there is no checkpoint '{path}'"

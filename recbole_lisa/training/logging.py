@@ -76,10 +76,8 @@ class RunLog:
 def run_log(config: Config) -> Iterator[RunLog]:
     """Log to the terminal and to `./log/<model>/<run name>.log` as long as the run lasts, at the level `state`.
 
-    Other handlers of the root logger stay in place. Of several processes the first one logs, and names the run.
-
-    Raises:
-        OSError: The file cannot be made; it names the path and the reason.
+    Other handlers of the root logger stay in place. Of several processes the first one logs, and names the run. An
+    OSError where the file cannot be made.
     """
     name = from_first(unique_run_name(config["model"], config["dataset"]))
     root = logging.getLogger()

@@ -85,11 +85,9 @@ def _parameter_bytes(config: Any, n_items: int) -> Counter[str]:
 
 
 def _step_bytes(config: Any, windows: Windows) -> Counter[str]:
-    """Setting -> bytes of what a step stores for the largest batch of all processes, whose rows are N longest windows.
-
-    Windows of one length group, a sixteenth of the longest length, are in any order: so all N are counted as as long
-    as the shortest of the N longest, less a group.
-    """
+    """Setting -> bytes of what a step stores for the largest batch of all processes, whose rows are N longest windows."""
+    # Windows of one length group, a sixteenth of the longest length, are in any order: so all N are counted as as long
+    # as the shortest of the N longest, less a group.
     whole = config["windows"] == "whole"  # a batch may be one row
     lengths, rows = windows.length.astype(np.int64), 1 if whole else min(len(windows), config["train_batch_size"])
     shortest = int(np.partition(lengths, -rows)[-rows]) - (0 if whole else config["MAX_ITEM_LIST_LENGTH"] // 16)

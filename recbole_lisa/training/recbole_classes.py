@@ -21,8 +21,7 @@ from recbole_lisa.training.step import loss_parts
 def fit_supervision(config: Config) -> list[str]:
     """Change `supervision` for a class with RecBole's own loss, which reads one target a row; lines for the log.
 
-    Raises:
-        UsageError: The loss reads columns that are not made here: masked items (BERT4Rec), or negatives by row.
+    A UsageError where the loss reads columns that are not made here: masked items (BERT4Rec), or negatives by row.
     """
     model = config.model_class
     if not has_loss_of_recbole(model):
@@ -65,11 +64,7 @@ def _setting_of(error: Exception, config: Config) -> str:
 
 
 def try_class(config: Config, train: TrainLoader, *evaluations: EvalLoader | None) -> None:
-    """Build one of RecBole's classes and compute its loss and scores of one batch; the network is thrown away.
-
-    Raises:
-        UsageError: The class needs what the data or the batches do not have.
-    """
+    """Compute loss and scores of one batch by one of RecBole's classes; a UsageError where the data lacks its needs."""
     if not has_loss_of_recbole(config.model_class):
         return
     with needs_in_one_line(config):

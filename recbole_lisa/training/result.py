@@ -27,23 +27,16 @@ from recbole_lisa.training.trainer import LISATrainer
 def collect_result(
     trainer: LISATrainer, test_metrics: dict[str, float] | None, *, seconds: float, log_file: Path
 ) -> dict[str, Any]:
-    """Describe a finished run.
+    """Describe a finished run by plain values.
 
-    Args:
-        trainer: The run, after `fit`.
-        test_metrics: Metrics of the test phase at the best epoch; None when no history has a test target.
-        seconds: Wall time, data and evaluation included.
-        log_file: The log of the run.
-
-    Returns:
-        Plain values. `valid` holds the metrics of the best epoch (None without validation), `test` those of the test
-        phase (None without test targets, null in the file), `tied_targets` the fraction of test targets that have the
-        score of another item; `best_epoch` counts from 1 and is the last one without validation; `loss` holds the mean
-        training loss of each epoch; `seconds_per_epoch` is the mean over all epochs, training alone,
-        `sequences_per_second` the windows (prefixes under `last_position`) trained in that time; `nproc` is the number
-        of processes, and memory that of the first of them; `codebooks` holds used codewords and perplexity of every
-        codebook by epoch; `valid_curve` the validation metrics by epoch; `curve` the test metrics every `test_step`
-        epochs. A resumed run counts the epochs before the interruption, too.
+    `valid` holds the metrics of the best epoch (None without validation), `test` those of the test phase (None without
+    test targets, null in the file), `tied_targets` the fraction of test targets that have the score of another item;
+    `best_epoch` counts from 1 and is the last one without validation; `seconds` is the wall time, data and evaluation
+    included; `loss` holds the mean training loss of each epoch; `seconds_per_epoch` is the mean over all epochs,
+    training alone, `sequences_per_second` the windows (prefixes under `last_position`) trained in that time; `nproc` is
+    the number of processes, and memory that of the first of them; `codebooks` holds used codewords and perplexity of
+    every codebook by epoch; `valid_curve` the validation metrics by epoch; `curve` the test metrics every `test_step`
+    epochs. A resumed run counts the epochs before the interruption, too.
     """
     config, history, users_file = trainer.config, trainer.history, trainer.config["per_user_file"]
     times = [epoch["seconds"] for epoch in history]

@@ -93,7 +93,6 @@ class OptimizerStep:
         clip_grad_norm: dict[str, Any] | None,
         fields: FieldNames,
     ) -> None:
-        """Wrap the model for several processes."""
         self.model, self.optimizer, self.device, self.fields = model, optimizer, device, fields
         self.amp, self.clip_grad_norm = amp, clip_grad_norm
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")
@@ -110,11 +109,8 @@ class OptimizerStep:
     ) -> list[float]:
         """Update the parameters once; the parts of the loss of the whole batch, one entry for a scalar.
 
-        Args:
-            interaction: The whole training batch, on any device; the same one in every process.
-            loss_function: See `LossFunction`.
-            where: Names the batch in the error message.
-            is_first: Whether no update came before; an error message then names other causes.
+        The batch is whole, on any device, and the same in every process. `where` names it in an error message, which
+        names other causes where no update came before (`is_first`).
 
         Raises:
             TrainingDivergedError: A part is NaN or infinite; the parameters are left as they were.

@@ -38,11 +38,8 @@ from recbole_lisa.training.step import LossFunction, OptimizerStep, RowAdam, amp
 class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
     """Trains, validates, stops early, saves and continues one run; several processes share it (`step.py`).
 
-    Args:
-        config: The configuration of the run.
-        model: The model, on `config["device"]`.
-        run_name: Stem of the checkpoint files; None makes a unique one.
-        data_fingerprint: `WindowDataset.data_fingerprint`; None takes that of the first training data.
+    The model is on `config["device"]`. `run_name` is the stem of the checkpoint files, by default a unique one;
+    `data_fingerprint` that of the `WindowDataset`, by default of the first training data.
 
     Raises:
         UsageError: RecBole's configuration of several processes, or a `checkpoint_dir` that cannot hold checkpoints.
@@ -56,7 +53,6 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         run_name: str | None = None,
         data_fingerprint: str | None = None,
     ) -> None:
-        """Build the optimizer and name the files."""
         if not config["single_spec"]:
             n = config["nproc"]
             raise UsageError(f"nproc={n}: RecBole's processes are not supported; run recbole-lisa --nproc={n} instead")
