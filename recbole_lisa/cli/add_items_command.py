@@ -50,12 +50,9 @@ def main(arguments: Sequence[str]) -> int:
         near = neighbours_by_vectors(bundle, *_read_vectors(options.vectors))
     usable = {item: numbers for item, numbers in near.items() if len(numbers)}
     if not usable:
-        source = f"'{options.input or options.vectors}'"
-        lack = (
-            f"none of the {len(near)} new items of {source} has an old item near it"
-            if near
-            else f"{source} has no new item"
-        )
+        lack = f"'{options.input or options.vectors}' has no new item"
+        if near:
+            lack = f"none of the {len(near)} new items of '{options.input or options.vectors}' has an old item near it"
         raise UsageError(f"{lack}: give old and new items together")
     left_out = len(near) - len(usable)
     print(f"added: {len(usable):,} items to {len(bundle.ids):,}; {left_out:,} without neighbours left out")

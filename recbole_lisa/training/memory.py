@@ -85,7 +85,7 @@ def _parameter_bytes(config: Any, n_items: int) -> Counter[str]:
 
 
 def _step_bytes(config: Any, windows: Windows) -> Counter[str]:
-    """Setting -> bytes of what a step stores for the largest batch of all processes, whose rows are N longest windows."""
+    """Setting -> bytes of what a step stores for the largest batch of all processes, of the N longest windows."""
     # Windows of one length group, a sixteenth of the longest length, are in any order: so all N are counted as as long
     # as the shortest of the N longest, less a group.
     whole = config["windows"] == "whole"  # a batch may be one row
