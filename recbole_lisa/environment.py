@@ -20,8 +20,7 @@ except ImportError:  # Windows has no such module
     resource = None  # type: ignore[assignment]
 
 _PACKAGES = ("recbole", "torch", "numpy", "pandas")
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-"""Numbers of the settings of mallopt in glibc's malloc.h."""
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of mallopt in glibc's malloc.h
 
 
 def keep_freed_memory() -> None:
@@ -67,10 +66,7 @@ def peak_memory_mb() -> float:
 
 
 def free_memory(system: Path = Path("/")) -> int:
-    """Bytes that this process may still take: free memory, and what the limits of its container (cgroup) leave.
-
-    `system` is the folder that holds `proc` and `sys`.
-    """
+    """Bytes that this process may still take, by the machine and its container; `system` holds `proc` and `sys`."""
     free: list[int] = [psutil.virtual_memory().available]
     with contextlib.suppress(OSError):
         for line in (system / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():

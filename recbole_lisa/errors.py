@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-RECBOLE = "1.2.1"
-"""The release of RecBole whose methods this package overrides."""
+RECBOLE = "1.2.1"  # the release of RecBole whose methods this package overrides
 INSTALL_RECBOLE = f"pip install --no-deps recbole=={RECBOLE}"
 
 
@@ -76,10 +75,7 @@ def advise_missing_recbole() -> Iterator[None]:
 
 
 def install_extra(extra: str, checkout: Path = Path(__file__).parents[1]) -> str:
-    """The command that installs an extra of this package, which is on no index.
-
-    In a `checkout` it is an editable install; for an installed wheel it names the packages.
-    """
+    """The command that installs an extra: an editable install in a `checkout`, the packages by name elsewhere."""
     if (checkout / "setup.cfg").is_file():
         return f"pip install -e '{checkout}[{extra}]'"
     from importlib import metadata

@@ -89,10 +89,7 @@ def new_folder(path: AnyPath) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path, refusal: str = "", *, waiting: str = "") -> Iterator[None]:
-    """Hold a lock file; a killed process frees it. While another process holds it, log `waiting` and wait for its end.
-
-    Without `waiting` this is a UsageError with `refusal`.
-    """
+    """Hold a lock file; while another process does, log `waiting` and wait, or without it raise UsageError(refusal)."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=0)
@@ -151,10 +148,7 @@ def advise_after_interruption(advice: Callable[[], str]) -> Iterator[None]:
 
 
 def probe_writing(path: AnyPath) -> None:
-    """Check whether `atomic_writer` can write a file, else raise its OSError; nothing is left behind.
-
-    If its folder is missing, the nearest existing folder above it is checked.
-    """
+    """Raise an OSError where `atomic_writer` cannot write, by the nearest folder that exists; nothing is left."""
     target = Path(path)
     _check_kind(target)
     folder = next(parent for parent in target.parents if parent.exists())

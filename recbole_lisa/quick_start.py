@@ -34,8 +34,7 @@ from recbole_lisa.training.result import collect_result, log_tied_targets, resul
 from recbole_lisa.training.trainer import LISATrainer
 
 _ENDINGS = {"result_file": (".json",), "codebook_plot": (".png",), "per_user_file": (".csv", ".json")}
-_RUNNING = RLock()
-"""Held during a run: the runs of a process would share the global random generators."""
+_RUNNING = RLock()  # held during a run: the runs of a process would share the global random generators
 
 
 def run(

@@ -39,12 +39,10 @@ from recbole_lisa.serving.recommender import Recommender
 from recbole_lisa.serving.tables import SEPARATORS
 from recbole_lisa.training.checkpoint import RUN_KEYS, check_data, differences, item_ids_of, load_checkpoint
 
-Loaded = tuple[Any, torch.nn.Module, Any, Any, Any, Any]
-"""Configuration, model, data set, training, validation and test loader."""
+Loaded = tuple[Any, torch.nn.Module, Any, Any, Any, Any]  # configuration, model, data set, and three loaders
 
 CHECKED_HISTORIES, CHECKED_ITEMS = 16, 1000
-TOLERANCE = 1e-5
-"""Largest difference of a score, relative to the largest score where that is above 1."""
+TOLERANCE = 1e-5  # largest difference of a score, relative to the largest score where that is above 1
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _MODULE_OF_MODELS = b"recbole_lisa.model"
 
@@ -138,10 +136,7 @@ def _config_of(
 
 
 def check_sizes(config: LISAConfig, state: Mapping[str, Any], path: Any) -> None:
-    """Compare the model of the settings, built without memory, with the weights of a checkpoint.
-
-    A UsageError where their shapes differ names the settings that differ from the saved ones.
-    """
+    """Compare the model of the settings, built without memory, with saved weights; a UsageError where shapes differ."""
     weights, ids = current_names(state["state_dict"]), item_ids_of(state)
     try:
         if (config["n_layers"] or 0) > len(weights):
@@ -218,10 +213,7 @@ def with_titles(bundle: Bundle, titles: Mapping[str, str]) -> Bundle:
 
 
 def read_titles(path: AnyPath) -> dict[str, str]:
-    """Read titles by item from a table with the columns item_id and title.
-
-    A UsageError if it is no .csv or .tsv file with these columns, holds no titles, or two titles of one item.
-    """
+    """Titles by item of a .csv or .tsv file with the columns item_id and title, else a UsageError."""
     file = path_of(path, "titles")
     if file.suffix not in SEPARATORS:
         raise UsageError(f"'{file}' must end in .csv or .tsv")
@@ -271,10 +263,7 @@ def bundle_of_checkpoint(
 
 
 def bundle_of(model: Any, ids: IdMap | Sequence[str], dataset: str) -> Bundle:
-    """Collect what recommending needs of a model; the raw ids begin with item 1, as 0 is padding.
-
-    A UsageError where it is no `AttentiveRecommender`, or an attention of it is not in MECHANISMS.
-    """
+    """What recommending needs of an `AttentiveRecommender`, else a UsageError; the raw ids begin with item 1."""
     _check_class(type(model))
     model.eval()
     try:

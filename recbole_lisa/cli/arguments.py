@@ -14,10 +14,7 @@ _MOST = 2**31 - 1
 
 
 class UsageParser(argparse.ArgumentParser):
-    """A parser that raises `UsageError`; `--help` prints and ends the process. Options are not abbreviated.
-
-    `epilog` is printed after the options with its own line breaks.
-    """
+    """A parser that raises `UsageError` and takes no abbreviated options; an `epilog` keeps its own line breaks."""
 
     def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
         formatter = argparse.HelpFormatter if epilog is None else argparse.RawDescriptionHelpFormatter

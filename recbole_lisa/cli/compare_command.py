@@ -16,8 +16,7 @@ from recbole_lisa.progress import progress_bar
 
 RESAMPLES = 9999
 IDS = ["user_id", "item_id"]
-TRAITS = ("history_length", "popularity")
-"""Columns that are no metrics, see `per_user_table`."""
+TRAITS = ("history_length", "popularity")  # columns that are no metrics, see `per_user_table`
 _RANGES = {"rank": (1, np.inf), **dict.fromkeys(TRAITS, (0, np.inf))}
 _RANGES |= dict.fromkeys(("hit", "mrr", "ndcg", "recall", "precision", "map"), (0, 1))
 _ROUNDING = 1e-6

@@ -82,10 +82,7 @@ def report_errors(command: Callable[[], int]) -> int:
 
 
 def print_any_text() -> None:
-    r"""Let stdout and stderr write characters that their encoding lacks as `\u3042`; child processes as well.
-
-    A stream that is closed, as some daemons start programs, becomes the null device.
-    """
+    r"""Write characters that an encoding lacks as `\u3042`, in child processes too; a closed stream goes nowhere."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # until the process ends

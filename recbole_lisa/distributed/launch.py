@@ -106,17 +106,15 @@ def _reason(number: int, failure: ProcessFailure, size: int) -> BaseException:
 
 @contextlib.contextmanager
 def _prepared() -> Iterator[None]:
-    """Silence the launcher's log lines, restore the signal handlers that it replaces, and leave no process behind.
-
-    Interrupts are blocked in this thread, and so in the processes that it starts: Ctrl+C while they import prints
-    nothing. Another thread receives them for this process.
-    """
+    """Silence the launcher's log lines, restore the signal handlers that it replaces, and leave no process behind."""
     for name in ("torch.distributed.elastic", "torch.multiprocessing", "torchelastic-events-null"):
         logger = logging.getLogger(name)
         logger.propagate = False
         logger.addHandler(logging.NullHandler())
     names = filter(lambda name: hasattr(signal, name), ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"))
     handlers = {getattr(signal, name): signal.getsignal(getattr(signal, name)) for name in names}
+    # Interrupts are blocked in this thread, and so in the processes that it starts: Ctrl+C while they import prints
+    # nothing. Another thread receives them for this process.
     children, done = set(multiprocessing.active_children()), threading.Event()
     threading.Thread(target=done.wait, daemon=True).start()
     resource_tracker.ensure_running()  # its start unblocks interrupts

@@ -63,10 +63,7 @@ def started_by_torchrun(config: Any) -> bool:
 
 @contextmanager
 def process_group(config: Any) -> Iterator[None]:
-    """Join the processes that torchrun started; `device` of the configuration becomes the GPU of this process.
-
-    A UsageError where this machine has fewer GPUs than processes.
-    """
+    """Join torchrun's processes; `device` becomes the GPU of this one, or a UsageError where there is none."""
     if config["device"].type == "cuda":
         number, n_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if number >= n_gpus:

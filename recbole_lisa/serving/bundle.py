@@ -56,8 +56,7 @@ class Bundle:
 class Network(SessionEncoder):
     """The encoder of a bundle, for inference only: no dropout, no gradients, LISA's tables computed once.
 
-    Raises:
-        ValueError: The weights do not fit the settings, or a mechanism cannot run on this machine.
+    A ValueError where the weights do not fit the settings, or a mechanism cannot run on this machine.
     """
 
     def __init__(self, bundle: Bundle) -> None:
@@ -98,10 +97,7 @@ def check_shapes(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) 
 
 
 def encoder_weights(encoder: nn.Module, items: ItemStore) -> dict[str, Tensor]:
-    """Copy what `Network` loads: parameters and buffers of a `SequenceEncoder`, on the CPU.
-
-    Coded items keep the codewords that they refer to.
-    """
+    """What `Network` loads of a `SequenceEncoder`, copied to the CPU; coded items keep their own codewords."""
     skipped = () if isinstance(items, DenseItems) else (ITEM_CODEWORDS,)
     return {name: tensor.detach().cpu().clone() for name, tensor in encoder.state_dict().items() if name not in skipped}
 

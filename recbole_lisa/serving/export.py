@@ -120,10 +120,7 @@ def check_export_folder(folder: AnyPath, *, overwrite: bool, source: AnyPath | N
 
 
 def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: bool = False) -> dict[str, Any]:
-    """Write an export and return its manifest, which comes last: an interrupted one is never taken for complete.
-
-    A UsageError where `check_export_folder` refuses it, nothing can be written, or another process writes an export.
-    """
+    """Write an export and return its manifest, which comes last; a UsageError as of `check_export_folder`."""
     target = Path(folder)
     check_export_folder(target, overwrite=overwrite)
     files = {}

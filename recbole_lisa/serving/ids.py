@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 _ENCODING, _ERRORS = "utf-8", "surrogatepass"
 _MISSING = ("None", "nan", "NaT", "<NA>")  # of Python, numpy and pandas: no ids, unless they are texts
-MAX_TRIES = 100_000
-"""Places that a search looks at."""
+MAX_TRIES = 100_000  # places that a search looks at
 
 
 class IdMap:

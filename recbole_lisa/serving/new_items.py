@@ -21,10 +21,8 @@ from recbole_lisa.progress import progress_bar
 from recbole_lisa.serving.bundle import Bundle
 from recbole_lisa.serving.inputs import Numbers
 
-PLACES, MOST_SIMILAR = 5, 10
-"""Neighbours of a new item: those at most 5 places away in a history, or the 10 with the most similar vectors."""
-ROUNDS = 5
-"""Rounds over the codebooks in which the codes of a vector improve."""
+PLACES, MOST_SIMILAR = 5, 10  # neighbours of a new item: places away in a history, or those with similar vectors
+ROUNDS = 5  # over the codebooks, in which the codes of a vector improve
 
 
 def neighbours_in_histories(bundle: Bundle, histories: Iterable[Sequence[str]]) -> dict[str, Numbers]:

@@ -18,14 +18,10 @@ from recbole_lisa.serving.bundle import Bundle, Network
 from recbole_lisa.serving.export import fingerprint_of
 from recbole_lisa.serving.inputs import History, Numbers, seconds_of
 
-BATCH = 128
-"""Histories encoded together."""
-INDEXED_ITEMS = 10**5
-"""Coded items from which an index makes rankings faster."""
-MAX_QUERIES = 64
-"""Hidden states scored together: with more, the look-up tables of LISA's codebooks leave the cache."""
-BLOCK_SCORES = 2**19
-"""Scores that exist at once."""
+BATCH = 128  # histories encoded together
+INDEXED_ITEMS = 10**5  # coded items from which an index makes rankings faster
+MAX_QUERIES = 64  # hidden states scored together: with more, the look-up tables of LISA's codebooks leave the cache
+BLOCK_SCORES = 2**19  # scores that exist at once
 
 
 class Recommendation(NamedTuple):
@@ -36,12 +32,7 @@ class Recommendation(NamedTuple):
 
 
 class Scorer:
-    """Histories of item numbers to hidden states, and hidden states to ranked items.
-
-    Args:
-        bundle: The model.
-        fingerprint: Identifies the model in the bytes of sessions; None computes it.
-    """
+    """Histories of item numbers to hidden states to ranked items; `fingerprint` names the model in sessions."""
 
     def __init__(self, bundle: Bundle, fingerprint: str | None = None) -> None:
         self.bundle = bundle
@@ -85,10 +76,7 @@ class Scorer:
         """The times of questions to N histories, for `network.at`; None for a model without query_time.
 
         at is seconds since 1970, one number or one for each history; None is now, or the newest item where that is
-        later. newest (N,) are the seconds of the newest items.
-
-        Raises:
-            UsageError: at is wrong, before a newest item, or given to a model that does not read it.
+        later. newest (N,) are the seconds of the newest items. A UsageError where at is before one, or not read.
         """
         if not self.reads_query_time:
             if at is not None:

@@ -31,12 +31,11 @@ from recbole_lisa.training.schedule import WeightAverage
 
 FORMAT = "recbole-lisa checkpoint 1"
 LAST_SUFFIX = "-last.pth"
+# Attributes of the trainer that change from epoch to epoch.
 _PROGRESS = ("cur_step", "best_valid_score", "best_valid_result", "best_epoch", "history", "curve")
-"""Attributes of the trainer that change from epoch to epoch."""
 _WEIGHT_KEYS = ("model", "dataset", "data_fingerprint", "state_dict", "other_parameter")
 RUN_KEYS = (*_WEIGHT_KEYS, *_PROGRESS, "config", "epoch", "best_file", "optimizer", "scaler", "rng")
 _ZIP_END_BYTES = 22
-_ID_ENCODING = ("utf-8", "surrogatepass")
 _FREE_SETTINGS = {
     *("epochs", "stopping_step", "test_step", "resume", "result_file", "codebook_plot", "checkpoint_dir", "overwrite"),
     "per_user_file",
@@ -272,7 +271,7 @@ def item_ids_of(state: Mapping[str, Any]) -> bytes | None:
     try:
         content = None if ids is None else ids.numpy().astype("u1", casting="no").tobytes()
         if content is not None:
-            content.decode(*_ID_ENCODING)
+            content.decode("utf-8", "surrogatepass")
     except (TypeError, ValueError) as error:
         raise UsageError("the checkpoint is damaged or forged: item_ids must be the bytes of a text") from error
     return content
@@ -304,10 +303,8 @@ def fingerprint_of(loader: Any) -> str | None:
 
 
 def differences(checkpoint: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Why a run with these plain `settings` cannot continue: `learning_rate is 0.001 there and 0.01 here`, ...
-
-    A setting that the checkpoint lacks is newer than it and had its default there.
-    """
+    """Why a run with these plain `settings` cannot continue: `learning_rate is 0.001 there and 0.01 here`, ..."""
+    # A setting that the checkpoint lacks is newer than it and had its default there.
     names = ("overall", "model/AttentiveRecommender", f"model/{settings['model']}")
     files = filter(Path.is_file, (properties_path() / f"{name}.yaml" for name in names))
     saved = {key: value for file in files for key, value in read_yaml(file).items() if key in settings}

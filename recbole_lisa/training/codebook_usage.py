@@ -8,11 +8,9 @@ from typing import Any
 from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.files import atomic_writer
 
-COLLAPSED = 0.1
-"""A codebook has collapsed when its perplexity is at most this fraction of the largest possible one."""
+COLLAPSED = 0.1  # a codebook has collapsed when its perplexity is at most this fraction of the largest possible one
 _ONE_CODEWORD = 1.05
-SAMPLED_WINDOWS = 64
-"""Training windows whose positions measure the codebooks of layers above the first."""
+SAMPLED_WINDOWS = 64  # of the training, whose positions measure the codebooks of layers above the first
 
 Usage = dict[str, dict[str, Any]]
 """Name of a set of codebooks -> n_codewords, used (a list over codebooks), perplexity (likewise)."""
@@ -53,10 +51,7 @@ def collapsed(usage: Mapping[str, Any], n_items: int) -> list[int]:
 
 
 def watch_codebooks(trainer: Any, train_data: Any, epoch: int) -> list[str]:
-    """Measure the codebooks of a `LISATrainer` after an epoch (from 0): history, TensorBoard, and lines for the log.
-
-    A collapsed codebook is warned of once in a run.
-    """
+    """Record the codebooks of a `LISATrainer` after an epoch (from 0), warn of collapsed ones; lines for the log."""
     sets = codebook_usage(trainer.model, train_data)
     if not sets:
         return []

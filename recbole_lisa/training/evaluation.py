@@ -33,14 +33,11 @@ _PER_HISTORY = ("rec.topk", "rec.items", "rec.meanrank", "rec.score", "data.labe
 
 
 class Evaluation(NamedTuple):
-    """Metrics, and the fraction of held-out items that have the score of another ranked item.
-
-    collected: RecBole's `DataStruct` by the ending of the metrics' names, a row for each held-out item.
-    """
+    """Metrics, and what they are computed from."""
 
     metrics: dict[str, float]
-    tied_targets: float
-    collected: dict[str, Any]
+    tied_targets: float  # fraction of held-out items that have the score of another ranked item
+    collected: dict[str, Any]  # ending of the metrics' names -> RecBole's `DataStruct`, a row for each held-out item
 
 
 def evaluate(model: Any, loader: EvalLoader | None, config: Config, *, show_progress: bool = False) -> dict[str, float]:

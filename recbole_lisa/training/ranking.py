@@ -11,8 +11,7 @@ import torch
 from recbole.evaluator import Collector
 from torch import Tensor
 
-BLOCK_SCORES = 2**22
-"""Scores that exist at once: 16 MB in float32."""
+BLOCK_SCORES = 2**22  # scores that exist at once: 16 MB in float32
 
 Scorer = Callable[[Tensor], Tensor]
 """Item ids (K,) -> scores (N, K) of the N histories of a batch, a new tensor each time."""

@@ -19,10 +19,7 @@ from recbole_lisa.training.step import loss_parts
 
 
 def fit_supervision(config: Config) -> list[str]:
-    """Change `supervision` for a class with RecBole's own loss, which reads one target a row; lines for the log.
-
-    A UsageError where the loss reads columns that are not made here: masked items (BERT4Rec), or negatives by row.
-    """
+    """Fit `supervision` to a class with RecBole's loss, of one target a row, else UsageError; lines for the log."""
     model = config.model_class
     if not has_loss_of_recbole(model):
         return []

@@ -38,10 +38,7 @@ class LearningRate(LambdaLR):
 
 
 class WeightAverage:
-    """a = d a + (1 - d) w for every parameter w after each step, with d = min(decay, (1 + t) / (10 + t)) at step t.
-
-    Buffers are not averaged.
-    """
+    """a = d a + (1 - d) w for each parameter w, no buffer, at step t, with d = min(decay, (1 + t) / (10 + t))."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.weights, self.decay, self.n_updates = list(model.parameters()), decay, 0

@@ -26,8 +26,7 @@ from recbole_lisa.distributed.processes import n_processes, rank, several, sum_i
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-LossFunction = Callable[[Any], Any]
-"""Batch -> scalar loss, or a tuple of parts that are summed."""
+LossFunction = Callable[[Any], Any]  # batch -> scalar loss, or a tuple of parts that are summed
 
 
 def amp_of(config: Mapping[str, Any]) -> str:
@@ -38,11 +37,8 @@ def amp_of(config: Mapping[str, Any]) -> str:
 
 
 def rows_of_process(batch: Interaction, fields: FieldNames, number: int, size: int) -> tuple[Interaction, float]:
-    """The rows of a batch of N that process `number` of `size` computes, and the fraction of targets in them.
-
-    A process without rows gets the first one with fraction 0, so it takes part in every exchange.
-    """
-    if number >= len(batch):
+    """The rows of a batch of N that process `number` of `size` computes, and the fraction of targets in them."""
+    if number >= len(batch):  # without rows it takes part in every exchange by the first one, with fraction 0
         return batch[:1], 0.0
     rows = batch[number::size]
     if fields.target_list in batch:

@@ -188,10 +188,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
     def _train_epoch(
         self, train_data: Any, epoch_idx: int, loss_func: LossFunction | None = None, show_progress: bool = False
     ) -> float | tuple[float, ...]:
-        """One pass over the training batches: the mean loss, or a tuple of means when the loss has parts.
-
-        `loss_func` replaces `model.calculate_loss`; epochs count from 0.
-        """
+        """One pass over the training batches, epochs from 0: the mean loss, or a tuple of the means of its parts."""
         self.model.train()
         if not is_first():  # every process draws its own dropout, by (seed, epoch, rank) alone
             high, low = np.random.SeedSequence([self.config["seed"], epoch_idx, rank()]).generate_state(2)

@@ -101,10 +101,7 @@ def read_space(path: Path) -> dict[str, Domain]:
 
 
 def check_space(config: LISAConfig, space: Mapping[str, Domain], origin: str) -> dict[str, Domain]:
-    """Check every key and value of a space, from the file `origin`, against the settings of the model.
-
-    The values of the result have the types of the keys; lists and dicts are JSON text.
-    """
+    """The space in the types of its keys, lists and dicts as JSON text; a UsageError for a wrong key or value."""
     checked = {}
     for key, domain in space.items():
         values = tuple(plain_value(config.checked({key: value}, origin)[key]) for value in domain.values)
