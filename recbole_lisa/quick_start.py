@@ -16,7 +16,6 @@ from recbole.utils import init_seed
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataloader import EvalLoader, create_loaders
 from recbole_lisa.data.dataset import create_dataset
-from recbole_lisa.data.split import check_held_out
 from recbole_lisa.datasets.obtain import ensure_data, interaction_files
 from recbole_lisa.distributed.launch import launch
 from recbole_lisa.distributed.processes import is_first, process_group, started_by_torchrun
@@ -26,7 +25,7 @@ from recbole_lisa.item_codes import set_item_codes
 from recbole_lisa.training.checkpoint import Checkpoint, advice_after_interruption, check_resume
 from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks, log_equal_codes
 from recbole_lisa.training.compilation import check_compiler, compile_encoder
-from recbole_lisa.training.evaluation import check_loader
+from recbole_lisa.training.evaluation import check_phases
 from recbole_lisa.training.logging import RunLog, log_settings, run_log
 from recbole_lisa.training.memory import check_memory, named_allocation_errors
 from recbole_lisa.training.recbole_classes import fit_supervision, needs_in_one_line, try_class
@@ -141,10 +140,7 @@ def train_and_test(
         init_seed(config["seed"], config["reproducibility"])
         with needs_in_one_line(config):
             train, valid, test = create_loaders(config, create_dataset(config))
-        if config["benchmark_filename"] is None:  # `by_file` has checked its targets
-            check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
-        for loader in filter(None, (valid, test)):
-            check_loader(loader, config)
+        check_phases(config, train, valid, test)
         check_memory(config, train.dataset.item_num, train.windows)
         try_class(config, train, valid, test)
         init_seed(config["seed"], config["reproducibility"])

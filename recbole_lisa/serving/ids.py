@@ -19,23 +19,15 @@ class IdMap:
     """V distinct texts, numbered 0..V-1.
 
     The texts are one run of bytes, and a sorted 64-bit hash of each finds its number. There is no Python object per id.
-
-    Args:
-        text: (bytes,) uint8, the ids in UTF-8 one after the other.
-        ends: (V,) int64, where each id ends.
-        hashes: (V,) uint64, sorted.
-        order: (V,) int32, the number of the id of each hash.
-
-    Raises:
-        ValueError: The arrays do not fit each other.
+    Arrays that do not fit each other are a ValueError.
     """
 
     def __init__(
         self,
-        text: npt.NDArray[np.uint8],
-        ends: npt.NDArray[np.int64],
-        hashes: npt.NDArray[np.uint64],
-        order: npt.NDArray[np.int32],
+        text: npt.NDArray[np.uint8],  # (bytes,), the ids in UTF-8 one after the other
+        ends: npt.NDArray[np.int64],  # (V,), where each id ends
+        hashes: npt.NDArray[np.uint64],  # (V,), sorted
+        order: npt.NDArray[np.int32],  # (V,), the number of the id of each hash
     ) -> None:
         types = [(str(array.dtype), array.ndim) for array in (text, ends, hashes, order)]
         if types != [("uint8", 1), ("int64", 1), ("uint64", 1), ("int32", 1)]:

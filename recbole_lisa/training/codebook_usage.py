@@ -87,7 +87,6 @@ def check_codebook_plot(path: str | None) -> None:
 
 def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str, *, overwrite: bool = True) -> None:
     """Draw used codewords and perplexity over the epochs of a trainer's history; warn when there are none."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     entries = [entry for entry in history if entry.get("codebooks")]
@@ -95,9 +94,8 @@ def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str, *, overwrite
         getLogger().warning("codebook_plot: the model has no codebooks, nothing is drawn")
         return
     names, epochs = list(entries[0]["codebooks"]), [entry["epoch"] for entry in entries]
-    canvas = Figure(figsize=(11, 4 * len(names)), layout="constrained")
-    FigureCanvasAgg(canvas)
-    for row, name in zip(canvas.subplots(len(names), 2, squeeze=False), names, strict=True):
+    figure = Figure(figsize=(11, 4 * len(names)), layout="constrained")
+    for row, name in zip(figure.subplots(len(names), 2, squeeze=False), names, strict=True):
         for ax, measure, title in zip(row, ("used", "perplexity"), ("used codewords", "perplexity"), strict=True):
             for b, values in enumerate(zip(*(entry["codebooks"][name][measure] for entry in entries), strict=True)):
                 ax.plot(epochs, values, marker="o", markersize=3, color=f"C{b % 10}", label=f"codebook {b + 1}")
@@ -106,4 +104,4 @@ def draw_codebooks(history: Sequence[Mapping[str, Any]], path: str, *, overwrite
             ax.xaxis.get_major_locator().set_params(integer=True)
         row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     with atomic_writer(path, overwrite=overwrite) as stream:
-        canvas.savefig(stream, format="png", dpi=110)
+        figure.savefig(stream, format="png", dpi=110)

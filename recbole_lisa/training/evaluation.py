@@ -22,7 +22,8 @@ from recbole.config import Config
 from recbole.evaluator import Collector, Evaluator
 
 from recbole_lisa.config.validation import SEEN_SUFFIXES
-from recbole_lisa.data.dataloader import EvalBatch, EvalLoader
+from recbole_lisa.data.dataloader import EvalBatch, EvalLoader, TrainLoader
+from recbole_lisa.data.split import check_held_out
 from recbole_lisa.distributed.processes import from_first, gathered, n_processes, rank, several
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.progress import progress_bar
@@ -53,12 +54,8 @@ def evaluate_targets(
 
     Several processes each rank every P-th batch; all of them return the metrics of all histories.
 
-    Args:
-        model: Has `item_scorer(interaction) -> Scorer` or `full_sort_predict(interaction) -> (N, V)`, and
-            `score_candidates(interaction, candidates (N, 1 + K)) -> (N, 1 + K)`; put into evaluation mode.
-        loader: The histories of one phase, each once.
-        config: Metrics, topk, device, field names.
-        show_progress: Show a bar on a terminal.
+    The model has `item_scorer(interaction) -> Scorer` or `full_sort_predict(interaction) -> (N, V)`, and
+    `score_candidates(interaction, candidates (N, 1 + K)) -> (N, 1 + K)`; it is put into evaluation mode.
 
     Returns:
         Metrics: name (for example `ndcg@10` or `ndcg@10_masked`) to its mean over all histories; and the fraction of
@@ -191,3 +188,11 @@ def check_loader(loader: EvalLoader, config: Config) -> None:
     """Run `check_ranking` on the first batch: a mistake shows before the training and not after it."""
     for batch in loader.batches(range(1)):
         check_ranking(batch, config, loader.dataset.item_num)
+
+
+def check_phases(config: Config, train: TrainLoader, *held_out: EvalLoader | None) -> None:
+    """Refuse, as a UsageError, a phase without items, and a `topk` above the ranked items."""
+    if config["benchmark_filename"] is None:  # `by_file` has checked its targets
+        check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
+    for loader in filter(None, held_out):
+        check_loader(loader, config)

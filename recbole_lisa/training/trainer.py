@@ -100,14 +100,10 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
     ) -> tuple[float, dict[str, float] | None]:
         """Train until `epochs` or early stopping; best validation score and metrics, (-inf or inf, None) without.
 
-        Args:
-            train_data: Loader of training batches.
-            valid_data: Loader of the validation phase; without it the last epoch is the result.
-            verbose: Write losses and metrics to the log.
-            saved: Write checkpoints; one that cannot be written stops nothing, `saver.check()` raises its error.
-            show_progress: Show bars on a terminal.
-            callback_fn: Called after each validation with (epoch from 0, valid score); may raise to stop.
-            test_data: Loader of the test phase, for the curve every `test_step` epochs: it chooses nothing.
+        Without `valid_data` the last epoch is the result. `verbose` writes losses and metrics to the log, `saved` the
+        checkpoints: one that cannot be written stops nothing, `saver.check()` raises its error. `callback_fn` is called
+        after each validation with (epoch from 0, valid score); it may raise to stop. `test_data` is for the curve every
+        `test_step` epochs: it chooses nothing.
 
         Raises:
             TrainingDivergedError: A loss is NaN or infinite.

@@ -112,10 +112,11 @@ def write_results(document: Mapping[str, Any], best: Mapping[str, Any], folder: 
     for name, text in texts.items():
         with atomic_writer(folder / name) as stream:
             stream.write(text.encode())
-    if find_spec("matplotlib") is None:
-        return [folder / name for name in texts]
-    draw_search(document["trials"], valid_metric, folder / "results.png")
-    return [folder / name for name in (*texts, "results.png")]
+    files = [folder / name for name in texts]
+    if find_spec("matplotlib") is not None:
+        files.append(folder / "results.png")
+        draw_search(document["trials"], valid_metric, files[-1])
+    return files
 
 
 def summary(document: Mapping[str, Any], valid_metric: str) -> str:
@@ -134,7 +135,6 @@ def summary(document: Mapping[str, Any], valid_metric: str) -> str:
 
 def draw_search(trials: Sequence[Mapping[str, Any]], valid_metric: str, path: Path) -> None:
     """Draw a PNG file: the metric of each `trial_row` against each setting, and the best value so far."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     scored = [trial for trial in trials if trial["score"] is not None]
@@ -142,7 +142,6 @@ def draw_search(trials: Sequence[Mapping[str, Any]], valid_metric: str, path: Pa
     settings = {key: [trial["settings"][key] for trial in scored] for key in scored[0]["settings"]}
     n_rows = -(-(1 + len(settings)) // _COLUMNS)
     figure = Figure(figsize=(4.2 * _COLUMNS, 3.4 * n_rows), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(n_rows, _COLUMNS, squeeze=False).flatten()
     axes[0].step(numbers, [max(scores[: count + 1]) for count in range(len(scores))], where="post", color="C2")
     for (key, values), ax in zip({"trial": numbers, **settings}.items(), axes, strict=False):

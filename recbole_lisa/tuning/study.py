@@ -12,11 +12,10 @@ from typing import Any
 
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
-from recbole_lisa.data.split import check_held_out
 from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.files import atomic_writer, locked
-from recbole_lisa.training.evaluation import check_loader
+from recbole_lisa.training.evaluation import check_phases
 from recbole_lisa.training.memory import check_memory
 from recbole_lisa.tuning.results import Row, conclude, trial_row
 from recbole_lisa.tuning.session import check_resources, import_tune, ray_session
@@ -211,11 +210,7 @@ def save_data(fixed: Settings, folder: Path) -> Settings:
         settings = fixed
         dataset = create_dataset(build_config(settings))
     config = build_config(settings)
-    train, valid, test = create_loaders(config, dataset)
-    if config["benchmark_filename"] is None:  # `by_file` has checked its targets
-        check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
-    for loader in filter(None, (valid, test)):
-        check_loader(loader, config)
+    check_phases(config, *create_loaders(config, dataset))
     return settings
 
 

@@ -167,11 +167,8 @@ class Service:
 
     async def describe(self, session: SessionId) -> Response:
         """The length of a session, and the codeword histogram (B, W) of each layer of LISA."""
-
-        def histograms(state: Session) -> Answer:
-            return {"id": session, "histograms": [layer[0].tolist() for layer in state.batch.histograms]}
-
-        return json_answer(await self._ask(session, histograms))
+        answer = await self._ask(session, lambda state: {"histograms": [x[0].tolist() for x in state.batch.histograms]})
+        return json_answer({"id": session} | answer)
 
     async def export(self, session: SessionId) -> Response:
         """A session as bytes, for `Recommender.from_bytes`."""
