@@ -60,7 +60,9 @@ class SinkhornAttention(Attention):
         buckets = nn.functional.pad(x, (0, 0, 0, -length % size))
         buckets = buckets.view(x.shape[0], -1, size, x.shape[-1])  # (N, U, b, D)
         own_bucket = torch.arange(buckets.shape[1], device=x.device)
-        column, probability = self._choose(buckets[:, :, 0], self._means_at_first(buckets), own_bucket)
+        exact, count = buckets.to(self.sort_weight.dtype), own_bucket * self.bucket_size + 1  # (N, U, b, D), (U,)
+        mean = (sums_before(exact.sum(dim=2)) + exact[:, :, 0]) / count.unsqueeze(-1)  # up to each first position
+        column, probability = self._choose(buckets[:, :, 0], mean, own_bucket)  # (N, U, T)
         key, value = self.key(buckets), self.value(buckets)
         past = self._past(key, self.null_key, column), self._past(value, self.null_value, column)
         query = self.query(buckets) / math.sqrt(x.shape[-1])
@@ -94,12 +96,6 @@ class SinkhornAttention(Attention):
         past = past_key, past_value
         attended = sorted_bucket_attention(query[:, None, None], key, value, *past, probability, visible)
         return self.project(attended.flatten(1))  # of (N, 1, 1, D)
-
-    def _means_at_first(self, buckets: Tensor) -> Tensor:
-        """Mean of x up to and with the first position of each bucket: (N, U, b, D) -> (N, U, D)."""
-        exact = buckets.to(self.sort_weight.dtype)
-        count = torch.arange(buckets.shape[1], device=buckets.device) * self.bucket_size + 1  # (U,)
-        return (sums_before(exact.sum(dim=2)) + exact[:, :, 0]) / count.unsqueeze(-1)
 
     def _choose(self, first: Tensor, mean: Tensor, own_bucket: Tensor) -> tuple[Tensor, Tensor]:
         """The sort net: x at first positions, mean up to there, (N, U, D) each -> columns, probabilities (N, U, T)."""

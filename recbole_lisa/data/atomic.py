@@ -72,8 +72,8 @@ def read_columns(
     Raises:
         UsageError: A cell cannot be read, or a line has more cells than the header.
     """
-    options: dict[str, Any] = {"tokens": tokens, "show_progress": show_progress}
-    frame = joined(list(read_parts(path, fields, separator=separator, encoding=encoding, **options)))
+    options: dict[str, Any] = {"separator": separator, "encoding": encoding, "tokens": tokens}
+    frame = joined(list(read_parts(path, fields, show_progress=show_progress, **options)))
     for name, kind in fields.items():
         if kind.endswith("_seq"):
             try:
@@ -100,7 +100,9 @@ def read_parts(
     try:
         with open_raw(path) as raw:
             for piece in read_pieces(raw, layout, show_progress=show_progress):
-                yield _compact(piece, categories)
+                for name in categories:  # not left to the reader, which would take 7 and 007 for one category
+                    piece[name] = pd.Categorical.from_codes(*pd.factorize(piece[name]))
+                yield piece.reset_index(drop=True)
     except UsageError:
         raise
     except ValueError as error:
@@ -123,15 +125,6 @@ def _odd_number(path: Path, layout: Layout) -> str | None:
                     )
             line += len(piece)
     return None
-
-
-def _compact(piece: pd.DataFrame, categories: list[str]) -> pd.DataFrame:
-    """Make columns categories. Not left to the reader, which would take 7 and 007 for one category."""
-    for name in categories:
-        codes, texts = pd.factorize(piece[name])
-        piece[name] = pd.Categorical.from_codes(codes, texts)
-    compact: pd.DataFrame = piece.reset_index(drop=True)
-    return compact
 
 
 def joined(pieces: list[pd.DataFrame]) -> pd.DataFrame:

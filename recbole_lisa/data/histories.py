@@ -31,11 +31,9 @@ class Histories:
 
     @classmethod
     def from_interactions(cls, users: Ids, items: Ids, times: Times, *, keep_times: bool = False) -> Histories:
-        """Sort interactions by user and time; equal times keep the order in which they were given.
+        """Sort interactions (rows,) by user and time, in finite seconds; equal times keep the order of the rows.
 
         Times are compared as they come, never rounded: in float32 two events of one day are often "equal".
-
-        All are (rows,): ids, ids and seconds, which are finite.
         """
         order = np.lexsort((times, users))
         return cls.from_sorted(users[order], items[order], times[order], keep_times=keep_times)

@@ -63,15 +63,13 @@ def check_held_out(eval_args: Mapping[str, Any], eval_step: int, lengths: Index)
     evaluated = held_out_parts(split)
     if eval_step <= 0:
         evaluated["validation"] = 0
-    parts = dict(zip(("validation", "test"), split_targets(eval_args, lengths)[1:], strict=True))
-    short = np.arange(_LONG_ENOUGH + 1)
-    by_length = dict(zip(("validation", "test"), split_targets(eval_args, short)[1:], strict=True))
-    for phase in ("test", "validation"):
-        if evaluated[phase] and not parts[phase].count.any():
+    parts, by_length = (split_targets(eval_args, n) for n in (lengths, np.arange(_LONG_ENOUGH + 1)))
+    for phase, number in (("test", 2), ("validation", 1)):
+        if evaluated[phase] and not parts[number].count.any():
             raise UsageError(
                 f"no history is long enough for a {phase} item: the longest of {len(lengths):,} has "
                 f"{int(lengths.max(initial=0))} interactions, and the split {split} takes "
-                f"{int(np.argmax(by_length[phase].count > 0))}; loosen the filters, or {_WITHOUT[phase]}"
+                f"{int(np.argmax(by_length[number].count > 0))}; loosen the filters, or {_WITHOUT[phase]}"
             )
 
 

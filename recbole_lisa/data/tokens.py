@@ -15,9 +15,7 @@ _HASH_KEYS = ("0123456789abcdef", "fedcba9876543210")
 class Tokens:
     """The tokens of a column by number, read like RecBole's array of texts; number 0 is padding.
 
-    Args:
-        text: (bytes,) uint8, the tokens from 1 on in UTF-8, a NUL after each.
-        ends: (V - 1,) int64, position after the NUL of each token.
+    text (bytes,) uint8 holds the tokens from 1 on in UTF-8, a NUL after each; ends (V - 1,) int64 where each NUL ends.
     """
 
     def __init__(self, text: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> None:

@@ -61,11 +61,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     Subclasses name their mechanism, or return the attention of layer i (build_layer). Where items are quantised
     (codebook), the residual stream carries their reconstructions y instead of their embeddings x, and each distinct
     item of a batch is quantised once. The model trains on every position if the batch has a target for each, else on
-    the last one.
-
-    Args:
-        config: RecBole configuration.
-        dataset: has the number of items; may have item_counts (V,), for popularity-corrected SSM, and time_unit.
+    the last one. The data set may have item_counts (V,), for popularity-corrected SSM, and time_unit.
 
     Raises:
         ValueError: on an unknown loss_type.

@@ -70,13 +70,12 @@ class _CatalogueCrossEntropy(torch.autograd.Function):
 
 def check_left_out(target: Tensor, n_items: int, excluded: Tensor | None, group: Tensor | None) -> None:
     """Check target, excluded and group of catalogue_cross_entropy."""
-    check_operands("target: int64 M; group?: int64 M", target, group)
+    of_group = "group?" if excluded is None else "group"
+    check_operands(f"target: int64 M; excluded?: int64 N K; {of_group}: int64 M", target, excluded, group)
     check_rows(target, n_items, "target")
-    if excluded is not None:
-        check_operands("target: int64 M; excluded: int64 N K; group: int64 M", target, excluded, group)
+    if excluded is not None and group is not None:
         check_rows(excluded + 1, n_items + 1, "excluded + 1")
-        if group is not None:
-            check_rows(group, len(excluded), "group")
+        check_rows(group, len(excluded), "group")
 
 
 def catalogue_cross_entropy(

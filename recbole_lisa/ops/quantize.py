@@ -44,7 +44,7 @@ def quantize(
     hard: bool = True,
     keys: bool = True,
 ) -> Quantized:
-    """Encode vectors; hard codes a block of vectors at a time.
+    """Encode vectors; hard codes a block of vectors at a time. Differentiable in all tensors, hard codes once.
 
     A hard codeword is looked up, and its gradient is a sum over its vectors. The backward pass computes the softmax of
     a block again, so hard codes take O(U D) memory, and O(U B W) with the assignment.
@@ -58,9 +58,6 @@ def quantize(
         residual: each codebook encodes what is left after the earlier ones; False: every codebook sees x.
         hard: one codeword a codebook with a straight-through gradient; False: the softmax itself.
         keys: whether the assignment of hard codes is needed; without keys it is (U, 0).
-
-    Returns:
-        Quantized. Differentiable in x, codebooks and bilinear, hard codes once.
 
     Raises:
         ValueError: on operands that do not fit, an unknown similarity, a bilinear matrix that is missing or unused, or
