@@ -1,16 +1,11 @@
 """The Numba kernel of codeword_scores."""
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 from recbole_lisa.ops.numba_threads import over_range
 
-
-class LookUp(NamedTuple):
-    """codes (m, B) and tables (B, W) are read; scores (m,) are added to."""
-
-    codes: Any
-    tables: Any
-    scores: Any
+LookUp = namedtuple("LookUp", "codes tables scores")
+"""codes (m, B) and tables (B, W) are read; scores (m,) are added to."""
 
 
 @over_range

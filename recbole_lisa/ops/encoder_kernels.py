@@ -4,64 +4,30 @@ Constants such as `zero` take the type of the arrays: a plain 0.0 would turn flo
 A loop that sums does not write to an array: numba_threads says why.
 """
 
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
 
 import numpy as np
 
 from recbole_lisa.ops.numba_threads import compiled, over_range
 
+AddAndNorm = namedtuple("AddAndNorm", "x branch gain shift eps seed threshold scale first_row total moments out")
+"""total = x + dropout(branch), out = LayerNorm(total), for the rows of a block.
 
-class AddAndNorm(NamedTuple):
-    """total = x + dropout(branch), out = LayerNorm(total), for the rows of a block.
+Reads x, branch, gain, shift, eps and a mask. Writes total, out and moments (rows, 2) = mean and 1 / deviation.
+"""
 
-    Reads x, branch, gain, shift, eps and a mask. Writes total, out and moments (rows, 2) = mean and 1 / deviation.
-    """
+UndoAddAndNorm = namedtuple(
+    "UndoAddAndNorm", "grad gain total moments part_rows seed threshold scale first_row d_x d_branch d_norm"
+)
+"""The gradients of AddAndNorm.
 
-    x: Any
-    branch: Any
-    gain: Any
-    shift: Any
-    eps: float
-    seed: Any
-    threshold: int
-    scale: float
-    first_row: int
-    total: Any
-    moments: Any
-    out: Any
+Reads grad (of out), gain, total, moments and the mask. Writes d_x and d_branch, and adds to d_norm (parts, 2, width),
+the gradients of gain and shift for each part_rows rows.
+"""
 
-
-class UndoAddAndNorm(NamedTuple):
-    """The gradients of AddAndNorm.
-
-    Reads grad (of out), gain, total, moments and the mask. Writes d_x and d_branch, and adds to d_norm
-    (parts, 2, width), the gradients of gain and shift for each part_rows rows.
-    """
-
-    grad: Any
-    gain: Any
-    total: Any
-    moments: Any
-    part_rows: int
-    seed: Any
-    threshold: int
-    scale: float
-    first_row: int
-    d_x: Any
-    d_branch: Any
-    d_norm: Any
-
-
-class Drop(NamedTuple):
-    """out = dropout(max(x, floor)); the floor 0 makes a relu, and -infinity plain dropout. Writes out."""
-
-    x: Any
-    out: Any
-    floor: float
-    seed: Any
-    threshold: int
-    scale: float
-    first_row: int
+Drop = namedtuple("Drop", "x out floor seed threshold scale first_row")
+"""out = dropout(max(x, floor)); the floor 0 makes a relu, and -infinity plain dropout. Writes out."""
 
 
 @compiled

@@ -1,19 +1,11 @@
 """Numba kernel of the gradients of pair_scores."""
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 from recbole_lisa.ops.numba_threads import over_range
 
-
-class UndoScores(NamedTuple):
-    """Reads hidden (M, D), table (U, D), index (M, R), grad (M, R); adds to d_hidden (M, D) and d_table (U, D)."""
-
-    hidden: Any
-    table: Any
-    index: Any
-    grad: Any
-    d_hidden: Any
-    d_table: Any
+UndoScores = namedtuple("UndoScores", "hidden table index grad d_hidden d_table")
+"""Reads hidden (M, D), table (U, D), index (M, R), grad (M, R); adds to d_hidden (M, D) and d_table (U, D)."""
 
 
 @over_range

@@ -4,7 +4,8 @@ A byte shuffle (`vpermi2b` of AVX-512 VBMI: Intel since Ice Lake, AMD since Zen 
 bytes of two registers. Two shuffles and a choice by the highest bit of a code serve 256 codewords.
 """
 
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -19,16 +20,11 @@ HAS_BYTE_SHUFFLES = "+avx512vbmi," in f"{registry.cpu_target.target_context.code
 _BYTES = ir.VectorType(ir.IntType(8), 64)
 
 
-class Bounds(NamedTuple):
-    """blocks (n, B, 64), sample (m, B, 64) uint8, deficits (N, B, W), slack (N,) float64, ranks (N,) int64 are read."""
+Bounds = namedtuple("Bounds", "blocks sample deficits slack ranks small masks")
+"""blocks (n, B, 64), sample (m, B, 64) uint8, deficits (N, B, W), slack (N,) float64, ranks (N,) int64 are read.
 
-    blocks: Any
-    sample: Any
-    deficits: Any
-    slack: Any
-    ranks: Any
-    small: Any  # (N, B, 256) uint8, zeros, written
-    masks: Any  # (n,) int64, zeros, written
+small (N, B, 256) uint8 and masks (n,) int64 begin as zeros and are written.
+"""
 
 
 @compiled

@@ -112,13 +112,12 @@ def lisa_attention_items(
         raise ValueError(f"bidirectional attention has no decay: pass decay=0.0, got {decay}")
     if not items.numel():
         return values.new_zeros(*items.shape, values.shape[-1])
-    span = row_span(table)
-    dtype = working_dtype(table, values, span)
+    dtype, numba_does = _plan(table, values, causal=causal)
     if _triton_serves(table.device, dtype, causal=causal):
         keys = None if assignment is None else assignment.flatten(1)
         out: Tensor = TritonLISA.apply(items, codes, keys, table, values, steps, valid)  # type: ignore[no-untyped-call]  # torch's Function carries no types
         return out
-    if _numba_serves(table, dtype, span, causal=causal):
+    if numba_does:
         starts = torch.arange(items.numel()) % items.shape[1] == 0
         steps, present = steps.flatten() if steps.dim() else steps, None if valid is None else valid.flatten()
         op = Operands(items.flatten(), starts, codes, assignment, table, values, steps, present)
@@ -150,16 +149,17 @@ def lisa_attention_non_padding(
     """
     check_lisa(codes, table, values, assignment, decay)
     steps = checked_steps(items, codes, decay, valid, masked=True)
-    dtype = _type_without_padding(table, values, valid, causal=causal)
-    if dtype is None:
-        out = lisa_attention_items(
-            items, codes, table, values, assignment=assignment, decay=decay, valid=valid, causal=causal
-        )
-        return out[valid]
-    kept = valid.flatten().nonzero().squeeze(1)  # (M,)
-    rows, starts = items.flatten().index_select(0, kept), kept % max(items.shape[1], 1) == 0
-    steps = steps.flatten().index_select(0, kept) if steps.dim() else steps
-    return _attend_to_rows(Operands(rows, starts, codes, assignment, table, values, steps, None), dtype)
+    if table.device.type == "cpu":  # on a GPU, to look at the mask would wait
+        dtype, numba_does = _plan(table, values, causal=causal)
+        if numba_does and bool((valid[:, 1:] <= valid[:, :-1]).all()):
+            kept = valid.flatten().nonzero().squeeze(1)  # (M,)
+            rows, starts = items.flatten().index_select(0, kept), kept % max(items.shape[1], 1) == 0
+            steps = steps.flatten().index_select(0, kept) if steps.dim() else steps
+            return _attend_to_rows(Operands(rows, starts, codes, assignment, table, values, steps, None), dtype)
+    out = lisa_attention_items(
+        items, codes, table, values, assignment=assignment, decay=decay, valid=valid, causal=causal
+    )
+    return out[valid]
 
 
 @_uncompiled
@@ -224,19 +224,11 @@ def _triton_serves(device: torch.device, dtype: torch.dtype, *, causal: bool) ->
     return can_serve
 
 
-def _numba_serves(table: Tensor, dtype: torch.dtype, span: float, *, causal: bool) -> bool:
-    """Whether the Numba kernels do the work: on the CPU, for causal attention with scores that need no logarithms."""
-    return causal and span <= SAFE_SPAN[dtype] and numba_serves(table.to(dtype))
-
-
-def _type_without_padding(table: Tensor, values: Tensor, valid: Tensor, *, causal: bool) -> torch.dtype | None:
-    """The type in which the Numba kernels skip padding; None where they do not serve or padding is not on the right."""
-    if table.device.type != "cpu":
-        return None  # to look at the mask would wait for the GPU
+def _plan(table: Tensor, values: Tensor, *, causal: bool) -> tuple[torch.dtype, bool]:
+    """The type to work in, and whether Numba kernels can: on the CPU, causal, where scores need no logarithms."""
     span = row_span(table)
     dtype = working_dtype(table, values, span)
-    serves = _numba_serves(table, dtype, span, causal=causal) and bool((valid[:, 1:] <= valid[:, :-1]).all())
-    return dtype if serves else None
+    return dtype, causal and span <= SAFE_SPAN[dtype] and numba_serves(table.to(dtype))
 
 
 def _attend_to_rows(op: Operands, dtype: torch.dtype) -> Tensor:
