@@ -13,14 +13,11 @@ from recbole_lisa.ops.quantize import Quantized
 
 
 class CodedSequences(NamedTuple):
-    """N sequences of items that are quantised already: rows (N, L) int64 index the U distinct items of quantized.
+    """N sequences of items that are quantised already."""
 
-    vectors (N, L, D) is what the layer would read without codes, for an attention with needs_vectors.
-    """
-
-    rows: Tensor
-    quantized: Quantized
-    vectors: Tensor | None = None
+    rows: Tensor  # (N, L) int64, rows of quantized
+    quantized: Quantized  # the U distinct items
+    vectors: Tensor | None = None  # (N, L, D), what the layer reads without codes, for an attention with needs_vectors
 
 
 Input = Tensor | CodedSequences

@@ -28,17 +28,13 @@ _Select = Callable[[Tensor, Tensor], Tensor]
 
 
 class LISAState(NamedTuple):
-    """A whole history at constant size: histogram (N, B, W).
+    """A whole history at constant size; what the settings do not need has 0 columns."""
 
-    Exact values add their sums and count (N, B, W, D / B + 1); a local window w adds keys and values (N, w, D) of the
-    last items, see LocalAttention, and their count (N,). Without them these have 0 columns.
-    """
-
-    histogram: Tensor
-    value_sums: Tensor
-    recent_keys: Tensor
-    recent_values: Tensor
-    n_recent: Tensor
+    histogram: Tensor  # (N, B, W)
+    value_sums: Tensor  # (N, B, W, D / B + 1), sums and count of exact values
+    recent_keys: Tensor  # (N, w, D), those of the last items for a local window w, see LocalAttention
+    recent_values: Tensor  # (N, w, D)
+    n_recent: Tensor  # (N,), their number
 
 
 class LISAAttention(Attention):

@@ -201,22 +201,17 @@ class TrainLoader(_Loader):
 
 @dataclass(frozen=True)
 class EvalBatch:
-    """Held-out targets with the history before each.
+    """Held-out targets with the history before each."""
 
-    Attributes:
-        interaction: user_id (N,), item_id_list (N, L), item_length (N,), time_gap_list (N, L), item_id (N,) target.
-        candidates: (N, 1 + K) item ids to rank, the target among them; None to rank every item.
-        positive_column: (N,) the target's column in `candidates`; None to rank every item.
-        seen: Rows (P,) of the batch and item ids (P,): all items before the target in its whole history, each once and
-            without the target; None where `eval_seen` is `rank` or candidates are ranked.
-        number: (N,) numbers of the targets in the phase, history by history, oldest first.
-    """
-
-    interaction: Interaction
-    candidates: torch.Tensor | None
-    positive_column: torch.Tensor | None
+    interaction: (
+        Interaction  # user_id, item_length and item_id (the target) (N,), item_id_list and time_gap_list (N, L)
+    )
+    candidates: torch.Tensor | None  # (N, 1 + K) item ids to rank, the target among them; None to rank every item
+    positive_column: torch.Tensor | None  # (N,) the target's column in `candidates`; None to rank every item
+    # Rows (P,) of the batch and item ids (P,): all items before the target in its whole history, each once and without
+    # the target; None where `eval_seen` is `rank` or candidates are ranked.
     seen: tuple[torch.Tensor, torch.Tensor] | None = None
-    number: torch.Tensor | None = None
+    number: torch.Tensor | None = None  # (N,) numbers of the targets in the phase, history by history, oldest first
 
 
 class EvalLoader(_Loader):

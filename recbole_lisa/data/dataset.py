@@ -57,32 +57,23 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
 
     Loading is RecBole's, with the steps of `loading.py` and the filters of `filtering.py` in place of its own.
 
-    Attributes, all set by `build`:
-        histories: The flat store, shared by all phases.
-        part: Which targets belong to this phase.
-        training: The view of the training part; its rows are all interactions that training sees.
-        item_counts: (V,) interactions of each item in the TRAINING part, int64.
-        time_unit: Median positive gap between a user's training interactions, seconds; 1.0 if there is none.
-        data_fingerprint: Equal for equal tokens under equal ids with equal histories; whatever the split.
-        folder: Where its files are mapped from; None for a data set in memory.
-
     Raises:
         UsageError: Something in the configuration or in the files is wrong.
     """
 
-    histories: Histories
-    part: Part
-    training: WindowDataset
-    item_counts: Index
-    time_unit: float
-    data_fingerprint: str
-    folder: Path | None = None
+    folder: Path | None = None  # where its files are mapped from; None for a data set in memory
+    # Set by `build`:
+    histories: Histories  # the flat store, shared by all phases
+    part: Part  # which targets belong to this phase
+    training: WindowDataset  # the view of the training part; its rows are all interactions that training sees
+    item_counts: Index  # (V,) interactions of each item in the TRAINING part
+    time_unit: float  # median positive gap between a user's training interactions, seconds; 1.0 if there is none
+    data_fingerprint: str  # equal for equal tokens under equal ids with equal histories; whatever the split
 
     def build(self) -> list[WindowDataset]:
-        """Split by `eval_args` into training, validation and test targets; nothing is augmented.
+        """Three views of this data set: training, validation and test targets by `eval_args`; nothing is augmented.
 
-        Returns:
-            Three views of this data set. The `inter_feat` of each holds the users and items of its own rows.
+        The `inter_feat` of each holds the users and items of its own rows.
 
         Raises:
             UsageError: There is no time to order the histories by.

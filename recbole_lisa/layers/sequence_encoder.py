@@ -25,38 +25,27 @@ POSITIONS = ("absolute", "from_end", "none")
 
 
 class ItemView(NamedTuple):
-    """U items as the model sees them.
+    """U items as the model sees them."""
 
-    stream (U, D) enters the residual stream. Hidden states are scored against target (U, D). quantized has the codes
-    and assignments for the first layer's attention, or is None.
-    """
-
-    stream: Tensor
-    target: Tensor
-    quantized: Quantized | None
+    stream: Tensor  # (U, D), enters the residual stream
+    target: Tensor  # (U, D), hidden states are scored against it
+    quantized: Quantized | None  # codes and assignments for the first layer's attention
 
 
 class Sequences(NamedTuple):
-    """N right-padded histories of rows of an ItemView.
+    """N right-padded histories of rows of an ItemView."""
 
-    rows (N, L); valid (N, L) bool; gaps (N, L) time since the previous item in the data set's time unit, or None;
-    query (N, L) when the item after each position is asked for, or None.
-    """
-
-    rows: Tensor
-    valid: Tensor
-    gaps: Tensor | None = None
-    query: Query | None = None
+    rows: Tensor  # (N, L)
+    valid: Tensor  # (N, L) bool
+    gaps: Tensor | None = None  # (N, L), time since the previous item in the data set's time unit
+    query: Query | None = None  # (N, L), when the item after each position is asked for
 
 
 class Encoded(NamedTuple):
-    """Hidden states, and as inputs what each layer's attention reads where it reads no codes, (N, L, D).
+    """The result of an encoder."""
 
-    inputs is empty where no layer reads vectors.
-    """
-
-    hidden: Tensor
-    inputs: list[Tensor]
+    hidden: Tensor  # hidden states (N, L, D), (M, D) or (N, D)
+    inputs: list[Tensor]  # (N, L, D), what each layer's attention reads where it reads no codes; empty if none does
 
 
 class SequenceEncoder(nn.Module):

@@ -11,16 +11,12 @@ from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequ
 
 
 class EncoderState(NamedTuple):
-    """N histories of any length at constant size.
+    """N histories of any length at constant size."""
 
-    layers holds each attention's state; hidden (N, D) is that of the newest item; length (N,) int64 counts the items;
-    convolved holds the state (N, w - 1, D) of each layer's convolution, none without convolutions.
-    """
-
-    layers: tuple[Any, ...]
-    hidden: Tensor
-    length: Tensor
-    convolved: tuple[Tensor, ...] = ()
+    layers: tuple[Any, ...]  # the state of each attention
+    hidden: Tensor  # (N, D), that of the newest item
+    length: Tensor  # (N,) int64, the number of items
+    convolved: tuple[Tensor, ...] = ()  # the state (N, w - 1, D) of each layer's convolution
 
 
 class SessionEncoder(SequenceEncoder):

@@ -38,21 +38,15 @@ MAX_WATCHED = 2**16
 
 
 class TrainingBatch(NamedTuple):
-    """A batch as rows of its U distinct items.
+    """A batch as rows of its U distinct items, with M supervised positions."""
 
-    items (U,) ids; history; target (M,) ids of the M supervised positions; pairs (M, 1 + R) rows of targets and
-    negatives, or None for CE; shared (K,) rows of the negatives of all positions, and pairs (M, 1), or None;
-    supervised (M,) numbers among the non-padding positions, or None for all; group (M,) the window of each
-    position, or None where seen items are negatives.
-    """
-
-    items: Tensor
+    items: Tensor  # (U,) ids
     history: Sequences
-    target: Tensor
-    pairs: Tensor | None
-    shared: Tensor | None
-    supervised: Tensor | None
-    group: Tensor | None
+    target: Tensor  # (M,) ids
+    pairs: Tensor | None  # (M, 1 + R) rows of targets and negatives, (M, 1) with shared; None for CE
+    shared: Tensor | None  # (K,) rows of the negatives of all positions
+    supervised: Tensor | None  # (M,) numbers among the non-padding positions, None for all
+    group: Tensor | None  # (M,) the window of each position, None where seen items are negatives
 
 
 class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecBole carries no types

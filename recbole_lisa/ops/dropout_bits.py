@@ -16,16 +16,12 @@ LEVELS = 2**16
 
 
 class Mask(NamedTuple):
-    """A dropout mask. The operands of a kernel with a mask have the same fields.
+    """A dropout mask. The operands of a kernel with a mask have the same fields."""
 
-    seed (2,) uint32; threshold: how many of the LEVELS values drop an element, 0 = no dropout; scale: the factor of the
-    kept elements, 1 / (1 - p); first_row: the number of the kernel's first row in the mask.
-    """
-
-    seed: np.ndarray[Any, np.dtype[np.uint32]]
-    threshold: int
-    scale: float
-    first_row: int = 0
+    seed: np.ndarray[Any, np.dtype[np.uint32]]  # (2,)
+    threshold: int  # how many of the LEVELS values drop an element, 0 for no dropout
+    scale: float  # the factor of the kept elements, 1 / (1 - p)
+    first_row: int = 0  # the number of the kernel's first row in the mask
 
     def at(self, row: int) -> dict[str, Any]:
         """The same mask from a row on, by field, for the named tuple of a kernel."""
