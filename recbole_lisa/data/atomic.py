@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,17 @@ from recbole_lisa.errors import UsageError, check_header
 
 FIELD_TYPES = ("token", "float", "token_seq", "float_seq")
 _SEPARATORS = ("\t", ",", ";", "|", " ", "::")
+Stored = Literal["category", "object"]
+"""How token columns are stored."""
+
+
+class Reading(NamedTuple):
+    """How atomic files are written, and whether bars show the reading."""
+
+    separator: str  # of columns
+    encoding: str
+    seq_separator: str = " "  # of the parts of a sequence
+    show_progress: bool = False
 
 
 def read_header(path: Path, separator: str, encoding: str) -> dict[str, str]:
@@ -55,51 +66,34 @@ def _fields(line: str, separator: str) -> list[tuple[str, str]] | None:
     return None
 
 
-def read_columns(
-    path: Path,
-    fields: dict[str, str],
-    *,
-    separator: str,
-    encoding: str,
-    seq_separator: str,
-    tokens: Literal["category", "object"],
-    show_progress: bool = False,
-) -> pd.DataFrame:
-    """Read some columns of an atomic file, as `read_header` gives them.
-
-    `tokens` says how token columns are stored; floats are float64, and sequences are arrays.
+def read_columns(path: Path, fields: dict[str, str], reading: Reading, *, tokens: Stored) -> pd.DataFrame:
+    """Read some columns of an atomic file, as `read_header` gives them; floats are float64, sequences are arrays.
 
     Raises:
         UsageError: A cell cannot be read, or a line has more cells than the header.
     """
-    options: dict[str, Any] = {"separator": separator, "encoding": encoding, "tokens": tokens}
-    frame = joined(list(read_parts(path, fields, show_progress=show_progress, **options)))
+    frame = joined(list(read_parts(path, fields, reading, tokens=tokens)))
     for name, kind in fields.items():
         if kind.endswith("_seq"):
             try:
-                frame[name] = pd.Series(_split_cells(frame[name], kind, seq_separator), dtype=object)
+                frame[name] = pd.Series(_split_cells(frame[name], kind, reading.seq_separator), dtype=object)
             except ValueError as error:
                 raise UsageError(f"{path} cannot be read: {error}") from error
     return frame
 
 
 def read_parts(
-    path: Path,
-    fields: dict[str, str],
-    *,
-    separator: str,
-    encoding: str,
-    tokens: Literal["category", "object"] = "category",
-    show_progress: bool = False,
+    path: Path, fields: dict[str, str], reading: Reading, *, tokens: Stored = "category"
 ) -> Iterator[pd.DataFrame]:
     """As `read_columns`, part by part, with sequences as text."""
     labels = {name: f"{name}:{kind}" for name, kind in fields.items()}
     numbers = tuple(name for name, kind in fields.items() if kind == "float")
-    layout = Layout((), {**labels}, separator=separator, quoted=False, encoding=encoding, numbers=numbers, advice="")
+    form: dict[str, Any] = {"separator": reading.separator, "encoding": reading.encoding, "quoted": False}
+    layout = Layout((), {**labels}, **form, numbers=numbers, advice="")
     categories = [name for name, kind in fields.items() if kind == "token" and tokens == "category"]
     try:
         with open_raw(path) as raw:
-            for piece in read_pieces(raw, layout, show_progress=show_progress):
+            for piece in read_pieces(raw, layout, show_progress=reading.show_progress):
                 for name in categories:  # not left to the reader, which would take 7 and 007 for one category
                     piece[name] = pd.Categorical.from_codes(*pd.factorize(piece[name]))
                 yield piece.reset_index(drop=True)

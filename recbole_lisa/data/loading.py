@@ -31,14 +31,8 @@ def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> p
     fields = choose_columns(dataset, path, source)
     if not fields:
         return None
-    frame = atomic.read_columns(
-        path,
-        fields,
-        **reading_options(dataset.config),
-        seq_separator=dataset.config["seq_separator"],
-        tokens="category" if is_interactions else "object",
-        show_progress=bool(dataset.config["show_progress"]),
-    )
+    stored: atomic.Stored = "category" if is_interactions else "object"
+    frame = atomic.read_columns(path, fields, reading_of(dataset.config), tokens=stored)
     if is_interactions and fields.get(dataset.time_field) == "float":
         check_times(path, frame[dataset.time_field])
     for name, kind in fields.items():
@@ -46,11 +40,11 @@ def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> p
     return frame
 
 
-def reading_options(config: Any) -> dict[str, Any]:
-    """How the atomic files of a run are written: arguments of `atomic.read_parts`."""
+def reading_of(config: Any) -> atomic.Reading:
+    """How the atomic files of a run are read."""
     separator = config["field_separator"].replace("\\t", "\t")  # as it comes from a command line
     encoding = config["encoding"] or "utf-8"  # RecBole itself has no default
-    return {"separator": separator, "encoding": encoding}
+    return atomic.Reading(separator, encoding, config["seq_separator"], bool(config["show_progress"]))
 
 
 def choose_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> dict[str, str]:
@@ -69,7 +63,8 @@ def choose_columns(dataset: Dataset, path: Path, source: FeatureSource | str) ->
     if loaded is not None:
         times = (dataset.time_field,) if source == FeatureSource.INTERACTION else ()
         loaded = {*loaded, *times, *(name for _, name in ids)}
-    header = atomic.read_header(path, **reading_options(dataset.config))
+    reading = reading_of(dataset.config)
+    header = atomic.read_header(path, reading.separator, reading.encoding)
     columns = ", ".join(f"{column}:{kind}" for column, kind in header.items())
     for key, unknown in ((key, sorted(names - {*header})) for key, names in named.items()):
         if unknown:

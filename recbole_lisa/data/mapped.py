@@ -32,7 +32,7 @@ from recbole_lisa.data import atomic
 from recbole_lisa.data.cache import FORMAT, dataset_key, dataset_state
 from recbole_lisa.data.filtering import INTERVAL_KEYS, outside, run_filters, value_filters
 from recbole_lisa.data.histories import Histories, Index
-from recbole_lisa.data.loading import PART, check_times, choose_columns, reading_options, register, register_part
+from recbole_lisa.data.loading import PART, check_times, choose_columns, reading_of, register, register_part
 from recbole_lisa.data.tokens import Numbering, Tokens
 from recbole_lisa.datasets.obtain import interaction_files
 from recbole_lisa.errors import UsageError
@@ -166,7 +166,8 @@ def _obstacle(config: Any, path: Path) -> str | None:
     for features in (Path(config["data_path"], f"{config['dataset']}.{kind}") for kind in ("user", "item")):
         if features.is_file() and (config["load_col"] is None or features.suffix[1:] in config["load_col"]):
             return f"load_col reads {features}"
-    header, time = atomic.read_header(path, **reading_options(config)), config["TIME_FIELD"]
+    reading, time = reading_of(config), config["TIME_FIELD"]
+    header = atomic.read_header(path, reading.separator, reading.encoding)
     loaded = header if config["load_col"] is None else config["load_col"].get("inter") or ()
     if sequences := [name for name, kind in header.items() if name in loaded and kind.endswith("_seq")]:
         return f"the column {sequences[0]} holds sequences"
@@ -298,9 +299,9 @@ def _read(dataset: Any, path: Path) -> tuple[_Rows, list[Tokens]]:
         register(dataset, pd.DataFrame(), name, FeatureType(kind), FeatureSource.INTERACTION)
     dataset.field2source |= {dataset.uid_field: FeatureSource.USER_ID, dataset.iid_field: FeatureSource.ITEM_ID}
     filters, numberings = value_filters(dataset), [Numbering() for _ in _ROLES]
-    n_rows, show_progress = 0, bool(dataset.config["show_progress"])
+    n_rows = 0
     with path.open("wb") as stream:
-        for number, part in _parts(dataset, files, columns[0], show_progress):
+        for number, part in _parts(dataset, files, columns[0]):
             records = np.zeros(len(part), _ROW)
             for role, field, numbering in zip(_ROLES, (dataset.uid_field, dataset.iid_field), numberings, strict=True):
                 column = part[field].cat
@@ -313,16 +314,15 @@ def _read(dataset: Any, path: Path) -> tuple[_Rows, list[Tokens]]:
             stream.write(records.tobytes())
             n_rows += len(part)
     tokens = [numbering.tokens() for numbering in numberings]
-    return _Rows(path, n_rows, [numbering.n for numbering in numberings], show_progress), tokens
+    n_tokens, show_progress = [numbering.n for numbering in numberings], bool(dataset.config["show_progress"])
+    return _Rows(path, n_rows, n_tokens, show_progress), tokens
 
 
-def _parts(
-    dataset: Any, files: list[Path], fields: dict[str, str], show_progress: bool
-) -> Iterator[tuple[int, pd.DataFrame]]:
+def _parts(dataset: Any, files: list[Path], fields: dict[str, str]) -> Iterator[tuple[int, pd.DataFrame]]:
     """The number of each file with the rows of the file, part by part."""
     for number, file in enumerate(files):
         n_before = 0
-        for part in atomic.read_parts(file, fields, **reading_options(dataset.config), show_progress=show_progress):
+        for part in atomic.read_parts(file, fields, reading_of(dataset.config)):
             if dataset.time_field is not None:
                 check_times(file, part[dataset.time_field], n_before)
             yield number, part

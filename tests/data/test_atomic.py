@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from recbole_lisa.config.data_checks import parse_intervals
-from recbole_lisa.data.atomic import read_columns, read_header
+from recbole_lisa.data.atomic import Reading, read_columns, read_header
 from recbole_lisa.data.filtering import core_rows
 from recbole_lisa.errors import UsageError
 
@@ -19,7 +19,7 @@ def read(folder: Path, text: str, separator: str = "\t", tokens: str = "category
     path.write_bytes(text.encode())
     fields = read_header(path, separator, "utf-8")
     fields.pop(unread, None)
-    return read_columns(path, fields, separator=separator, encoding="utf-8", seq_separator=" ", tokens=tokens)
+    return read_columns(path, fields, Reading(separator, "utf-8"), tokens=tokens)
 
 
 @pytest.fixture(params=[1, 2, 100])
