@@ -106,9 +106,7 @@ class SinkhornAttention(Attention):
 
     def _past(self, every: Tensor, null: Tensor, column: Tensor) -> Tensor:
         """Keys or values of the chosen buckets: (N, U, b, D), (D,), (N, U, T) -> (N, U, T * b, D)."""
-        if (
-            every.shape[1] == 1
-        ):  # nulls only, (N, 1, T, D): the b equal copies of one count as one of b times the weight
+        if every.shape[1] == 1:  # nulls only: the b equal copies of one count as one of b times the weight
             return null.to(every.dtype).expand(len(every), 1, self.n_top_buckets, -1)
         nulls = null.to(every.dtype).expand_as(every[:, :1])
         index = (column - self.n_top_buckets + 1).clamp_min(0)

@@ -5,8 +5,6 @@ such settings make another key, and the data set is built anew. Settings that sh
 `MAX_ITEM_LIST_LENGTH`, the split ...) are not part of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

@@ -203,9 +203,7 @@ class TrainLoader(_Loader):
 class EvalBatch:
     """Held-out targets with the history before each."""
 
-    interaction: (
-        Interaction  # user_id, item_length and item_id (the target) (N,), item_id_list and time_gap_list (N, L)
-    )
+    interaction: Interaction  # user, number of items, target (N,); items, time gaps (N, L); names as in TrainLoader
     candidates: torch.Tensor | None  # (N, 1 + K) item ids to rank, the target among them; None to rank every item
     positive_column: torch.Tensor | None  # (N,) the target's column in `candidates`; None to rank every item
     # Rows (P,) of the batch and item ids (P,): all items before the target in its whole history, each once and without

@@ -255,9 +255,7 @@ def _read_parquet(raw: RawFile, layout: Layout) -> Iterator[pd.DataFrame]:
             names = file.schema_arrow.names
             chosen = {role: names[at] for role, at in _positions(raw.name, names, layout).items()}
             for batch in file.iter_batches(PIECE_ROWS, columns=list(set(chosen.values()))):
-                first = {name: batch.schema.names.index(name) for name in chosen.values()}
-                yield pd.DataFrame(
-                    {role: text(batch.column(first[name])) for role, name in chosen.items()}, dtype=object
-                )
+                at = {name: batch.schema.names.index(name) for name in chosen.values()}
+                yield pd.DataFrame({role: text(batch.column(at[name])) for role, name in chosen.items()}, dtype=object)
     except (pyarrow.ArrowException, OSError) as error:
         raise UsageError(f"cannot read '{raw.name}': {error}") from error

@@ -102,9 +102,8 @@ class SequenceEncoder(nn.Module):
             if not isinstance(layer, Attention) or layer.hidden_size != hidden_size:
                 name = "None" if layer is None else type(layer).__name__
                 given = f"{name} of hidden_size {getattr(layer, 'hidden_size', None)}"
-                raise TypeError(
-                    f"build_layer must return an attention of hidden_size {hidden_size}, it returned {given}"
-                )
+                right = f"an attention of hidden_size {hidden_size}"
+                raise TypeError(f"build_layer must return {right}, it returned {given}")
         self.attentions = nn.ModuleList(layers)
         check_choice("block", block, BLOCKS)
         own: dict[str, Any] = {"hidden_size": hidden_size, "inner_size": inner_size, "hidden_act": hidden_act}

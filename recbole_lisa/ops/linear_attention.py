@@ -24,16 +24,14 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     check_operands("query: N L D; key: N L D; value: N L D", query, key, value)
     check_range("query", query, 0)
     check_range("key", key, 0)
-    n, length, _ = query.shape
+    n, length, width = query.shape
     n_chunks = -(-length // CHUNK)
     extra = n_chunks * CHUNK - length
-    q, k, v = (
-        pad(x, (0, 0, 0, extra)).view(n, n_chunks, CHUNK, x.shape[2]) for x in (query, key, value)
-    )  # (N, K, C, D)
+    q, k, v = (pad(x, (0, 0, 0, extra)).view(n, n_chunks, CHUNK, width) for x in (query, key, value))  # (N, K, C, D)
     state = sums_before(k.transpose(2, 3) @ v)  # (N, K, D, D)
     mass = sums_before(k.sum(dim=2)).unsqueeze(2) + k.cumsum(dim=2)  # (N, K, C, D)
     inside = (q @ k.transpose(2, 3)).tril()  # (N, K, C, C)
     out = q @ state + inside @ v  # (N, K, C, D)
     total = (q * mass).sum(dim=-1, keepdim=True)
     attended: Tensor = out / total.clamp_min(torch.finfo(total.dtype).tiny)
-    return attended.reshape(n, n_chunks * CHUNK, value.shape[-1])[:, :length]
+    return attended.reshape(n, n_chunks * CHUNK, width)[:, :length]

@@ -13,12 +13,9 @@ from recbole_lisa.ops.numba_threads import check_rows
 def check_lisa(
     codes: Tensor, table: Tensor, values: Tensor, assignment: Tensor | None, decay: float | Tensor, rows: str = "U"
 ) -> None:
-    """Refuse operands of lisa_attention_items, or with rows "N L" of lisa_attention.
+    """A ValueError for operands of lisa_attention_items, or with rows "N L" of lisa_attention, that do not fit.
 
-    NaN in table, values or assignment is not refused: the output has it, and in training the loss.
-
-    Raises:
-        ValueError: types or shapes that do not fit; on the CPU also codes, decays or assignments out of range.
+    On the CPU also for codes, decays or assignments out of range, but not for NaN: the output has it.
     """
     forms = f"table: floating-point B+ W+ W; values: floating-point B W D; codes: integer {rows} B"
     check_operands(f"{forms}; assignment?: floating-point {rows} B W", table, values, codes, assignment)
@@ -40,9 +37,7 @@ def checked_steps(
 ) -> Tensor:
     """The decay as float64, 0-d or (N, L), for items (N, L), rows of codes (U, B); masked: there must be a mask.
 
-    Raises:
-        ValueError: types or shapes that do not fit, or no mask.
-        IndexError: on the CPU, an item that is not in 0..U-1.
+    A ValueError for shapes that do not fit; on the CPU an IndexError for an item that is not in 0..U-1.
     """
     if isinstance(decay, Tensor):
         steps = decay.to(codes.device, torch.float64)
