@@ -9,9 +9,7 @@ def lisa_attention_eager(
 ) -> Tensor:
     """The paper's Algorithm 1 written out, every intermediate an (N, L, B, W) tensor kept by autograd.
 
-    One decayed cumulative sum, gather, multiplication, normalisation and product.
-
-    Args as in recbole_lisa.ops.lisa_attention; a decay is accurate only while decay * L stays below about 80.
+    Arguments as of recbole_lisa.ops.lisa_attention; a decay is accurate only while decay * L stays below about 80.
     """
     weights = _eager_weights(codes, table, assignment, decay)
     return torch.einsum("nlbw,bwd->nld", weights, values)
@@ -42,10 +40,7 @@ def _eager_weights(codes: Tensor, table: Tensor, assignment: Tensor, decay: floa
 def quantize_eager(
     x: Tensor, codebooks: Tensor, *, bilinear: Tensor, temperature: float, hard: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Residual bilinear encoding of every row as it comes: one (U, D) x (D, D) product a codebook, repeated rows too.
-
-    The naive side of the benchmarks; the rows are all positions of a batch, with repeats.
-    """
+    """Residual bilinear encoding of all positions of a batch, with repeats: one (U, D) x (D, D) product a codebook."""
     left, codes, assignments = x, [], []
     for book in codebooks:
         scores = (left @ bilinear) @ book.t()

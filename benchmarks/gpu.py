@@ -152,10 +152,8 @@ def collect(folder: Path, outcomes: Sequence[Outcome]) -> None:
     for name, status, _ in outcomes:
         table, log = (folder / "parts" / f"{name}{ending}" for ending in (".md", ".log"))
         if table.is_file():
-            lines = [
-                line for line in table.read_text(encoding="utf-8").splitlines() if not line.startswith(("![", "# "))
-            ]
-            texts.append("\n".join([f"\n## {name}\n", *lines, ""]))
+            lines = table.read_text(encoding="utf-8").splitlines()
+            texts.append("\n".join([f"\n## {name}\n", *(x for x in lines if not x.startswith(("![", "# "))), ""]))
         if log.is_file() and (status != "done" or name == "tests"):
             end = log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:]
             texts.append("\n".join([f"\n## {name}: end of the log\n\n```", *end, "```\n"]))

@@ -52,15 +52,9 @@ def time_in_turns(
     """Time several calls in turns, so that a busy machine slows all of them alike.
 
     Before a sample of a short call the call runs once untimed, because the calls in between have emptied the caches.
-
-    Args:
-        builders: Name -> function that makes the inputs and returns the call.
-        repeats: Samples of each call; a slow call has fewer, at least 1.
-        device: Where the calls run.
-        seconds: Limit of one call.
-
-    Returns:
-        Name -> status, see `status_of`; if it is "ok", also median, low and high (seconds a call) and samples.
+    A builder makes the inputs and returns the call. A call that is slow against its limit of `seconds` has fewer
+    samples, at least 1. A record holds a status, see `status_of`; if it is "ok", also median, low and high (seconds a
+    call) and samples.
     """
     records: dict[Name, Record] = {name: {"status": "ok"} for name in builders}
     calls: dict[Name, tuple[Call, int]] = {}

@@ -260,19 +260,9 @@ def compare_batches(report: Report, options: argparse.Namespace, export: Path, a
     ]
     times = ("cpu_seconds", "client_cpu_seconds", "median", "percentile_99", "slowest")
     rows = []
-    for record in records:
-        rate = f"{record['requests'] / record['seconds']:,.1f}"
-        shown = (milliseconds(record[name]) for name in times)
-        rows.append(
-            [
-                record["service"],
-                str(record["clients"]),
-                f"{record['requests']:,}",
-                rate,
-                *shown,
-                str(len(record["errors"])),
-            ]
-        )
+    for r in records:
+        counts = [r["service"], str(r["clients"]), f"{r['requests']:,}", f"{r['requests'] / r['seconds']:,.1f}"]
+        rows.append([*counts, *(milliseconds(r[name]) for name in times), str(len(r["errors"]))])
     columns = ["service", "clients", "requests", "a second", "CPU of a request", "CPU of its client", "median"]
     columns += ["99th percentile", "slowest", "wrong answers"]
     title = "Lists for one history, clients that wait for each answer: ms"

@@ -50,9 +50,8 @@ def add_model(parser: argparse.ArgumentParser, *, items: int) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of `serving`."""
-    parser.add_argument(
-        "--case", choices=("packed", "index"), default="packed", help="what is compared (default packed)"
-    )
+    case = "what is compared (default packed)"
+    parser.add_argument("--case", choices=("packed", "index"), default="packed", help=case)
     add_number(parser, "queries", 1000, "index: lists that are compared first")
     parser.add_argument("--export", metavar="FOLDER", help="index: also the codes of this export, repeated and changed")
     add_model(parser, items=10**6)
@@ -151,11 +150,7 @@ def memory_of(side: str, sizes: Sizes, n: int) -> float:
 
 
 def cached_step(length: int, width: int) -> Call:
-    """One step of the Transformer after L items: one new key, value and query beside the cached keys and values.
-
-    Raises:
-        CheckError: The step differs from attention over the whole history.
-    """
+    """One step of the Transformer after L items, with cached keys and values, checked against attention over all."""
     module, x = FullAttention(hidden_size=width).eval(), torch.randn(1, length + 1, width)
     new, keys, values = x[:, -1:].clone(), module.key(x), module.value(x)  # the step writes the last position
 

@@ -9,7 +9,7 @@ import torch
 from recbole_lisa.config.model_defaults import model_defaults
 from recbole_lisa.config.registry import model_class
 
-FIELDS: dict[str, Any] = {
+FIELDS: dict[str, Any] = {  # RecBole's settings that a model reads, with RecBole's defaults
     "USER_ID_FIELD": "user_id",
     "ITEM_ID_FIELD": "item_id",
     "TIME_FIELD": "timestamp",
@@ -20,7 +20,6 @@ FIELDS: dict[str, Any] = {
     "device": torch.device("cpu"),
     "train_neg_sample_args": {"distribution": "uniform", "sample_num": 1, "alpha": 1.0},
 }
-"""RecBole's settings that a model reads, with RecBole's defaults."""
 
 
 class Catalogue:

@@ -156,9 +156,8 @@ def naive_loss(model: LISARecommender, batch: Batch) -> Tensor:
     drop = partial(nn.functional.dropout, p=encoder.dropout.p, training=model.training)
     x = model.embed(items.flatten())  # (N * L, D)
     codes, assignment, y = (part.view(n, length, *part.shape[1:]) for part in _quantize(model.codebook, x))
-    attended = lisa_attention_eager(
-        codes, *attention.table_and_values(), assignment=assignment, decay=float(attention.decay)
-    )
+    table, values = attention.table_and_values()
+    attended = lisa_attention_eager(codes, table, values, assignment=assignment, decay=float(attention.decay))
     first, act, _, last = block.feed_forward
     h = block.attention_norm(drop(y + encoder.position_embedding.weight[:length]) + drop(attended))
     hidden = block.feed_forward_norm(h + drop(last(drop(act(first(h)))))).flatten(0, 1)  # (N * L, D)
