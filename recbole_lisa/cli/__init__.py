@@ -2,6 +2,8 @@
 
 import os
 import signal
+from importlib import import_module
+from types import ModuleType
 
 
 class EndingAtOnce:
@@ -21,6 +23,12 @@ class EndingAtOnce:
         """Restore the handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+def imported(name: str) -> ModuleType:
+    """A module of this package, imported late: a mistake in the arguments should not wait for torch."""
+    with EndingAtOnce():
+        return import_module(f"recbole_lisa.{name}")
 
 
 def _end(number: int, _: object) -> None:

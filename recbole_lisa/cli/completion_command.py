@@ -7,9 +7,9 @@ import contextlib
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 
+from recbole_lisa.cli import imported
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = UsageParser("recbole-lisa completion", "Print a script that completes command lines.", _EPILOG)
     parser.add_argument("shell", choices=("bash", "zsh"))
     shell = parser.parse_args(arguments).shell
-    commands = import_module("recbole_lisa.cli.main").COMMANDS
+    commands = imported("cli.main").COMMANDS
     rules = [rule for file in properties_path().rglob("*.yaml") for rule in declared_keys(file).values()]
     values: dict[str, Iterable[str]] = {f"--{rule.name}": rule.choices for rule in rules if rule.choices}
     for option, name in (("-d|--dataset", "dataset"), ("--protocol", "protocol"), ("--recipe", "recipe")):
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 def _options(command: str) -> set[str]:
     """The long options in the help of a command."""
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
-        import_module(f"recbole_lisa.cli.{command.replace('-', '_')}_command").main(["--help"])
+        imported(f"cli.{command.replace('-', '_')}_command").main(["--help"])
     return set(re.findall(r"--[a-z][\w-]*", text.getvalue())) - {"--key"}  # the placeholder
 
 

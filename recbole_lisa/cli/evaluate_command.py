@@ -8,7 +8,7 @@ from recbole_lisa.config.query_time import protocol_name
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output
 from recbole_lisa.saved import load_data_and_model
-from recbole_lisa.training.evaluation import check_loader, evaluate_targets
+from recbole_lisa.training.evaluation import evaluate_targets
 from recbole_lisa.training.result import write_per_user
 
 _SETTINGS = ("eval_seen", "metrics", "topk", "metric_decimal_place", "per_user_file", "overwrite")
@@ -36,7 +36,6 @@ def main(arguments: Sequence[str]) -> int:
     loader = valid if options.phase == "valid" else test
     if loader is None:
         raise UsageError(f"protocol '{config['protocol']}' has no {options.phase} items: choose the other --phase")
-    check_loader(loader, config)
     file = config["per_user_file"] if "per_user_file" in settings else None  # not that of the run
     overwrite = "overwrite" in settings and bool(config["overwrite"])
     if file is not None:

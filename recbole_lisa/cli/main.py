@@ -12,10 +12,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 
-from recbole_lisa.cli import EndingAtOnce
+from recbole_lisa.cli import imported
 from recbole_lisa.errors import (
     ProcessFailedError,
     TrainingDivergedError,
@@ -44,9 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(name: str) -> Callable[[Sequence[str]], int]:
     if name not in COMMANDS:
         raise UsageError(f"unknown command '{name}': known are {', '.join(COMMANDS)}.{did_you_mean(name, COMMANDS)}")
-    with EndingAtOnce():
-        module = import_module(f"recbole_lisa.cli.{name.replace('-', '_')}_command")
-    command: Callable[[Sequence[str]], int] = module.main
+    command: Callable[[Sequence[str]], int] = imported(f"cli.{name.replace('-', '_')}_command").main
     return command
 
 

@@ -5,13 +5,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from recbole_lisa.cli import EndingAtOnce
+from recbole_lisa.cli import imported
 from recbole_lisa.cli.arguments import UsageParser, positive, seconds
 from recbole_lisa.datasets.histories import UserHistory, read_user_histories
 from recbole_lisa.errors import UsageError
@@ -104,9 +103,7 @@ def _sources(options: argparse.Namespace) -> tuple[Recommender, list[UserHistory
     if options.export is not None:
         recommender = Recommender.load(options.export)
     else:
-        # Imported late: an export serves where RecBole is not installed.
-        with EndingAtOnce():
-            saved = import_module("recbole_lisa.saved")
+        saved = imported("saved")  # an export serves where RecBole is not installed
         if options.input is None:
             bundle, dataset = saved.bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
             return Recommender(bundle), _users_of(dataset)

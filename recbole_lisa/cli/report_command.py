@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from recbole_lisa import __version__
-from recbole_lisa.cli import EndingAtOnce
+from recbole_lisa.cli import imported
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.cli.compare_command import IDS, TRAITS, read_per_user
 from recbole_lisa.errors import UsageError
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         else:
             results[path] = read_result(path)
     check_output(options.output, overwrite=options.overwrite)
-    titles = import_module("recbole_lisa.saved").read_titles(options.titles) if options.titles else {}
+    titles = imported("saved").read_titles(options.titles) if options.titles else {}
     runs = collect(results, titles, options.data_path)
     page = render({"version": __version__, "runs": runs})
     with atomic_writer(options.output, overwrite=options.overwrite) as stream:
@@ -145,8 +145,7 @@ def _evaluated(
             table = read_per_user(Path(result["per_user_file"]))
         except UsageError as error:
             notes.append(str(error))
-    with EndingAtOnce():
-        saved, evaluation = (import_module(f"recbole_lisa.{name}") for name in ("saved", "training.evaluation"))
+    saved, evaluation = imported("saved"), imported("training.evaluation")
     try:
         settings = {} if data_path is None else {"data_path": data_path}
         config, model, *_, test = saved.load_data_and_model(_checkpoint(path, result), config_dict=settings)
@@ -154,7 +153,7 @@ def _evaluated(
             return table, users, [*notes, "no history has a test target"]
         if table is None or any(trait not in table for trait in TRAITS):
             collected = evaluation.evaluate_targets(model, test, config, show_progress=True).collected
-            table = import_module("recbole_lisa.training.result").per_user_table(test, config, collected)
+            table = imported("training.result").per_user_table(test, config, collected)
             table = table.set_index(IDS).sort_index(level=0, sort_remaining=False, kind="stable")
         users = _recommended(model, test, config, titles or _titles_of(config), targets)
     except UsageError as error:
@@ -183,9 +182,9 @@ def _titles_of(config: Any) -> dict[str, str]:
 
 def _recommended(model: Any, loader: Any, config: Any, titles: Mapping[str, str], targets: Any) -> list[dict[str, Any]]:
     """History, target and the best unseen items: of `targets`, or from the shortest to the longest history."""
-    # Imported late: a mistake in the arguments should not wait for torch.
-    torch: Any = import_module("torch")
-    evaluation = import_module("recbole_lisa.training.evaluation")
+    import torch
+
+    evaluation = imported("training.evaluation")
     dataset: Any = loader.dataset
     store = dataset.histories
     user_ids, item_ids = dataset.field2id_token[dataset.uid_field], dataset.field2id_token[dataset.iid_field]

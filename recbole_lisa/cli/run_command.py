@@ -1,11 +1,10 @@
 """The command `recbole-lisa [run]`."""
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from recbole_lisa import __version__
-from recbole_lisa.cli import EndingAtOnce
+from recbole_lisa.cli import imported
 from recbole_lisa.cli.arguments import Once, UsageParser
 from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 
@@ -46,9 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     options, settings = parser.parse_with_settings(arguments)
     # RecBole's form, several names in one argument, unless the argument itself is a file.
     files = [file for text in options.config_files for file in ([text] if Path(text).is_file() else text.split())]
-    # Imported late: a mistake in the arguments should not wait for torch.
-    with EndingAtOnce():
-        run = import_module("recbole_lisa.quick_start").run
-    import_module("recbole_lisa.environment").keep_freed_memory()
+    run = imported("quick_start").run
+    imported("environment").keep_freed_memory()
     run(options.model, options.dataset, protocol=options.protocol, config_files=files, command_line=settings)
     return 0

@@ -4,12 +4,11 @@ import argparse
 import contextlib
 import os
 from collections.abc import Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from recbole_lisa.cli import EndingAtOnce
+from recbole_lisa.cli import imported
 from recbole_lisa.cli.arguments import UsageParser, positive
 from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.serving import Recommender
@@ -47,9 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(f"serve needs {' and '.join(missing)}: {install_extra('serve')}")
-    with EndingAtOnce():
-        app, server = (import_module(f"recbole_lisa.serving.http.{name}") for name in ("app", "server"))
-    metrics = import_module("recbole_lisa.serving.http.middleware").Metrics()
+    app, server, middleware = (imported(f"serving.http.{name}") for name in ("app", "server", "middleware"))
+    metrics = middleware.Metrics()
     recommender = Recommender.load(options.export)
     store = _store(options, recommender, metrics)
     listening = server.listen(options.host, options.port)
@@ -82,7 +80,7 @@ def hosts_of(options: argparse.Namespace) -> frozenset[str] | None:
 
 
 def _store(options: argparse.Namespace, recommender: Recommender, metrics: Any) -> Any:
-    stores = import_module("recbole_lisa.serving.http.stores")
+    stores = imported("serving.http.stores")
     if options.redis:
         return stores.RedisStore(options.redis, recommender.fingerprint, options.session_seconds)
     return stores.MemoryStore(
