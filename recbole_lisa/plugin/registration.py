@@ -25,7 +25,7 @@ from recbole_lisa.config.validation import check_model, check_valid_metric, vali
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
-from recbole_lisa.plugin.presplit import check_columns, check_headers, cut_histories, number_histories_as_items
+from recbole_lisa.plugin.dataset import check_columns, check_headers, cut_histories, number_histories_as_items
 from recbole_lisa.training.checkpoint import load_checkpoint
 from recbole_lisa.training.evaluation import check_topk
 

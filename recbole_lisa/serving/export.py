@@ -14,7 +14,6 @@ import errno
 import hashlib
 import json
 import math
-import os
 import stat
 import unicodedata
 import zipfile
@@ -119,7 +118,7 @@ def check_export_folder(folder: AnyPath, *, overwrite: bool, source: AnyPath | N
     check_output(folder, overwrite=overwrite, folder=True)
 
 
-def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: bool = False) -> dict[str, Any]:
+def write_export(bundle: Bundle, folder: AnyPath, *, overwrite: bool = False) -> dict[str, Any]:
     """Write an export and return its manifest, which comes last; a UsageError as of `check_export_folder`."""
     target = Path(folder)
     check_export_folder(target, overwrite=overwrite)
@@ -139,7 +138,7 @@ def write_export(bundle: Bundle, folder: str | os.PathLike[str], *, overwrite: b
     return manifest
 
 
-def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+def read_manifest(folder: AnyPath) -> dict[str, Any]:
     """The manifest of an export; a UsageError where it is missing, damaged, of another program or another version."""
     path = path_of(folder, "the folder of an export") / MANIFEST
     try:
@@ -165,7 +164,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return manifest
 
 
-def read_export(folder: str | os.PathLike[str]) -> tuple[Bundle, dict[str, Any]]:
+def read_export(folder: AnyPath) -> tuple[Bundle, dict[str, Any]]:
     """The model and the manifest of an export; a UsageError as of `read_manifest`, or where a file is damaged."""
     manifest = read_manifest(folder)
     parts = {name: _read_part(Path(folder), name, manifest) for name in (ITEMS, ENCODER, ITEM_IDS)}
