@@ -39,9 +39,7 @@ def collect_result(
     epochs. A resumed run counts the epochs before the interruption, too.
     """
     config, history, users_file = trainer.config, trainer.history, trainer.config["per_user_file"]
-    times = [epoch["seconds"] for epoch in history]
-    counted = [epoch for epoch in history if epoch.get("sequences")]  # old checkpoints have epochs without the count
-    counted_seconds = sum(epoch["seconds"] for epoch in counted)
+    trained = sum(epoch["seconds"] for epoch in history)
     return {
         **{key: config[key] for key in ("model", "dataset", "protocol", "eval_seen", "seed")},
         "protocol": protocol_name(config),
@@ -51,9 +49,9 @@ def collect_result(
         "best_epoch": len(history) if trainer.best_epoch is None else trainer.best_epoch + 1,
         "epochs_run": len(history),
         "seconds": seconds,
-        "seconds_per_epoch": sum(times) / len(times) if times else None,
+        "seconds_per_epoch": trained / len(history) if history else None,
         "nproc": n_processes(),
-        "sequences_per_second": sum(e["sequences"] for e in counted) / counted_seconds if counted_seconds else None,
+        "sequences_per_second": sum(epoch["sequences"] for epoch in history) / trained if trained else None,
         "peak_memory_mb": peak_memory_mb(),
         "peak_gpu_memory_mb": peak_gpu_memory_mb(trainer.device),
         "device": str(trainer.device),
