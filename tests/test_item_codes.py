@@ -56,9 +56,7 @@ def fixed_as(learned: Any, model: str, **settings: Any) -> Any:
 @pytest.mark.parametrize("score", ["dot", "cosine"])
 @pytest.mark.parametrize("n_layers", [1, 2])
 @pytest.mark.parametrize("model", QUANTIZED)
-def test_scores_and_loss_are_those_of_a_learned_model_with_the_same_codes(
-    model: str, n_layers: int, score: str
-) -> None:
+def test_scores_and_loss_are_those_of_a_learned_model_of_equal_codes(model: str, n_layers: int, score: str) -> None:
     settings = {**QUANTIZED[model], "codebook_similarity": "dot", "n_layers": n_layers, "score": score}
     learned = build_model(model, hidden_dropout_prob=0, **settings).double().eval()
     fixed = fixed_as(learned, model, hidden_dropout_prob=0, **settings)
@@ -166,10 +164,8 @@ def test_a_run_keeps_its_codes_in_checkpoint_export_and_new_items(
     arguments = [f"--export={tmp_path / 'export'}", f"--output={tmp_path / 'more'}", f"--input={tmp_path / 'new.csv'}"]
     assert main(["add-items", *arguments]) == 0
     more = Recommender.load(tmp_path / "more").recommend([["i1", "i2"]], 40, filter_seen=False)[0]
-    assert (
-        "fresh" in more.items
-        and dict(zip(more.items, more.scores, strict=True))[expected.items[0]] == expected.scores[0]
-    )
+    scores = dict(zip(more.items, more.scores, strict=True))
+    assert "fresh" in scores and scores[expected.items[0]] == expected.scores[0]
     if model != "Transformer":  # the others have sessions
         session = Recommender.load(tmp_path / "export").start(["i1", "i2"])
         assert session.recommend(5).items == expected.items
@@ -215,9 +211,7 @@ def test_svd_reads_training_interactions_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("source", "name"), [("svd", "svd_components"), ("svd_kmeans", "svd_vectors")])
-def test_a_mapped_data_set_keeps_its_codes(
-    source: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mapped_data_keep_their_codes(source: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n_made, original = 0, getattr(item_codes, name)
 
     def counted(*arguments: Any) -> Any:

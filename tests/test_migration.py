@@ -93,9 +93,7 @@ def test_without_epochs_metrics_are_all(transformer: Path, tmp_path: Path, capsy
     assert model.encoder.attentions[0].decay == 0
 
 
-def test_checkpoints_without_codebooks_to_migrate_and_mistakes_on_the_command_line_are_named(
-    transformer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_migrate_is_named(transformer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two_layers = {"quantize_items": True, "n_layers": 2}
     for checkpoint, arguments, message in (
         (train(tmp_path), [], "is a Transformer trained without --quantize_items=True: give a checkpoint of a run"),

@@ -58,7 +58,7 @@ def test_long_steps_have_bars(isolated_run_dir: Path, monkeypatch: MonkeyPatch) 
 @pytest.mark.parametrize(
     ("is_terminal", "show_progress", "rank"), [(True, False, "0"), (True, True, "1"), (False, True, "0")]
 )
-def test_without_a_terminal_or_in_another_process_nothing_is_written(
+def test_elsewhere_nothing_is_there(
     monkeypatch: MonkeyPatch, is_terminal: bool, show_progress: bool, rank: str
 ) -> None:
     terminal = terminal_in(monkeypatch, is_terminal=is_terminal)

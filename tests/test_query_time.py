@@ -44,9 +44,7 @@ def write_timed(folder: Path, start: float = START) -> None:
 
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("settings", [{}, {"supervision": "last_position"}, {"windows": "overlapping"}], ids=str)
-def test_batches_have_the_time_of_the_item_after_each_position(
-    tmp_path: Path, settings: dict[str, Any], mapped: bool
-) -> None:
+def test_batches_have_the_time_of_the_next_item(tmp_path: Path, settings: dict[str, Any], mapped: bool) -> None:
     write_timed(tmp_path)
     config = tiny_config(tmp_path, model="LISASoft", memory_map=mapped, **ON, **settings)
     train, valid, test = tiny_loaders(config)
@@ -84,24 +82,23 @@ def test_the_loss_of_a_position_reads_its_own_time_in_both_supervisions(name: st
         length, times = batch["item_length"] - 1, batch["query_time_list"]
         before = model.full_sort_predict(batch)
         assert not torch.allclose(before, model.full_sort_predict(batch | {"query_time_list": times + 4e4}))
-        outside = torch.arange(9) != length.unsqueeze(1)
-        assert_close(
-            model.full_sort_predict(batch | {"query_time_list": batch["query_time_list"] + 4e4 * outside}), before
-        )
+        later = times + 4e4 * (torch.arange(9) != length.unsqueeze(1))
+        assert_close(model.full_sort_predict(batch | {"query_time_list": later}), before)
     del batch["query_gap_list"]
     with pytest.raises(ValueError, match="query_time needs the times of the targets"):
         model.full_sort_predict(batch)
 
 
+Asked = tuple[AttentiveRecommender, Recommender]
+
+
 @pytest.fixture(params=[("LISABase", {}), ("LISASoft", {"block": "gated", "conv_width": 3, "local_window": 2})])
-def asked(request: Any) -> tuple[AttentiveRecommender, Recommender]:
+def asked(request: Any) -> Asked:
     model = learnt(build_model(request.param[0], n_items=N_ITEMS, **request.param[1], **ON))
     return model, Recommender(bundle_of(model, IDS[1:], "small"))
 
 
-def test_recommendations_and_sessions_equal_the_model_at_any_time(
-    asked: tuple[AttentiveRecommender, Recommender], monkeypatch: MonkeyPatch
-) -> None:
+def test_lists_and_sessions_equal_the_model_at_any_time(asked: Asked, monkeypatch: MonkeyPatch) -> None:
     model, recommender = asked
     items, times = [3, 1, 4, 8], [START + 5.0, START + 9.5, START + 5e4, START + 6e5]
     batch = {"item_id_list": torch.tensor([items]), "item_length": torch.tensor([4])}
@@ -127,7 +124,7 @@ def test_recommendations_and_sessions_equal_the_model_at_any_time(
     assert session.recommend(29, filter_seen=False).scores == pytest.approx(lists[0])
 
 
-def test_histories_have_one_time_or_their_own(asked: tuple[AttentiveRecommender, Recommender]) -> None:
+def test_histories_have_one_time_or_their_own(asked: Asked) -> None:
     recommender = asked[1]
     histories, times = [raw([1, 2]), ["new"], raw([3])], [[START, START + 1.0], [START], [START]]
     ats = [START + 50.0, START, START + 9e5]
@@ -155,7 +152,7 @@ def test_histories_have_one_time_or_their_own(asked: tuple[AttentiveRecommender,
         small_recommender().recommend(histories[:1], 5, at=5.0)
 
 
-def test_the_service_takes_the_time_of_a_question(asked: tuple[AttentiveRecommender, Recommender]) -> None:
+def test_the_service_takes_the_time_of_a_question(asked: Asked) -> None:
     recommender, times = asked[1], [float(START), START + 7.0]
     with running(recommender) as service:
         assert service.get("/health").json["needs_times"] is True
@@ -179,9 +176,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
         yield run("LISASoft", "tiny", config_dict=tiny_settings(folder, **SMALL, **ON, **files)) | {"folder": folder}
 
 
-def test_a_run_names_its_protocol_and_its_checkpoint_answers(
-    result: dict[str, Any], capsys: CaptureFixture[str]
-) -> None:
+def test_a_run_names_its_protocol_and_is_evaluated(result: dict[str, Any], capsys: CaptureFixture[str]) -> None:
     folder = result["folder"]
     assert result["protocol"] == "full_ranking, query_time gap_hour_weekday"
     log = Path(result["log"]).read_text()

@@ -76,13 +76,10 @@ def test_a_run_without_targets_reports_what_it_has(tmp_path: Path, capsys: Captu
 
     write_interactions(tmp_path, "one", [("u", "a", 1), ("u", "b", 2)])
     (tmp_path / "a.yaml").write_text("epochs: 3\nseed: 5\nresult_file: r.json\n")
-    settings = {
-        key: value for key, value in tiny_settings(tmp_path, checkpoint_dir="one_saved").items() if key != "epochs"
-    }
-    given: dict[str, Any] = {
-        "config_files": ["a.yaml"],
-        "command_line": {"seed": "6", "topk": "[1]", "valid_metric": "NDCG@1"},
-    }
+    settings = tiny_settings(tmp_path, checkpoint_dir="one_saved")
+    del settings["epochs"]
+    given: dict[str, Any] = {"config_files": ["a.yaml"], "command_line": {"seed": "6", "topk": "[1]"}}
+    given["command_line"]["valid_metric"] = "NDCG@1"
     with pytest.raises(
         UsageError, match=r"no history is long enough for a test item: the longest of 1 has 2 .* takes 3"
     ):

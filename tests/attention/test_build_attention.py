@@ -17,9 +17,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize(("text", "message"), [("Storage size overflowed", "GiB: lower"), ("no kernel", "no kernel")])
-def test_only_an_overflow_on_the_meta_device_means_too_large(
-    monkeypatch: pytest.MonkeyPatch, text: str, message: str
-) -> None:
+def test_only_an_overflow_means_too_large(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
     def build(**_: Any) -> None:
         raise RuntimeError(text)
 
@@ -71,6 +69,17 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("lisa", {"similarity": "cosine"}, "bilinear, dot, euclidean, got 'cosine'"),
     ("lisa", {"n_codewords": "8"}, "n_codewords must be int, got '8'"),
     ("lisa", {"n_codewords": 0}, "n_codewords must be a whole number of at least 1, got 0"),
+    ("lisa", {"local_window": -1}, "local_window must be a finite number of at least 0, got -1"),
+    ("lisa", {"local_window": 3, "local_heads": 3}, "local_heads must divide hidden_size 8, got 3"),
+    ("lisa", {"local_window": 3, "decay": 0, "bidirectional": True}, "needs local_window 0 and"),
+    ("lisa", {"histogram_values": "exact", "decay": 0, "bidirectional": True}, "needs local_window 0 and"),
+    ("lisa", {"histogram_values": "exact", "n_codebooks": 3}, "n_codebooks must divide 8, got 3"),
+    ("lisa", {"histogram_values": "real"}, "histogram_values must be one of codewords, exact, got 'real'"),
+    ("mamba2", {"n_heads": 5}, "n_heads must divide 2 hidden_size 16, got 5"),
+    ("mamba2", {"n_heads": 0}, "n_heads must divide 2 hidden_size 16, got 0"),
+    ("mamba2", {"state_size": 0}, "state_size must be a whole number of at least 1"),
+    ("grela", {"n_heads": 3}, "twice n_heads must divide hidden_size 8, got n_heads 3"),
+    ("grela", {"n_heads": 0}, "twice n_heads must divide hidden_size 8, got n_heads 0"),
 ]
 
 

@@ -30,9 +30,7 @@ def test_with_all_keys_on_top_it_is_full_attention(n_clusters: int, bidirectiona
 
 @pytest.mark.oracle
 @pytest.mark.parametrize(("n_queries", "n_clusters", "n_top_keys"), [(33, 33, 1), (33, 33, 5), (3, 12, 2)])
-def test_with_a_cluster_for_each_distinct_query_the_bidirectional_form_is_full_attention(
-    n_queries: int, n_clusters: int, n_top_keys: int
-) -> None:
+def test_a_cluster_for_each_distinct_query_is_full_attention(n_queries: int, n_clusters: int, n_top_keys: int) -> None:
     attention = build(n_clusters=n_clusters, n_top_keys=n_top_keys, bidirectional=True)
     x = torch.randn(2, 33, D, dtype=torch.float64)
     with torch.no_grad():  # queries read the first half of x only

@@ -51,3 +51,12 @@ def test_equal_vectors_give_equal_codewords_and_no_draw_of_the_caller_changes() 
     assert torch.equal(torch.get_rng_state(), state)
     for one, other in zip(*(codebook.parameters() for codebook in codebooks), strict=True):
         assert torch.equal(one, other)
+
+
+def test_codebook_stays_float32_under_autocast() -> None:
+    codebook = Codebook(hidden_size=6, n_codebooks=2, n_codewords=4)
+    x = torch.randn(9, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = codebook(x.bfloat16())
+    assert half.reconstruction.dtype == torch.float32
+    assert torch.equal(half.codes, codebook(x.bfloat16().float()).codes)

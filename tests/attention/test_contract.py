@@ -17,6 +17,7 @@ from tests.attention.references import D
 from tests.helpers import all_valid, assert_close, ragged
 
 LISA: dict[str, Any] = {"n_codebooks": 3, "n_codewords": 5}
+EXACT = LISA | {"n_codebooks": 4, "histogram_values": "exact"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("full", {}),
     "full-2-heads": ("full", {"n_heads": 2}),
@@ -38,16 +39,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lisa-bidirectional": ("lisa", LISA | {"decay": 0, "bidirectional": True, "hard": False}),
     "lisa-1-codeword": ("lisa", {"n_codebooks": 2, "n_codewords": 1}),
     "lisa-spread-decay": ("lisa", LISA | {"decay": "spread"}),
-    "lisa-spread-decay-exact": (
-        "lisa",
-        LISA | {"n_codebooks": 4, "decay": "spread", "histogram_values": "exact", "hard": False},
-    ),
+    "lisa-spread-decay-exact": ("lisa", EXACT | {"decay": "spread", "hard": False}),
     "lisa-local": ("lisa", LISA | {"local_window": 5}),
     "lisa-local-soft": ("lisa", LISA | {"local_window": 20, "local_heads": 4, "hard": False, "decay": "learnable"}),
-    "lisa-exact": ("lisa", LISA | {"n_codebooks": 4, "histogram_values": "exact"}),
+    "lisa-exact": ("lisa", EXACT),
     "lisa-exact-soft-local": (
         "lisa",
-        LISA | {"n_codebooks": 2, "histogram_values": "exact", "hard": False, "decay": "learnable", "local_window": 7},
+        EXACT | {"n_codebooks": 2, "hard": False, "decay": "learnable", "local_window": 7},
     ),
     "reformer": ("reformer", {"bucket_size": 4}),
     "reformer-4-hashes": ("reformer", {"bucket_size": 4, "n_hashes": 4}),
@@ -237,8 +235,7 @@ def test_length_4096_is_finite(build: Callable[..., Attention]) -> None:
 @pytest.mark.parametrize("result", [None, torch.ones(3, 2, D), torch.ones(3, D)], ids=["None", "L", "two"])
 def test_a_mechanism_that_returns_another_shape_is_named(result: Any) -> None:
     attention = type("Own", (Attention,), {"everywhere": lambda *_: result})(hidden_size=D)
+    message = r"Own.everywhere\(\) must be floating-point \(N, L, D\) with N = 3, L = 6"
     for call in (attention, attention.last):
-        with pytest.raises(
-            ValueError, match=r"Own.everywhere\(\) must be floating-point \(N, L, D\) with N = 3, L = 6"
-        ):
+        with pytest.raises(ValueError, match=message):
             call(torch.ones(3, 6, D), all_valid(3, 6))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv1d, elu, pad, silu, softplus
 
-from recbole_lisa.attention import Attention, GatedRotaryAttention, LinearRecurrentUnit, SelectiveSSM
+from recbole_lisa.attention import GatedRotaryAttention, LinearRecurrentUnit, SelectiveSSM
 from recbole_lisa.attention.recurrent import ChannelConvolution, RecurrentAttention
 from tests.attention.references import D
 from tests.helpers import all_valid, assert_close, assert_close_with_gradients, ragged
@@ -102,14 +102,6 @@ def test_steps_and_the_state_after_them_equal_the_whole(case: str) -> None:
                 assert_close(end[n], part[n])
 
 
-@every_case
-def test_the_state_has_the_same_size_at_any_length(case: str) -> None:
-    attention: Attention = CASES[case][0]().eval()
-    short, long = (attention.state_of(torch.randn(2, length, D), all_valid(2, length)) for length in (1, 500))
-    assert [part.shape for part in short] == [part.shape for part in long]
-    assert all(torch.isfinite(part).all() for part in long)
-
-
 @pytest.mark.parametrize("shift", [1, 10**6])
 def test_rotary_attention_depends_on_distances_only(shift: int) -> None:
     attention = GatedRotaryAttention(hidden_size=D).double().eval()
@@ -132,18 +124,3 @@ def test_radii_and_steps_start_in_the_published_ranges() -> None:
     assert 0.09 < step.max() <= 0.1001
     assert 0.999 <= rate.min() < 1.2
     assert 15.8 < rate.max() <= 16.001
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: SelectiveSSM(hidden_size=6, n_heads=5), "n_heads must divide 2 hidden_size 12, got 5"),
-        (lambda: SelectiveSSM(hidden_size=6, n_heads=0), "n_heads must divide 2 hidden_size 12, got 0"),
-        (lambda: SelectiveSSM(hidden_size=6, state_size=0), "state_size must be a whole number of at least 1"),
-        (lambda: GatedRotaryAttention(hidden_size=12, n_heads=4), "twice n_heads must divide hidden_size 12, got n_"),
-        (lambda: GatedRotaryAttention(hidden_size=12, n_heads=0), "twice n_heads must divide hidden_size 12, got n_"),
-    ],
-)
-def test_wrong_sizes_are_named(build: Callable[[], Attention], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()

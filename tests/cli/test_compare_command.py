@@ -123,9 +123,7 @@ def test_a_user_with_several_targets_is_drawn_as_a_whole() -> None:
     assert (row["low"], row["high"]) == (0, 1)  # u twice, v twice
 
 
-def test_files_that_cannot_be_compared_are_refused(
-    tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]
-) -> None:
+def test_other_files_are_refused(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     a = table({"u": 1, "v": 0})
     with pytest.raises(UsageError, match="2 are in one alone, such as item 'item of [vw]' of user '[vw]'"):

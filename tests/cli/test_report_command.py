@@ -40,9 +40,7 @@ def runs(isolated_run_dir: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_figures_of_the_page_are_those_of_the_runs(
-    runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_are_those_of_the_runs(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "a.json", "b.json", "--output=page.html"]) == 0
     printed = capsys.readouterr()
     assert printed.err == "" and "page.html: 2 runs, " in printed.out
@@ -76,17 +74,13 @@ def items_of(user: str) -> list[str]:
     return [item for name, item, _ in lines if name == user]
 
 
-def test_an_old_result_without_its_files_has_a_page_with_notes(
-    runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_old_result_has_a_page_with_notes(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     old = {key: value for key, value in runs[1].items() if key not in ("valid_curve", "per_user_file", "tied_targets")}
     Path("old.json").write_text(json.dumps({**old, "checkpoint": "gone.pth"}))
     Path("forged.json").write_text(json.dumps({**old, "checkpoint": 5}))
     Path("titles.csv").write_text("item_id,title\ni1,First\n")
-    assert (
-        main(["report", "old.json", "a.json", "./a.json", "forged.json", "--titles=titles.csv", "--output=page.html"])
-        == 0
-    )
+    arguments = ["old.json", "a.json", "./a.json", "forged.json", "--titles=titles.csv", "--output=page.html"]
+    assert main(["report", *arguments]) == 0
     warnings = capsys.readouterr().err
     assert "warning: 'old.json': there is no checkpoint 'gone.pth'" in warnings
     assert "'forged.json' names no checkpoint" in warnings

@@ -72,9 +72,7 @@ def test_recommend_from_a_checkpoint_for_all(checkpoint: Path, tmp_path: Path, c
     assert f"{3 * N_USERS} rows for {N_USERS} users; 0 users without recommendations" in capsys.readouterr().out
 
 
-def test_options_choose_what_is_recommended(
-    recommend: Callable[..., int], tmp_path: Path, capsys: CaptureFixture[str]
-) -> None:
+def test_options_choose_the_items(recommend: Callable[..., int], tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     (tmp_path / "only.txt").write_text("i3\ni5\n")
     table = "who,what\na,i3\na,gone\nb,gone\n"
     options = ["--user=who", "--item=what", f"--candidates={tmp_path / 'only.txt'}"]
@@ -93,9 +91,7 @@ def test_options_choose_what_is_recommended(
     assert {row["item_id"] for row in rows_of(tmp_path / "top.csv")} == {"i3", "i5"}
 
 
-def test_the_user_of_an_unknown_item_and_unknown_candidates_are_named(
-    recommend: Callable[..., int], tmp_path: Path, capsys: CaptureFixture[str]
-) -> None:
+def test_unknown_items_are_named(recommend: Callable[..., int], tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     (tmp_path / "only.txt").write_text("i5\ngone\n\n")
     rows = "".join(f"user{n},i3\n" for n in range(300))
     assert recommend(f"user_id,item_id\n{rows}last,gone\n") == 2

@@ -53,26 +53,19 @@ def test_our_files_override_recbole_and_the_protocol_overrides_all_of_ours() -> 
 
 
 @pytest.mark.parametrize(
-    ("argument", "command_line", "config_dict", "files", "protocol"),
+    ("given", "files", "protocol"),
     [
-        (None, {}, {}, [], "full_ranking"),
-        (None, {}, {}, ["paper"], "paper"),
-        (None, {}, {}, ["paper", "full_ranking"], "full_ranking"),
-        (None, {}, {"protocol": "paper"}, ["full_ranking"], "paper"),
-        (None, {"protocol": "paper"}, {"protocol": "full_ranking"}, [], "paper"),
-        ("full_ranking", {}, {"protocol": "paper"}, ["paper"], "full_ranking"),
+        ({}, [], "full_ranking"),
+        ({}, ["paper"], "paper"),
+        ({}, ["paper", "full_ranking"], "full_ranking"),
+        ({"config_dict": {"protocol": "paper"}}, ["full_ranking"], "paper"),
+        ({"config_dict": {"protocol": "full_ranking"}, "command_line": {"protocol": "paper"}}, [], "paper"),
+        ({"protocol": "full_ranking", "config_dict": {"protocol": "paper"}}, ["paper"], "full_ranking"),
     ],
 )
-def test_the_protocol_is_that_of_the_strongest_place(
-    tmp_path: Path,
-    argument: str | None,
-    command_line: dict[str, Any],
-    config_dict: dict[str, Any],
-    files: list[str],
-    protocol: str,
-) -> None:
+def test_the_strongest_protocol_counts(tmp_path: Path, given: dict[str, Any], files: list[str], protocol: str) -> None:
     written = [yaml_file(tmp_path, f"{i}.yaml", f"protocol: {name}\n") for i, name in enumerate(files)]
-    config = build(protocol=argument, config_files=written, config_dict=config_dict, command_line=command_line)
+    config = build(config_files=written, **given)
     assert config["protocol"] == protocol
     assert (config["adam_betas"] == [0.9, 0.98]) == (protocol == "paper")
 
@@ -88,9 +81,7 @@ def test_the_protocol_is_that_of_the_strongest_place(
         ("LISAMini", "ml-1m", "n_target_codewords", 128),
     ],
 )
-def test_a_data_set_overrides_the_settings_of_a_model(
-    tmp_path: Path, model: str, dataset: str, key: str, value: int
-) -> None:
+def test_a_data_set_overrides_a_model(tmp_path: Path, model: str, dataset: str, key: str, value: int) -> None:
     write_interactions(tmp_path, dataset)
     config = build(model, dataset, config_dict={"data_path": str(tmp_path)})
     assert config[key] == value
@@ -169,9 +160,7 @@ def test_the_arguments_are_not_edited() -> None:
         (2, {"gpu_id": ""}, "cpu"),
     ],
 )
-def test_a_gpu_is_named_only_when_the_user_names_it_and_the_environment_stays(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, settings: dict[str, Any], device: str
-) -> None:
+def test_a_gpu_must_be_named(monkeypatch: pytest.MonkeyPatch, gpus: int, settings: dict[str, Any], device: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     for visible in ("5", None):

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from recbole_lisa.data import cache, mapped
-from recbole_lisa.data.dataset import WindowDataset, create_dataset
+from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
 from tests.data.conftest import MakeConfig
+from tests.data.test_mapped import contents
 
 ROWS = [(f"u{user}", f"i{(user * 3 + step) % 7}", 10.25 * step + user) for user in range(5) for step in range(6)]
 
@@ -23,22 +24,6 @@ def parsed() -> Iterator[Mock]:
     """Counts the data sets that are loaded from text."""
     with patch.object(mapped, "_prepare", side_effect=mapped._prepare) as loaded:
         yield loaded
-
-
-def contents(data: WindowDataset) -> dict[str, Any]:
-    train, _, test = data.build()
-    return {
-        "fingerprint": data.data_fingerprint,
-        "tokens": {name: tokens[:].tolist() for name, tokens in data.field2id_token.items()},
-        "numbers": {name: data.field2token_id[name] for name in data.field2id_token},
-        "types": data.field2type,
-        "sources": {name: str(source) for name, source in data.field2source.items()},
-        "lengths": dict(data.field2seqlen),
-        "columns": data.inter_feat.dtypes.to_dict(),
-        "held out": test.inter_feat.to_dict(),
-        "counts": train.item_counts.tolist(),
-        "sizes": (data.user_num, data.item_num, data.inter_num, data.token_like_fields),
-    }
 
 
 def test_a_saved_data_set_is_equal_and_no_text_is_read(make_config: MakeConfig, tmp_path: Path, parsed: Mock) -> None:

@@ -83,9 +83,7 @@ def test_ties_favour_neither_side(make_config: MakeConfig) -> None:
     assert np.abs(observed - 2000 / 11).max() < 64
 
 
-def test_full_batches_hold_at_most_the_scores_that_fit_and_group_similar_lengths(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_batches_hold_the_scores_that_fit(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recbole_lisa.data.dataloader._MAX_SCORES", 5 * 51 + 50)
     loader = held_out_loader(make_config(many_users(), MAX_ITEM_LIST_LENGTH=30, eval_batch_size=256))
     assert loader.dataset.item_num == 51

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pytest import MonkeyPatch
 
 from recbole_lisa.data import mapped
 from recbole_lisa.data.dataloader import create_loaders
@@ -105,9 +106,7 @@ def test_a_run_has_the_metrics_checkpoint_and_export_of_data_in_memory(tmp_path:
 
 
 @pytest.mark.parametrize("size", [0, 2**40])
-def test_auto_maps_large_files(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int
-) -> None:
+def test_auto_maps_large_files(make_config: MakeConfig, monkeypatch: MonkeyPatch, tmp_path: Path, size: int) -> None:
     monkeypatch.setattr(mapped, "AUTO_BYTES", size)
     data = create_dataset(make_config(odd_rows(), checkpoint_dir=str(tmp_path / "saved")))
     assert isinstance(data, MappedDataset) == (not size)
@@ -134,9 +133,7 @@ def test_what_cannot_be_mapped_is_an_error_and_stays_in_memory_with_auto(
     assert re.search(f"memory_map: auto leaves the data in memory, as .*{reason}", caplog.text)
 
 
-def test_other_data_is_prepared_anew_and_a_damaged_folder_is_left_as_it_is(
-    make_config: MakeConfig, tmp_path: Path
-) -> None:
+def test_other_data_is_prepared_anew_and_a_damaged_folder_is_kept(make_config: MakeConfig, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     settings = {"memory_map": True, "dataset_save_path": str(kept)}
     create_dataset(make_config(odd_rows(), **settings))
@@ -200,26 +197,19 @@ def test_a_changed_byte_is_refused_in_arrays_that_are_read_and_in_small_ones_tha
     assert create_dataset(config).build()
 
 
-@pytest.mark.parametrize(
-    ("error", "raised", "message"),
-    [
-        (OSError(errno.ENOSPC, "No space left on device"), UsageError, "kept': No space left on device; preparing it"),
-        (KeyboardInterrupt(), KeyboardInterrupt, None),
-    ],
-    ids=["full disk", "interrupted"],
-)
+FAILURES = {
+    "full disk": (OSError(errno.ENOSPC, "No space left on device"), UsageError, "kept': No space left on device; pre"),
+    "interrupted": (KeyboardInterrupt(), KeyboardInterrupt, None),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("step", ["_sort", "_read"])
 def test_nothing_is_left_of_a_data_set_that_is_not_complete(
-    make_config: MakeConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    error: BaseException,
-    raised: type[BaseException],
-    message: str | None,
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: MonkeyPatch, step: str, failure: str
 ) -> None:
     config = make_config(odd_rows(), memory_map=True, dataset_save_path=str(tmp_path / "saved" / "kept"))
-    done = getattr(mapped, step)
+    done, (error, raised, message) = getattr(mapped, step), FAILURES[failure]
 
     def fail(*arguments: Any) -> None:
         done(*arguments)

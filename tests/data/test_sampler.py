@@ -106,8 +106,6 @@ def test_evaluation_negatives_are_drawn_one_after_the_other_without_replacement(
 def test_too_few_unseen_items_are_refused_with_the_numbers() -> None:
     store = Histories.from_interactions(np.ones(3, int), np.array([1, 2, 2]), np.arange(3.0))
     weights = item_weights(np.ones(6, int), "uniform")
-    with pytest.raises(
-        UsageError,
-        match="needs 4 evaluation negatives.* only 3 items of 5 .*set eval_args to {mode: full}, or rank at most 3",
-    ):
+    message = "needs 4 evaluation negatives.* only 3 items of 5 .*set eval_args to {mode: full}, or rank at most 3"
+    with pytest.raises(UsageError, match=message):
         evaluation_negatives(store, np.array([0]), weights, 4, rng())

@@ -113,9 +113,7 @@ def test_a_run_of_two_processes_reports_once_and_goes_on_in_one(tmp_path: Path, 
         ("interrupt", KeyboardInterrupt, ""),
     ],
 )
-def test_the_end_of_one_process_ends_all_and_tells_why(
-    tmp_path: Path, way: str, kind: type[BaseException], message: str
-) -> None:
+def test_the_end_of_one_process_ends_all(tmp_path: Path, way: str, kind: type[BaseException], message: str) -> None:
     files, begun = [tmp_path / f"{number}.pid" for number in (0, 1)], time.monotonic()
 
     def interrupt() -> None:

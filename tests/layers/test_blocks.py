@@ -30,9 +30,7 @@ def feed_forward(weights: dict[str, Tensor], hidden_act: str, x: Tensor) -> Tens
     return inner @ weights["feed_forward.3.weight"].t() + weights["feed_forward.3.bias"]
 
 
-def naive_block(
-    module: EncoderBlock, block: str, hidden_act: str, x: Tensor, attended: Tensor, kept: float = 1.0
-) -> Tensor:
+def naive_block(module: EncoderBlock, block: str, act: str, x: Tensor, attended: Tensor, kept: float = 1.0) -> Tensor:
     """The formulas of the module docstring, one position at a time."""
     weights = dict(module.named_parameters())
 
@@ -49,9 +47,9 @@ def naive_block(
         a = a * kept
         if block == "post_norm":
             h = norm("attention_norm", x + a)
-            return norm("feed_forward_norm", h + kept * feed_forward(weights, hidden_act, h))
+            return norm("feed_forward_norm", h + kept * feed_forward(weights, act, h))
         h = x + (gate(0, x) * a if block == "gated" else a)
-        fed = kept * feed_forward(weights, hidden_act, norm("feed_forward_norm", h))
+        fed = kept * feed_forward(weights, act, norm("feed_forward_norm", h))
         return h + (gate(1, h) * fed if block == "gated" else fed)
 
     rows = zip(x.view(-1, D), attended.view(-1, D), strict=True)

@@ -21,9 +21,8 @@ FORMS: dict[str, dict[str, Any]] = {
 
 def random_query(*shape: int) -> Query:
     """Gaps of 0 s to a month and times of 1990 to 2040, whole seconds."""
-    return Query(
-        (torch.rand(shape) * 15).exp().floor() - 1, (6.3e8 + 1.6e9 * torch.rand(shape, dtype=torch.float64)).floor()
-    )
+    gaps, times = (torch.rand(shape) * 15).exp(), 6.3e8 + 1.6e9 * torch.rand(shape, dtype=torch.float64)
+    return Query(gaps.floor() - 1, times.floor())
 
 
 def learnt(module: QueryTime) -> QueryTime:

@@ -52,9 +52,8 @@ def test_a_sequence_skips_whole_layers_in_training_only(block: str) -> None:
     history = Sequences(torch.arange(5).expand(2000, 5), all_valid(2000, 5))
     reference = build(2, block=block)
     reference.load_state_dict(encoder.state_dict())
-    assert_close(
-        encoder.eval().encode_last(history, view_of(x)).hidden, reference.encode_last(history, view_of(x)).hidden
-    )
+    hidden, expected = (module.encode_last(history, view_of(x)).hidden for module in (encoder.eval(), reference))
+    assert_close(hidden, expected)
     for encode in (encoder.train().encode_last, encoder.encode_non_padding):
         hidden = encode(history, view_of(x)).hidden.view(2000, -1, D)[:, -1]
         _, counts = hidden.round(decimals=8).unique(dim=0, return_counts=True)

@@ -36,9 +36,7 @@ every_form = pytest.mark.parametrize("form", FORMS)
 
 
 class Encoder(SessionEncoder):
-    def __init__(
-        self, form: str, n_layers: int = 1, max_length: int = POSITIONS, *, encoder: Any = None, **more: Any
-    ) -> None:
+    def __init__(self, form: str, n_layers: int = 1, max_length: int = POSITIONS, *, encoder: Any = None, **more: Any):
         settings = FORMS[form] | more if form in FORMS else more
         name = settings.pop("mechanism", form)
 

@@ -1,6 +1,7 @@
 import math
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -99,9 +100,7 @@ def test_cross_entropy_leaves_out_the_items_of_the_window(rows: int, monkeypatch
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
 @pytest.mark.parametrize("blocks", [(1, 1), (3, 5), (64, 64)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
-def test_cross_entropy_from_codes_equals_that_of_the_vectors(
-    dtype: torch.dtype, blocks: tuple[int, int], scale: float, monkeypatch: MonkeyPatch
-) -> None:
+def test_cross_entropy_from_codes(dtype: torch.dtype, blocks: Any, scale: float, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setitem(cross_entropy.BLOCK, "cpu", blocks)
     hidden = (scale * torch.randn(7, 5, dtype=torch.float64)).requires_grad_()
     codewords = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)

@@ -252,9 +252,7 @@ def test_bfloat16_autocast_trains_and_scores(name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "is_logged"), [({}, False), ({"hidden_act": "gelu"}, True), ({"drop_path": 0.1}, True)], ids=str
 )
-def test_the_log_says_what_the_fused_op_does_not_serve(
-    settings: dict[str, Any], is_logged: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fallback_is_logged(settings: dict[str, Any], is_logged: bool, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("numba")
     with caplog.at_level("INFO"):
         build_model("LISASoft", **settings)

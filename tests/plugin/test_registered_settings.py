@@ -12,6 +12,7 @@ from recbole.trainer import Trainer
 import recbole_lisa
 from recbole_lisa.errors import UsageError
 from recbole_lisa.plugin.dataset import AllPositionsDataset
+from tests.helpers import write_interactions
 from tests.plugin.recbole_pipeline import SMALL, small, trained
 from tests.plugin.test_presplit import HEAD, LONG, presplit
 
@@ -32,11 +33,7 @@ from tests.plugin.test_presplit import HEAD, LONG, presplit
             ("LISASoft", {"windows": kind}, f"windows is {kind}, which only recbole_lisa.run can follow")
             for kind in ("random_offset", "whole")
         ),
-        (
-            "LISASoft",
-            {"topk": [5], "valid_metric": "MRR@10"},
-            "valid_metric 'MRR@10' is not reported: choose one of Hit@5",
-        ),
+        ("LISASoft", {"topk": [5], "valid_metric": "MRR@10"}, "'MRR@10' is not reported: choose one of Hit@5"),
         ("LISASoft", {"benchmark_filename": "train"}, "benchmark_filename .* is 'train', it must be list"),
         ("LISASoft", {"MAX_ITEM_LIST_LENGTH": 0}, "MAX_ITEM_LIST_LENGTH .* is 0, it must be >= 1"),
         ("Transformer", {"train_batch_size": 0}, "train_batch_size .* is 0, it must be >= 1"),
@@ -105,21 +102,18 @@ def test_what_the_rows_of_a_data_set_do_not_allow_is_refused_before_the_training
 )
 def test_the_metric_of_the_best_epoch_is_a_reported_one(settings: dict[str, Any], metric: str) -> None:
     recbole_lisa.register()
-    settings = (
-        {key: value for key, value in SMALL.items() if key != "valid_metric"} | {"metrics": ["Hit", "MRR"]} | settings
-    )
-    assert Config(model="LISASoft", dataset="tiny", config_dict=settings)["valid_metric"] == metric
+    kept = {key: value for key, value in SMALL.items() if key != "valid_metric"} | {"metrics": ["Hit", "MRR"]}
+    assert Config(model="LISASoft", dataset="tiny", config_dict=kept | settings)["valid_metric"] == metric
 
 
-@pytest.mark.parametrize("model", ["LISASoft", "GRU4Rec"])
-def test_a_file_in_another_encoding_is_one_line(model: str, tmp_path: Path) -> None:
-    (tmp_path / "wide").mkdir()
-    (tmp_path / "wide" / "wide.inter").write_text("user_id:token\titem_id:token\ttimestamp:float\n", encoding="utf-16")
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [("LISASoft", UsageError, "wide is not text in the encoding utf-8"), ("GRU4Rec", UnicodeDecodeError, "codec")],
+)
+def test_a_file_in_another_encoding_is_one_line(model: str, error: Any, message: str, tmp_path: Path) -> None:
+    write_interactions(tmp_path, "wide").write_text("user_id:token\titem_id:token\n", encoding="utf-16")
     recbole_lisa.register()
-    kind, message = (
-        (UnicodeDecodeError, "codec") if model == "GRU4Rec" else (UsageError, r"wide is not text in the encoding utf-8")
-    )
-    with pytest.raises(kind, match=message):
+    with pytest.raises(error, match=message):
         create_dataset(small(model, "wide", data_path=str(tmp_path), train_neg_sample_args=None))
 
 

@@ -6,7 +6,7 @@ import torch
 
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.saved import bundle_of
-from recbole_lisa.serving import Bundle, Recommendation, Recommender
+from recbole_lisa.serving import Bundle, Recommendation, Recommender, Session
 from tests.helpers import assert_close
 from tests.model.build import build_model
 
@@ -48,3 +48,10 @@ def assert_equal(answer: Recommendation, expected: Recommendation) -> None:
 
 def raw(items: list[int]) -> list[str]:
     return [IDS[i] for i in items]
+
+
+def updated(session: Session, items: list[str]) -> Session:
+    """The session after more items, one by one."""
+    for item in items:
+        session.update(item)
+    return session

@@ -13,28 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pytest import MonkeyPatch
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import locked
 from recbole_lisa.ops.packing import packed_size
 from recbole_lisa.saved import check_scores
 from recbole_lisa.serving import Recommender
-from recbole_lisa.serving.export import (
-    ENCODER,
-    ITEM_IDS,
-    ITEMS,
-    MANIFEST,
-    TITLES,
-    fingerprint_of,
-    read_export,
-    read_manifest,
-    write_export,
-)
+from recbole_lisa.serving.export import ENCODER, ITEM_IDS, ITEMS, MANIFEST, TITLES, read_export, write_export
 from tests.helpers import assert_close
 from tests.model.build import MODEL_NAMES
-from tests.serving.build import assert_equal, raw, scores_of, scores_of_model, small_bundle
+from tests.serving.build import assert_equal, raw, scores_of, scores_of_model, small_bundle, updated
 
 ROOT = Path(__file__).parent.parent.parent
+FILES = (MANIFEST, ITEMS, ENCODER, ITEM_IDS)
 
 
 @pytest.fixture
@@ -73,9 +65,7 @@ def test_cosine_scores_survive_the_export_and_hold_in_sessions(name: str, tmp_pa
     assert check_scores(model, recommender) < 1e-9
     (answer,) = recommender.recommend([raw(items)], 5, filter_seen=False)
     assert_close(scores_of(answer), scores_of_model(model, [items])[0, 1:].topk(5).values)
-    session = recommender.start(raw(items[:3]))
-    for item in raw(items[3:]):
-        session.update(item)
+    session = updated(recommender.start(raw(items[:3])), raw(items[3:]))
     assert_equal(session.recommend(5, filter_seen=False), answer)
     others = [i for i in range(1, 30) if i % 3]
     (answer,) = recommender.recommend([raw(items)], 5, filter_seen=False, candidates=raw(others))
@@ -86,9 +76,8 @@ def test_equal_models_give_equal_bytes(tmp_path: Path) -> None:
     _, bundle = small_bundle("LISAMini")
     one, other = (write_export(bundle, tmp_path / name) for name in ("a", "b"))
     assert one == other
-    assert one["fingerprint"] == fingerprint_of(bundle)
-    for name in (MANIFEST, ITEMS, ENCODER, ITEM_IDS):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert one["fingerprint"] == Recommender(bundle).fingerprint
+    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in FILES)
 
 
 def test_codes_take_log2_bits_and_nothing_is_a_pickle(tmp_path: Path) -> None:
@@ -111,7 +100,7 @@ def test_other_models_keep_their_vectors_and_say_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("manifest")
-@pytest.mark.parametrize("name", [MANIFEST, ITEMS, ENCODER, ITEM_IDS])
+@pytest.mark.parametrize("name", FILES)
 def test_damage_is_named(name: str, tmp_path: Path) -> None:
     file = tmp_path / name
     whole = file.read_bytes()
@@ -133,7 +122,7 @@ def test_other_manifests_are_named(manifest: dict[str, Any], tmp_path: Path) -> 
     ):
         (tmp_path / MANIFEST).write_text(json.dumps(manifest | other))
         with pytest.raises(UsageError, match=message):
-            read_manifest(tmp_path)
+            read_export(tmp_path)
 
 
 def forge(folder: Path, manifest: dict[str, Any]) -> None:
@@ -217,9 +206,7 @@ def change(manifest: dict[str, Any], path: str, value: Any) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_forged_manifest_is_one_line(
-    path: str, value: Any, message: str, manifest: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_forgery_is_one_line(path: str, value: Any, message: str, manifest: dict[str, Any], tmp_path: Path) -> None:
     change(manifest, path, value)
     forge(tmp_path, manifest)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -242,10 +229,9 @@ def npy(dtype: str, shape: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
 
 
+@pytest.mark.usefixtures("manifest")
 @pytest.mark.parametrize("name", [ENCODER, ITEMS])
-def test_an_unreadable_file_is_not_called_incomplete(
-    name: str, manifest: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_file_is_not_called_incomplete(name: str, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     read = Path.read_bytes
 
     def refuse(path: Path) -> bytes:
@@ -321,7 +307,7 @@ def test_a_number_that_is_not_finite_is_one_line(name: str, manifest: dict[str, 
 
 
 @pytest.mark.usefixtures("manifest")
-@pytest.mark.parametrize("name", [MANIFEST, ITEMS, ENCODER, ITEM_IDS])
+@pytest.mark.parametrize("name", FILES)
 def test_a_pipe_in_place_of_a_file_is_named_at_once(name: str, tmp_path: Path) -> None:
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
@@ -347,7 +333,7 @@ def test_files_in_the_way_are_named(tmp_path: Path) -> None:
     (tmp_path / "killed" / ".items.npz.7.0a.tmp").write_bytes(b"half")
     write_export(bundle, tmp_path / "killed", overwrite=True)
     write_export(small_bundle("LISASoft")[1], tmp_path / "export", overwrite=True)
-    assert {file.name for file in (tmp_path / "export").iterdir()} == {MANIFEST, ITEMS, ENCODER, ITEM_IDS}
+    assert {file.name for file in (tmp_path / "export").iterdir()} == set(FILES)
     assert Recommender.load(tmp_path / "export").bundle.model == "LISASoft"
 
 
@@ -379,7 +365,7 @@ sys.exit(main(["recommend", "--export", {str(tmp_path / "export")!r}, "--input",
 def test_titles_come_back_and_leave_the_fingerprint(manifest: dict[str, Any], tmp_path: Path) -> None:
     bundle = replace(read_export(tmp_path)[0], titles={"item 1": "Up", "item 2": 'é "\n'})
     titled = write_export(bundle, tmp_path / "titled")
-    assert titled["fingerprint"] == manifest["fingerprint"] == fingerprint_of(bundle)
+    assert titled["fingerprint"] == manifest["fingerprint"] == Recommender(bundle).fingerprint
     assert read_export(tmp_path / "titled")[0].titles == bundle.titles
     (tmp_path / "titled" / TITLES).write_text('{"item 1": 3}')
     assert "titles.json does not have its checksum" in reason_of_damage(tmp_path / "titled")

@@ -59,11 +59,8 @@ def test_nearest_codes_find_sums_of_codewords() -> None:
 def test_neighbours_are_the_old_items_at_most_five_places_away() -> None:
     bundle = small_bundle("LISABase")[1]
     near = neighbours_in_histories(bundle, [[*IDS[1:8], "a", "b", IDS[9]], ["c"]])
-    assert {item: numbers.tolist() for item, numbers in near.items()} == {
-        "a": [2, 3, 4, 5, 6, 8],
-        "b": [3, 4, 5, 6, 8],
-        "c": [],
-    }
+    expected = {"a": [2, 3, 4, 5, 6, 8], "b": [3, 4, 5, 6, 8], "c": []}
+    assert {item: numbers.tolist() for item, numbers in near.items()} == expected
 
 
 @pytest.mark.parametrize(

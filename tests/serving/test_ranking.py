@@ -103,9 +103,7 @@ def test_an_index_is_for_products_of_one_byte_codes_only() -> None:
     assert both(codes.short(), 300)[1].blocks is None
 
 
-def test_recommendations_sessions_and_new_items_use_the_index(
-    monkeypatch: pytest.MonkeyPatch, listed: list[Any]
-) -> None:
+def test_lists_sessions_and_new_items_use_the_index(monkeypatch: pytest.MonkeyPatch, listed: list[Any]) -> None:
     _, bundle = small_bundle("LISABase", n_codewords=16)
     near = {f"new {i}": np.array([i % 29]) for i in range(3000)}
     many = add_items(bundle, near)

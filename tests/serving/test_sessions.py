@@ -14,7 +14,7 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.serving import SessionBatch
 from recbole_lisa.serving.sessions import Session
 from tests.helpers import assert_close
-from tests.serving.build import N_ITEMS, assert_equal, raw, small_recommender
+from tests.serving.build import N_ITEMS, assert_equal, raw, small_recommender, updated
 
 every_form = pytest.mark.parametrize(
     ("name", "settings"),
@@ -42,9 +42,7 @@ def walk(length: int) -> list[str]:
 @pytest.mark.parametrize("length", [1, 10, 24])
 def test_a_session_in_the_window_recommends_as_its_history(name: str, settings: dict[str, Any], length: int) -> None:
     recommender, history = small_recommender(name, **settings), walk(length)
-    session = recommender.start()
-    for item in history:
-        session.update(item)
+    session = updated(recommender.start(), history)
     assert_equal(session.recommend(5), recommender.recommend([history], 5)[0])
     assert len(session) == length
 
@@ -53,9 +51,7 @@ def test_a_session_in_the_window_recommends_as_its_history(name: str, settings: 
 @pytest.mark.parametrize("length", [30, 1000])
 def test_starting_with_a_history_equals_going_through_it(name: str, settings: dict[str, Any], length: int) -> None:
     recommender, history = small_recommender(name, **settings), walk(length)
-    stepped, started = recommender.start(history[:7]), recommender.start(history)
-    for item in history[7:]:
-        stepped.update(item)
+    stepped, started = updated(recommender.start(history[:7]), history[7:]), recommender.start(history)
     assert len(stepped) == len(started) == length
     for left, right in zip(stepped.batch.kept.state.layers, started.batch.kept.state.layers, strict=True):
         for x, y in zip(left, right, strict=True):
@@ -79,8 +75,8 @@ def test_bytes_continue_to_the_bit_and_keep_their_size(name: str, settings: dict
     again, sizes = recommender.from_bytes(data), {len(recommender.start().to_bytes())}
     assert again.to_bytes() == data
     for copied in (copy.deepcopy(session), pickle.loads(pickle.dumps(session))):
-        again.update(history[30])
-        copied.update(history[30])
+        for one in (again, copied):
+            one.update(history[30])
         assert copied.to_bytes() == again.to_bytes() and copied.recommend(6) == again.recommend(6)
         again = recommender.from_bytes(data)
     for item in history[30:]:

@@ -38,9 +38,8 @@ def dense_metrics(model: Any, loader: Any, config: Any, histories: dict[str, lis
     for batch in loader.batches(range(len(loader))):
         scores, target = model.full_sort_predict(batch.interaction).detach(), batch.interaction["item_id"]
         scores[:, 0] = -torch.inf
-        for row, (user, inputs, length) in enumerate(
-            zip(*(batch.interaction[name].tolist() for name in ("user_id", "item_id_list", "item_length")), strict=True)
-        ):
+        columns = (batch.interaction[name].tolist() for name in ("user_id", "item_id_list", "item_length"))
+        for row, (user, inputs, length) in enumerate(zip(*columns, strict=True)):
             history = dataset.token2id("item_id", histories[dataset.field2id_token["user_id"][user]]).tolist()
             ends = [end for end in range(1, len(history)) if history[end] == target[row] and end >= length]
             end = next(end for end in ends if history[end - length : end] == inputs[:length])

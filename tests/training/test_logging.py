@@ -61,9 +61,7 @@ def define_metric(*names, **more): calls.append(("metric", *names))
 """
 
 
-def test_weights_and_biases_gets_every_epoch_and_the_test_metrics(
-    isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_gets_every_epoch_and_the_test_metrics(isolated_run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("wandb.py").write_text(WANDB, encoding="utf-8")
     monkeypatch.syspath_prepend(str(isolated_run_dir))
     settings = {"hidden_size": 8, "n_codewords": 4, "show_progress": False, "epochs": 2, "log_wandb": True}

@@ -113,12 +113,8 @@ def test_a_file_that_the_class_names_is_one_line(tmp_path: Path) -> None:
 
 
 def test_sampled_candidates_of_a_class_of_recbole_are_those_of_its_full_scores(tmp_path: Path) -> None:
-    result = run(
-        of_recbole.GRU4Rec,
-        "tiny",
-        protocol="paper",
-        config_dict=tiny_settings(tmp_path, epochs=1, eval_args={"mode": "uni12"}),
-    )
+    settings = tiny_settings(tmp_path, epochs=1, eval_args={"mode": "uni12"})
+    result = run(of_recbole.GRU4Rec, "tiny", protocol="paper", config_dict=settings)
     assert 0 < result["test"]["ndcg@10"] < 1
 
 

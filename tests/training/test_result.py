@@ -83,9 +83,7 @@ def test_table_sets_validation_beside_test() -> None:
 
 
 @pytest.mark.parametrize(("model", "protocol", "tied"), [(ConstantModel, "paper", 1.0), (TinyModel, "full_ranking", 0)])
-def test_the_result_and_the_log_say_how_often_a_target_is_tied(
-    isolated_run_dir: Path, model: type[Any], protocol: str, tied: float
-) -> None:
+def test_tied_targets_are_reported(isolated_run_dir: Path, model: type[Any], protocol: str, tied: float) -> None:
     result = run_configured(tiny_config(isolated_run_dir, protocol, model, epochs=1))
     assert result["tied_targets"] == tied
     line = "100.00% of the test targets have the same score as another item"

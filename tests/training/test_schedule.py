@@ -91,9 +91,7 @@ def test_averages_are_validated_saved_and_tested_and_training_goes_on_without_th
 @pytest.mark.parametrize(
     ("warmup", "line"), [(16, "the whole run has 12: the learning rate only rises, to 0.00075"), (2, "")]
 )
-def test_a_warmup_that_is_longer_than_the_run_is_named(
-    tmp_path: Path, caplog: LogCaptureFixture, warmup: int, line: str
-) -> None:
+def test_a_too_long_warmup_is_named(tmp_path: Path, caplog: LogCaptureFixture, warmup: int, line: str) -> None:
     with caplog.at_level(logging.INFO):
         finished(tmp_path, epochs=2, learning_rate=1e-3, learning_rate_warmup=warmup, learning_rate_decay="cosine")
     lines = [record.message for record in caplog.records if "learning_rate_warmup" in record.message]

@@ -18,14 +18,8 @@ BATCH = Interaction({"x": torch.tensor([1.0, 2.0])})
 def make_step(clip: dict[str, Any] | None = None, amp: str = "no") -> OptimizerStep:
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.constant_(model.weight, 3.0)
-    return OptimizerStep(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.5),
-        device=torch.device("cpu"),
-        amp=amp,
-        clip_grad_norm=clip,
-        fields=field_names(FIELDS),
-    )
+    settings = {"device": torch.device("cpu"), "amp": amp, "clip_grad_norm": clip, "fields": field_names(FIELDS)}
+    return OptimizerStep(model, torch.optim.SGD(model.parameters(), lr=0.5), **settings)
 
 
 def test_step_follows_the_sum_of_the_parts_from_zero_gradients_and_clips_their_norm() -> None:

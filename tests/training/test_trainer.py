@@ -40,18 +40,13 @@ def test_training_lowers_the_loss_and_learns_the_next_item(tmp_path: Path) -> No
     assert trainer.evaluate(test)["hit@10"] > 0.6  # chance is 1 / 3, the data follows its rule 7 times in 10
 
 
-def test_an_epoch_takes_its_batches_by_its_number_and_records_the_mean_loss_of_each_part(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_epoch_records_the_mean_loss_of_each_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer, (train, valid, test) = tiny_trainer(tiny_config(tmp_path, epochs=2))
     epochs: list[int] = []
     original = train.set_epoch
     train.set_epoch = lambda epoch: (epochs.append(epoch), original(epoch))
-    values = iter(range(1, 2 * len(train) + 1))
-    trainer.model.calculate_loss = lambda batch: (
-        trainer.model.embedding.weight.sum() * 0 + next(values),
-        torch.zeros(()),
-    )
+    weight, values = trainer.model.embedding.weight, iter(range(1, 2 * len(train) + 1))
+    trainer.model.calculate_loss = lambda _: (weight.sum() * 0 + next(values), torch.zeros(()))
     with caplog.at_level(logging.INFO):
         trainer.fit(train, valid, saved=False)
     assert epochs == [0, 1]

@@ -14,15 +14,7 @@ from pytest import CaptureFixture, MonkeyPatch
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.errors import UsageError
 from recbole_lisa.tuning import results
-from recbole_lisa.tuning.results import (
-    best_settings,
-    check_best,
-    conclude,
-    draw_search,
-    results_table,
-    summary,
-    trial_row,
-)
+from recbole_lisa.tuning.results import best_settings, check_best, conclude, draw_search, results_table
 
 FIXED = {
     "model": "LISASoft", "dataset": "ml-100k", "protocol": None, "config_files": [], "epochs": "5",
@@ -98,13 +90,13 @@ def test_row_is_read_from_the_result_of_ray(tmp_path: Path) -> None:
     (tmp_path / "params.json").write_text('{"n_codewords": 32, "model": "LISASoft", "seed": 3}', encoding="utf-8")
     error = RuntimeError("first\nout of memory")
     ending = SimpleNamespace(path=str(tmp_path), metrics={}, checkpoint=None, error=error)
-    failed = trial_row(ending, 4, ["n_codewords"], 7)
+    failed = results.trial_row(ending, 4, ["n_codewords"], 7)
     assert (failed["trial"], failed["status"], failed["settings"]) == (4, "failed", {"n_codewords": 32})
     assert (failed["problem"], failed["score"], failed["best_file"], failed["seed"]) == ("out of memory", None, None, 3)
     ending.error, ending.metrics = None, {"finished": True, "epoch": 5, "score": 0.4, "time_total_s": 2.5}
-    assert trial_row(ending, 4, ["n_codewords"], 7)["status"] == "finished"
+    assert results.trial_row(ending, 4, ["n_codewords"], 7)["status"] == "finished"
     ending.metrics["finished"] = False
-    assert trial_row(ending, 4, ["n_codewords"], 7)["status"] == "stopped"
+    assert results.trial_row(ending, 4, ["n_codewords"], 7)["status"] == "stopped"
 
 
 def test_plot_takes_any_kind_of_setting(tmp_path: Path) -> None:
@@ -116,7 +108,7 @@ def test_plot_takes_any_kind_of_setting(tmp_path: Path) -> None:
 
 
 def test_summary_goes_from_best_to_worst_and_names_a_missing_checkpoint() -> None:
-    lines = summary(document(), "NDCG@10").splitlines()
+    lines = results.summary(document(), "NDCG@10").splitlines()
     assert [line.split()[0] for line in lines[1:5]] == ["2", "0", "1", "3"]
     assert lines[5] == "trial 3 failed: out of memory"
     assert lines[6] == "best: trial 2 with NDCG@10 0.4000 on the validation items, the default (trial 0) 0.3000"
@@ -124,5 +116,5 @@ def test_summary_goes_from_best_to_worst_and_names_a_missing_checkpoint() -> Non
     test, note = check_best("none.pth")
     assert test is None
     assert note == "checkpoint 'none.pth' is not on this machine: let --storage be a folder that all nodes share"
-    assert f"no test metrics: {note}" in summary(document(test, note), "NDCG@10")
+    assert f"no test metrics: {note}" in results.summary(document(test, note), "NDCG@10")
     assert results_table(document(test, note))["test ndcg@10"].isna().all()

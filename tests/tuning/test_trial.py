@@ -70,9 +70,7 @@ def run(config: dict[str, Any], session: FakeSession, monkeypatch: pytest.Monkey
     return session.reports[start:]
 
 
-def test_trial_reports_each_validation_and_continues_from_its_checkpoint(
-    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trial_continues_from_its_checkpoint(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parts = FakeSession(tmp_path / "whole"), FakeSession(tmp_path / "parts")
     reports = run(config, whole, monkeypatch)
     assert [report["epoch"] for report in reports] == [report["pruning_epoch"] for report in reports] == [1, 2, 3, 4]
@@ -93,9 +91,7 @@ def test_trial_reports_each_validation_and_continues_from_its_checkpoint(
     assert again == {**reports[-1], **reports[-1]["best"]}
 
 
-def test_early_stopping_ends_a_trial_and_a_protected_one_has_no_pruning_epoch(
-    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_early_stopping_ends_a_trial(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config.update(epochs=30, stopping_step=1, run_to_end={"n_codewords": 4})
     reports = run(config, FakeSession(tmp_path / "session"), monkeypatch)
     assert 2 <= len(reports) < 30

@@ -105,10 +105,7 @@ def test_the_modern_page_shows_metrics_beside_seconds_and_memory(tmp_path: Path,
     )
     assert f"{command} --protocol=full_ranking --seed=SEED" in made.page.read_text()
     read = list(csv.DictReader(made.page.with_suffix(".csv").open()))
-    assert [(row["row"], row["ndcg@10_masked"]) for row in read] == [
-        ("LISA-Soft", "0.18"),
-        ("HSTU", "0.16"),
-    ]
+    assert [(row["row"], row["ndcg@10_masked"]) for row in read] == [("LISA-Soft", "0.18"), ("HSTU", "0.16")]
     assert made.page.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UsageError, match=r"'none.json' is no result of `python -m benchmarks memory`"):
         modern.read_peaks("none.json")

@@ -27,9 +27,7 @@ def run_of(row: str, folder: Path, *arguments: str) -> Run:
     return Run(row, 1, [*ROWS[row].arguments(), "--dataset=tiny", *arguments], folder / f"{row}-1")
 
 
-def test_rows_are_trained_once_and_a_changed_setting_needs_another_folder(
-    isolated_run_dir: Path, capsys: CaptureFixture[str]
-) -> None:
+def test_rows_are_trained_once(isolated_run_dir: Path, capsys: CaptureFixture[str]) -> None:
     write_tiny_dataset(isolated_run_dir / "data")
     arguments = ["paper", "ranking", "-d", "tiny", "--rows", "Linear", "--seeds", "1", "--data_path=data", *SMALL]
     assert main(arguments) == 0

@@ -1,6 +1,5 @@
 import importlib
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -227,24 +226,20 @@ def test_a_compiled_caller_gets_the_same_outputs_and_gradients(kind: str) -> Non
     assert_close_with_gradients(compiled, plain, leaves)
 
 
-def test_the_gpu_runs_torch_code_with_one_log_line_where_triton_is_missing(
+def test_triton_serves_causal_float32_on_a_gpu_and_a_log_line_says_that_it_is_missing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    serves, gpu = module._triton_serves, torch.device("cuda")
+    monkeypatch.setattr(module, "triton_is_installed", lambda: True)
+    assert serves(gpu, torch.float32, causal=True)
+    assert not serves(gpu, torch.float64, causal=True)
+    assert not serves(gpu, torch.float32, causal=False)
+    assert not serves(torch.device("cpu"), torch.float32, causal=True)
     monkeypatch.setattr(module, "triton_is_installed", lambda: False)
     module._log_fallback.cache_clear()
-    gpu = torch.device("cuda")
-    assert [module._triton_serves(gpu, torch.float32, causal=True) for _ in range(3)] == [False] * 3
+    assert [serves(gpu, torch.float32, causal=True) for _ in range(3)] == [False] * 3
     message = "Triton is not installed: LISA runs on the GPU as plain PyTorch, several times slower"
     assert [record.message for record in caplog.records] == [message]
-
-
-def test_triton_serves_causal_float32_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "triton_is_installed", lambda: True)
-    gpu = torch.device("cuda")
-    assert module._triton_serves(gpu, torch.float32, causal=True)
-    assert not module._triton_serves(gpu, torch.float64, causal=True)
-    assert not module._triton_serves(gpu, torch.float32, causal=False)
-    assert not module._triton_serves(torch.device("cpu"), torch.float32, causal=True)
 
 
 @every_decay
@@ -360,18 +355,3 @@ def test_wrong_operands_are_named(change: dict[str, object], message: str) -> No
     }
     with pytest.raises(ValueError, match=message):
         lisa_attention(**{**good, **change})
-
-
-@pytest.mark.parametrize("op", [lisa_attention_items, lisa_attention_non_padding, lisa_attention_last])
-@pytest.mark.parametrize(
-    ("items", "message"),
-    [
-        (torch.zeros(1, 2, 4, dtype=torch.long), r"items must be integer \(N, L\), got torch.int64 \(1, 2, 4\)"),
-        (torch.zeros(2, 4), "items must be integer .*, got torch.float32"),
-        (torch.zeros(2, 4, dtype=torch.bool), "items must be integer .*, got torch.bool"),
-    ],
-)
-def test_wrong_items_are_named(op: Callable[..., Tensor], items: Tensor, message: str) -> None:
-    arguments, _ = operands(1, 9, 2, 3, n_items=9)
-    with pytest.raises(ValueError, match=message):
-        op(**{**arguments, "items": items, "valid": torch.ones(items.shape, dtype=torch.bool)})

@@ -62,9 +62,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("shape", "kind", "decay"), CASES, ids=[f"{IDS[SHAPES.index(s)]}-{kind}-{decay}" for s, kind, decay in CASES]
 )
-def test_outputs_and_all_gradients_equal_the_reference_and_the_torch_code(
-    shape: tuple[int, int, int, int, int], kind: str, decay: str
-) -> None:
+def test_kernels_equal_the_reference_and_the_torch_code(shape: tuple[int, ...], kind: str, decay: str) -> None:
     arguments, leaves = triton_operands(*shape[:4], d=shape[4], kind=kind, decay=decay)
     kernels, blocked = run_kernels(arguments), lisa_attention_items(**arguments)
     reference = naive.lisa_attention(**gathered(moved(arguments, to=torch.float64)))

@@ -1,5 +1,6 @@
 """The service over a real socket: equal to the Recommender, exact under concurrency, clear about mistakes."""
 
+import contextlib
 import gzip
 import json
 import random
@@ -13,13 +14,15 @@ from typing import Any
 
 import pytest
 
+from recbole_lisa.errors import UsageError
 from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.http.bodies import Limits
-from tests.serving.build import IDS, N_ITEMS, raw, small_bundle
+from tests.serving.build import IDS, N_ITEMS, raw, small_bundle, updated
 from tests.serving.http.build import JSON, PATIENCE, Running, running, seeded_recommender, wait_until
 
 pytest.importorskip("fastapi")
 from recbole_lisa.serving.http.middleware import Direct
+from recbole_lisa.serving.http.server import address_of, listen
 from recbole_lisa.serving.http.stores import MemoryStore, RedisStore
 
 
@@ -41,24 +44,18 @@ def test_a_session_is_the_recommender_s_to_the_bit(service: Running) -> None:
     started = service.post("/sessions", {"id": "exact", "history": raw([1, 2])})
     assert started.json == {"id": "exact", "length": 2}
     for items in (raw([3]), raw([4, 5, 3])):
-        for item in items:
-            session.update(item)
         answer = service.post("/sessions/exact/items", {"items": items})
-        assert answer.json == {"id": "exact", "length": len(session)}
+        assert answer.json == {"id": "exact", "length": len(updated(session, items))}
     assert service.get("/sessions/exact/bytes").body == session.to_bytes()
     best = service.post("/sessions/exact/recommend", {"k": 4, "filter_seen": False}).json
     assert best == {**shown(session.recommend(4, filter_seen=False)), "length": 6}
     histograms = [session.batch.histograms[0][0].tolist()]
     assert service.get("/sessions/exact").json == {"id": "exact", "length": 6, "histograms": histograms}
     assert service.call("DELETE", "/sessions/exact").json == {"id": "exact", "deleted": True}
-    for method, path, body in (
-        ("GET", "", None),
-        ("GET", "/bytes", None),
-        ("DELETE", "", None),
-        ("POST", "/items", {"items": raw([1])}),
-        ("POST", "/recommend", {}),
-    ):
-        assert service.call(method, f"/sessions/exact{path}", body).error == (404, "no_session")
+    for method, path in (("GET", ""), ("GET", "/bytes"), ("DELETE", "")):
+        assert service.call(method, f"/sessions/exact{path}").error == (404, "no_session")
+    for path, body in (("items", {"items": raw([1])}), ("recommend", {})):
+        assert service.post(f"/sessions/exact/{path}", body).error == (404, "no_session")
 
 
 def test_a_repeated_start_or_update_is_refused(service: Running) -> None:
@@ -90,9 +87,7 @@ def test_unknown_items_go_by_the_policy(service: Running) -> None:
     assert service.post("/sessions/u/items", update).error == (422, "invalid")
     assert service.get("/sessions/u").json["length"] == 1  # all of an update or nothing
     assert service.post("/sessions/u/items", {**update, "on_unknown": "skip"}).json == {"id": "u", "length": 2}
-    session = recommender.start(raw([1]))
-    session.update("item 2")
-    assert service.get("/sessions/u/bytes").body == session.to_bytes()
+    assert service.get("/sessions/u/bytes").body == updated(recommender.start(raw([1])), raw([2])).to_bytes()
     warned = service.post("/sessions/u/items", {**update, "on_unknown": "warn"}).json
     assert warned == {"id": "u", "length": 3, "unknown": ["new"]}
 
@@ -147,9 +142,7 @@ def test_other_models_are_served_too(name: str, n_histograms: int | None) -> Non
             assert started.error == (422, "invalid") and "Transformer has no sessions" in started.json["message"]
             return
         service.post("/sessions/s/items", {"items": raw([2, 3])})
-        session = recommender.start(raw([1]))
-        session.update("item 2")
-        session.update("item 3")
+        session = updated(recommender.start(raw([1])), raw([2, 3]))
         assert service.get("/sessions/s/bytes").body == session.to_bytes()
         best = service.post("/sessions/s/recommend", {"k": 4}).json
         assert best == {**shown(session.recommend(4)), "length": 3}
@@ -232,9 +225,7 @@ def test_a_change_that_another_service_made_first_is_done_again() -> None:
         service.post("/sessions", {"id": "s", "history": raw([1])})
         assert service.post("/sessions/s/items", {"items": raw([2])}).json["length"] == 4
         assert store.tries == 3
-        session = recommender.start(raw([1]))
-        for item in raw([9, 9, 2]):
-            session.update(item)
+        session = updated(recommender.start(raw([1])), raw([9, 9, 2]))
         assert service.get("/sessions/s/bytes").body == session.to_bytes()
         assert b"recbole_lisa_session_conflicts_total 2.0" in service.get("/metrics").body
 
@@ -430,6 +421,7 @@ def test_mistakes_are_answered_as_json(
     assert ("Content-Encoding is 'gzip'" in answer.json["message"]) == ("Content-Encoding" in headers)
 
 
+HEAD = b"POST /recommend HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 BODIES = (
     *(b'{"histories": [["item 1"]], "k": 2}', b'{"histories": []}', b'{"histories": [["new"]]}', b"[1]", b"{", b""),
     *(b'{"histories": [["item 1"]], "on_unknown": "warn"}', b'{"histories": [["item 1"]], "k": 1001}', b'"x"', b"null"),
@@ -440,9 +432,7 @@ BODIES = (
 
 @pytest.mark.parametrize("path", ["/recommend", "/sessions", "/sessions/way/items", "/sessions/way/recommend"])
 @pytest.mark.parametrize("kind", ["application/json", "Application/x+JSON; charset=utf-8", "text/json", "a/b/json"])
-def test_the_short_way_answers_as_fastapi_does(
-    service: Running, monkeypatch: pytest.MonkeyPatch, path: str, kind: str
-) -> None:
+def test_direct_answers_as_fastapi(service: Running, monkeypatch: pytest.MonkeyPatch, path: str, kind: str) -> None:
     async def pass_on(self: Direct, *request: Any) -> None:
         await self.app(*request)
 
@@ -473,25 +463,20 @@ def test_bodies_have_a_limit_however_they_come() -> None:
         for size in (1001, 7000):
             answer = service.post("/recommend", fits.ljust(size))
             assert answer.error == (413, "too_large") and answer.headers["connection"] == "close"
-        head = b"POST /recommend HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-        announced = service.raw(head + b"Content-Length: 99999999999\r\n\r\n", then_close=False)
+        announced = service.raw(HEAD + b"Content-Length: 99999999999\r\n\r\n", then_close=False)
         assert announced.startswith(b"HTTP/1.1 413 ")
         chunk = b"200\r\n" + b" " * 512 + b"\r\n"
-        chunked = head + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-        large = chunked + chunk * 3 + b"0\r\n\r\n"
-        assert service.raw(large, then_close=False).startswith(b"HTTP/1.1 413 ")
-        assert service.raw(chunked + chunk * 16, then_close=False).startswith(b"HTTP/1.1 413 ")
         small = b"%x\r\n" % len(fits) + fits + b"\r\n0\r\n\r\n"
-        assert service.raw(chunked + small, then_close=False).startswith(b"HTTP/1.1 200 ")
+        for chunks, status in ((chunk * 3 + b"0\r\n\r\n", b"413"), (chunk * 16, b"413"), (small, b"200")):
+            chunked = HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+            assert service.raw(chunked, then_close=False).startswith(b"HTTP/1.1 " + status)
 
 
 def test_a_body_that_does_not_arrive_is_given_up() -> None:
     with running(seeded_recommender(), limits=Limits(read_seconds=0.05)) as service:
-        head = b"POST /recommend HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
-        assert service.raw(head, then_close=False).startswith(b"HTTP/1.1 408 ")
+        assert service.raw(HEAD + b"Content-Length: 9\r\n\r\n{", then_close=False).startswith(b"HTTP/1.1 408 ")
 
 
-HEAD = b"POST /recommend HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 HOSTILE: dict[str, bytes] = {
     "nothing": b"",
     "not http": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20,
@@ -575,3 +560,16 @@ def test_every_answer_has_the_headers_that_browsers_heed(service: Running) -> No
     assert "default-src 'none'; script-src 'sha256-" in service.get("/").headers["content-security-policy"]
     head = service.call("HEAD", "/health")
     assert (head.status, head.body) == (200, b"")
+
+
+def test_a_socket_takes_callers_at_once_and_only_on_its_address() -> None:
+    with listen("127.0.0.1", 0) as listening:
+        host, port = listening.getsockname()
+        assert address_of(listening) == f"http://127.0.0.1:{port}/"
+        assert listening.proto == socket.IPPROTO_TCP  # asyncio then sends at once
+        with socket.create_connection((host, port), timeout=60):
+            pass
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.2", port), timeout=60)
+    with contextlib.suppress(UsageError), listen("::1", 0) as listening:  # a machine may lack IPv6
+        assert address_of(listening) == f"http://[::1]:{listening.getsockname()[1]}/"

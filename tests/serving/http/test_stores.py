@@ -38,9 +38,7 @@ def open_store(request: pytest.FixtureRequest) -> Callable[[], SessionStore]:
 
 
 @in_event_loop
-async def test_an_id_is_created_once_and_an_old_version_replaces_nothing(
-    open_store: Callable[[], SessionStore],
-) -> None:
+async def test_an_id_is_created_once_and_old_versions_replace_nothing(open_store: Callable[[], SessionStore]) -> None:
     store = open_store()
     assert await store.load("a") is None
     assert not await store.replace("a", b"1", b"0" * 16)
