@@ -75,9 +75,9 @@ def project_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Self attention over right-padded sequences.
 
-    The constructor of a mechanism takes keywords with simple values. A mechanism implements everywhere() and, if the
-    last position alone is cheaper, at_last(). forward() and last() check the input, and set padding to 0 in x and in
-    the result:
+    The constructor of a mechanism takes keywords with simple values: hidden_size is D, n_heads is H. A mechanism
+    implements everywhere() and, if the last position alone is cheaper, at_last(). forward() and last() check the input,
+    and set padding to 0 in x and in the result:
 
     - x (N, L, D) and valid (N, L) bool in, (N, L, D) out, for any N and L from 0 up; the output at padding is 0;
     - x has the dtype of the parameters, or autocast is on;
@@ -98,6 +98,9 @@ class Attention(nn.Module):
         quantizer: the codebooks that quantise vectors, or None. With codebooks, forward takes codes as well.
         sum_over_processes: returns the sum of a tensor over all training processes; the training code sets it. Every
             process must call it the same number of times in a batch.
+
+    Raises:
+        ValueError: in every mechanism, a size below 1, n_heads that do not divide the width, or an unknown causality.
     """
 
     longest: int | None = None

@@ -33,11 +33,8 @@ class ClusteredAttention(Attention):
     once from a seed and saved, not in each call; k-means starts at positions spread evenly over the items; an empty
     cluster keeps its centroid; a row of l items has min(C, l) clusters and min(K, l) top keys.
 
-    hidden_size is D, n_clusters C, n_top_keys K, n_hash_planes P. n_kmeans_iterations counts assignments to clusters;
-    hash_seed is that of planes and offsets. The only causality is published; bidirectional: attend to all items.
-
-    Raises:
-        ValueError: a number below 1, or another causality.
+    n_clusters is C, n_top_keys K, n_hash_planes P. n_kmeans_iterations counts assignments to clusters; hash_seed is
+    that of planes and offsets. The only causality is published; bidirectional: attend to all items.
     """
 
     remedy = NO_STRICT_FORM

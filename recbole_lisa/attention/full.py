@@ -14,11 +14,11 @@ class FullAttention(Attention):
     O(L^2 D) time, O(L) memory where the device has a flash kernel. Padding is on the right, so that the causal mask
     alone hides it from every item.
 
-    hidden_size is D, n_heads is H. dropout is the probability on the attention weights; above 0 torch does not use the
-    flash kernel on the CPU. bidirectional: attend to all items.
+    dropout is the probability on the attention weights; above 0 torch does not use the flash kernel on the CPU.
+    bidirectional: attend to all items.
 
     Raises:
-        ValueError: hidden_size below 1, when n_heads does not divide hidden_size, or dropout is outside [0, 1).
+        ValueError: as Attention, or dropout is outside [0, 1).
     """
 
     def __init__(

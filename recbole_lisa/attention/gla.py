@@ -41,10 +41,10 @@ class GatedLinearAttention(Attention):
         out = [swish(x W_r) * RMSNorm(S_i^T q_i / sqrt(K))] W_o,   K = D / (2 H) a head, values of width D / H
 
     Layer, widths and gates are those of the paper. The kernel is that of flash-linear-attention, which is imported when
-    the module is built. hidden_size is D, n_heads is H.
+    the module is built. Twice n_heads must divide D.
 
     Raises:
-        ValueError: hidden_size below 1, 2 n_heads does not divide it, or the package or a CUDA device is missing.
+        ValueError: as Attention, or the package or a CUDA device is missing.
     """
 
     def __init__(self, *, hidden_size: int, n_heads: int = 4) -> None:

@@ -28,10 +28,7 @@ class GatedRotaryAttention(RecurrentAttention):
 
     R_i turns pairs of features by i times the pair's angle (RoPE), so that a product depends on the distance. H heads
     of width P = D / H, O(L D^2). In the published layer S and z run over the whole window, later items and padding
-    included; here they end at i. hidden_size is D, n_heads is H.
-
-    Raises:
-        ValueError: hidden_size below 1, or twice n_heads does not divide it.
+    included; here they end at i. Twice n_heads must divide D.
     """
 
     def __init__(self, *, hidden_size: int, n_heads: int = 4) -> None:

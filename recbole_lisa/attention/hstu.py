@@ -17,10 +17,7 @@ class HSTUAttention(Attention):
 
     Exact, O(L^2 D). No softmax: the sum grows with the number of similar items. n = max_length, so that padding changes
     nothing; longer sequences work, too. r is one number a distance, shared by the heads and by distances from n - 1 on.
-    hidden_size is D. Not here: a bias by time.
-
-    Raises:
-        ValueError: hidden_size or max_length below 1, or n_heads does not divide hidden_size.
+    Not here: a bias by time.
     """
 
     compiles = False

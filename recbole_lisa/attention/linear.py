@@ -25,7 +25,7 @@ def positive_features(x: Tensor) -> Tensor:
 class LinearAttention(Attention):
     """out_i = phi(q_i)^T S_i / phi(q_i)^T z_i with prefix sums S and z (Katharopoulos et al., 2020).
 
-    O(L D^2) time with hidden_size D, then an output projection, as in full attention.
+    O(L D^2) time, then an output projection, as in full attention.
     """
 
     has_state = True

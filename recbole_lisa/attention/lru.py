@@ -23,11 +23,7 @@ class LinearRecurrentUnit(RecurrentAttention):
 
         h_t = lambda h_{t-1} + gamma (B x_t + b),   |lambda| = exp(-exp(nu)),   gamma = sqrt(1 - |lambda|^2)
 
-    H = 2 D with hidden_size D; |lambda| starts in [.8, .99] as published. Deviations: d is learnt, gamma is not but
-    follows lambda.
-
-    Raises:
-        ValueError: hidden_size below 1.
+    H = 2 D; |lambda| starts in [.8, .99] as published. Deviations: d is learnt, gamma is not but follows lambda.
     """
 
     def __init__(self, *, hidden_size: int) -> None:

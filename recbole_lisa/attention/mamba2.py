@@ -27,10 +27,7 @@ class SelectiveSSM(RecurrentAttention):
 
     x has E = 2 D numbers in H heads; b and c have S numbers, shared by the heads. A starts in [1, 16] and dt in
     [.001, .1], as published. Deviations from the CUDA package: chunks of at most 24 positions, one group of b and c.
-    hidden_size is D, n_heads is H, state_size is S.
-
-    Raises:
-        ValueError: hidden_size or state_size below 1, or n_heads does not divide 2 hidden_size.
+    state_size is S; n_heads must divide 2 D.
     """
 
     def __init__(self, *, hidden_size: int, n_heads: int = 4, state_size: int = 32) -> None:

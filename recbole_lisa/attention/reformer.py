@@ -27,16 +27,12 @@ class ReformerAttention(Attention):
     block of positions at a time.
 
     Args:
-        hidden_size: D.
         max_length: L_max, length that fixes the number of buckets; longer sequences work, too.
         bucket_size: w, positions of a chunk and expected number in a bucket.
         n_hashes: R, rounds of hashing.
         causality: strict: a query sees at most w earlier members of its own bucket, which no later position can
             change; published: chunks of the sorted sequence, whose borders depend on the future.
         hash_seed: seed of the rotations.
-
-    Raises:
-        ValueError: hidden_size, max_length, bucket_size or n_hashes below 1, or an unknown causality.
     """
 
     def __init__(

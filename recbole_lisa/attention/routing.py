@@ -33,7 +33,6 @@ class RoutingAttention(Attention):
     positions or centroids at a time.
 
     Args:
-        hidden_size: D.
         max_length: L_max, fixes the number of clusters; longer sequences work, too.
         window_size: w, positions that a query may see, and expected size of a cluster.
         causality: strict: a position belongs to its nearest centroid and sees at most w earlier members; published:
@@ -43,7 +42,7 @@ class RoutingAttention(Attention):
         centroid_seed: seed of the first centroids.
 
     Raises:
-        ValueError: a size below 1, centroid_decay outside [0, 1], or an unknown causality.
+        ValueError: as Attention, or centroid_decay outside [0, 1].
     """
 
     compiles = False

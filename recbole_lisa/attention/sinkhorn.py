@@ -26,10 +26,10 @@ class SinkhornAttention(Attention):
 
     Strictly causal: the choice for a bucket depends on its first position and those before it. W has a column for
     each bucket, so the number of buckets is fixed by max_length: longer sequences are refused. The last bucket may be
-    partly filled. hidden_size is D, bucket_size is b, n_top_buckets is T.
+    partly filled. bucket_size is b, n_top_buckets is T.
 
     Raises:
-        ValueError: a size below 1, or a temperature below MIN_TEMPERATURE.
+        ValueError: as Attention, or a temperature below MIN_TEMPERATURE.
     """
 
     def __init__(
