@@ -26,9 +26,8 @@ class Codebook(nn.Module):
 
     Args:
         hidden_size, n_codebooks, n_codewords: D, B and W.
-        similarity: bilinear (x^T M c, one M for all codebooks), dot or euclidean.
+        similarity, temperature: see quantize; one matrix M serves all codebooks.
         encoding: residual (each codebook encodes the residual of the earlier ones) or parallel (the paper's equation).
-        temperature: of the softmax over codewords.
         hard: one codeword per codebook with a straight-through gradient; False: the softmax itself (LISA-Soft).
         first_column: the first of its columns of fixed codes.
 

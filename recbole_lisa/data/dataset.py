@@ -197,9 +197,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     def _benchmark_presets(self) -> None:
         """Nothing: the rows have no histories in list columns."""
 
-    def _load_feat(self, filepath: str, source: FeatureSource | str) -> pd.DataFrame | None:
-        return load_columns(self, Path(filepath), source)
-
+    _load_feat = load_columns
     _data_filtering = filter_interactions
     _remap = number_tokens
 

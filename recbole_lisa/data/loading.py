@@ -25,9 +25,9 @@ PART = "part of benchmark_filename"
 """Column of pre-split interactions: 0 for training, 1 for validation, 2 for test."""
 
 
-def load_columns(dataset: Dataset, path: Path, source: FeatureSource | str) -> pd.DataFrame | None:
+def load_columns(dataset: Dataset, filepath: str | Path, source: FeatureSource | str) -> pd.DataFrame | None:
     """Read the columns of a file that `choose_columns` names; None where there is none."""
-    is_interactions = source == FeatureSource.INTERACTION
+    path, is_interactions = Path(filepath), source == FeatureSource.INTERACTION
     fields = choose_columns(dataset, path, source)
     if not fields:
         return None

@@ -58,15 +58,10 @@ def feed_forward_network(*, hidden_size: int, inner_size: int, dropout: float, h
 
 
 class EncoderBlock(nn.Module):
-    """The post_norm block.
+    """The post_norm block; hidden_size is D, inner_size is F, conv_width 0 stands for no convolution.
 
-    Args:
-        hidden_size: D.
-        inner_size, hidden_act: F, width of the feed-forward network, and the name of its activation.
-        reads_codes: the attention reads the codes of the items, not norm(x): pre_norm and gated leave that norm out,
-            unless attention_gate needs it.
-        conv_width: w of the convolution; 0 for none.
-        attention_gate: multiply the output of the attention by silu(G r + g).
+    With reads_codes the attention reads the codes of the items, not norm(x): pre_norm and gated leave that norm out,
+    unless attention_gate needs it.
 
     Raises:
         ValueError: hidden_act is unknown, or conv_width is 1.

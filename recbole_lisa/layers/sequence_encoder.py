@@ -56,10 +56,8 @@ class SequenceEncoder(nn.Module):
         hidden_size: D.
         max_length: longest sequence; see SessionEncoder for longer ones.
         inner_size, hidden_act: F, width of the feed-forward networks, and the name of their activation.
-        block: a key of BLOCKS.
+        block, conv_width, attention_gate: a key of BLOCKS, and the settings of the blocks, see blocks.py.
         positions: absolute counts from the first item, from_end from the newest one, none has no position embedding.
-        conv_width: of the convolution before each attention; 0 for none.
-        attention_gate: multiply the output of each attention by a gate, see blocks.py.
         drop_path: probability that a sequence skips the last layer in training; layer i of n has i / n of it.
         any_length: read longer sequences, too; items after position max_length get the last position.
         query_time: what hidden states know of the time of the question where Sequences has one, see query_time.py.

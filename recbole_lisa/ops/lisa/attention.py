@@ -55,7 +55,9 @@ def lisa_attention(
     valid: Tensor | None = None,
     causal: bool = True,
 ) -> Tensor:
-    """LISA over sequences of codes.
+    """LISA over sequences of codes: (N, L, D) in the dtype of values.
+
+    Differentiable in assignment, table, values and decay.
 
     Args:
         codes: (N, L, B) integer query codes, and hard keys when assignment is None.
@@ -65,9 +67,6 @@ def lisa_attention(
         decay: a float, a 0-d tensor, or (N, L) decays of each step, all at least 0; the first step's has no effect.
         valid: (N, L) bool, True = non-padding. Padding is never a key and its output is 0.
         causal: False sums the histogram over all valid positions (decay must then be 0).
-
-    Returns:
-        (N, L, D) in the dtype of values; differentiable in assignment, table, values and decay.
 
     Raises:
         ValueError: on types or shapes that do not fit, a decay without causal, and on the CPU codes outside 0..W-1, a
