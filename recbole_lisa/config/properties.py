@@ -6,10 +6,7 @@ from pathlib import Path
 def properties_path() -> Path:
     """The folder that holds `overall.yaml`, `model/`, `dataset/`, `protocol/`, `recipe/` and `tuning/`.
 
-    It is inside the package in a wheel, and beside the package in a checkout.
-
-    Raises:
-        FileNotFoundError: Neither folder holds `overall.yaml`.
+    It is inside the package in a wheel, and beside the package in a checkout; a FileNotFoundError where neither is.
     """
     package = Path(__file__).resolve().parents[1]
     folders = (package / "_properties", package.parent / "properties")

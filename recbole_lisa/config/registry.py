@@ -36,11 +36,7 @@ def class_by_name(name: str) -> type[Any] | None:
 
 
 def model_class(model: Any) -> type[Any]:
-    """The class of a model, by its name, see `class_by_name`. A model class is returned as it is.
-
-    Raises:
-        UsageError: The argument is neither.
-    """
+    """The class of a model, by its name, see `class_by_name`, or a model class itself; else a UsageError."""
     if isinstance(model, type) and hasattr(model, "full_sort_predict"):
         return model
     if isinstance(model, type):

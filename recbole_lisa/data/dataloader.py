@@ -32,10 +32,9 @@ _MAX_SCORES, _MAX_CANDIDATES = 2**25, 2**27
 
 
 def create_loaders(config: Config, dataset: WindowDataset) -> tuple[TrainLoader, EvalLoader | None, EvalLoader | None]:
-    """Split a data set by `eval_args` and make the loaders of its phases; None for a phase without targets.
+    """Split a data set by `eval_args` and make the loaders of its phases, None for a phase without targets.
 
-    Raises:
-        UsageError: Something in the configuration or in the data is wrong.
+    A UsageError says what is wrong in the configuration or in the data.
     """
     train, valid, test = dataset.build()
     return (

@@ -41,8 +41,7 @@ _UNSAVED = ("save_dataloaders", "dataloaders_save_path")
 def create_dataset(config: Config) -> WindowDataset:
     """Load the data set that the configuration names into memory, or map its files; see `mapped.py`.
 
-    Raises:
-        UsageError: Something in the configuration or in the files is wrong.
+    A UsageError says what is wrong in the configuration or in the files.
     """
     for key in _UNSAVED:
         if config[key]:
@@ -56,9 +55,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     """All interactions of a data set, or (after `build`) the targets of one phase of it.
 
     Loading is RecBole's, with the steps of `loading.py` and the filters of `filtering.py` in place of its own.
-
-    Raises:
-        UsageError: Something in the configuration or in the files is wrong.
+    A UsageError says what is wrong in the configuration or in the files.
     """
 
     folder: Path | None = None  # where its files are mapped from; None for a data set in memory

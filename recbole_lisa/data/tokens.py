@@ -69,8 +69,7 @@ class Numbering:
     def numbers(self, texts: npt.NDArray[np.object_]) -> npt.NDArray[np.int32]:
         """The numbers (texts,) of distinct texts without NUL.
 
-        Raises:
-            UsageError: Two texts have one hash: of ten million texts with a chance of one in 400,000.
+        Two texts with one hash are a UsageError: of ten million texts with a chance of one in 400,000.
         """
         hashes, checks = (pd.util.hash_array(texts, hash_key=key, categorize=False) for key in _HASH_KEYS)
         order, at = np.argsort(hashes), np.empty(len(hashes), dtype=np.int64)

@@ -44,11 +44,7 @@ class SwiGLU(nn.Module):
 
 
 def feed_forward_network(*, hidden_size: int, inner_size: int, dropout: float, hidden_act: str) -> nn.Sequential:
-    """W2 dropout(act(W1 x + b1)) + b2, or W2 dropout(silu(W1 x) * (W3 x)) for swiglu.
-
-    Raises:
-        ValueError: hidden_act is unknown.
-    """
+    """W2 dropout(act(W1 x + b1)) + b2, or W2 dropout(silu(W1 x) * (W3 x)) for swiglu."""
     check_choice("hidden_act", hidden_act, (*ACTIVATIONS, SWIGLU))
     if hidden_act == SWIGLU:
         gated = SwiGLU(hidden_size, inner_size)

@@ -121,8 +121,7 @@ class SequenceEncoder(nn.Module):
     def settings(self) -> dict[str, Any]:
         """The constructor's keywords for inference, as plain values; `layers` has what build_attention needs.
 
-        Raises:
-            ValueError: an attention is not one of MECHANISMS.
+        A ValueError for an attention that is not one of MECHANISMS.
         """
         return {**self._settings, "layers": [list(describe_attention(layer)) for layer in self.layers()]}
 

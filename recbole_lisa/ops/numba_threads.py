@@ -59,11 +59,7 @@ def arrays(**tensors: Tensor) -> dict[str, Any]:
 
 
 def writable(**tensors: Tensor) -> dict[str, Any]:
-    """As arrays, for tensors that a kernel writes to.
-
-    Raises:
-        ValueError: a tensor is not contiguous, so the kernel would write to a copy.
-    """
+    """As arrays, for tensors that a kernel writes to; a ValueError where it would write to a copy."""
     for name, x in tensors.items():
         if not x.is_contiguous():
             raise ValueError(f"a kernel writes to contiguous tensors only, got {name} with strides {x.stride()}")
