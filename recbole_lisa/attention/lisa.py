@@ -149,7 +149,10 @@ class LISAAttention(Attention):
         return query @ key.transpose(1, 2) / math.sqrt(codewords.shape[-1]), values
 
     def step_decay(self, time_gaps: Tensor | None) -> float | Tensor:
-        """Decay of each step: a number, a 0-d tensor, (B,) for decay="spread", or for "time" (N, L) from time_gaps."""
+        """Decay of each step: a number, a 0-d tensor, (B,) for decay="spread", or for "time" (N, L) from time_gaps.
+
+        A ValueError for decay="time" without gaps.
+        """
         if self.raw_decay is None:
             return float(self.decay)
         rate = nn.functional.softplus(self.raw_decay)

@@ -53,15 +53,15 @@ def array(x: Tensor) -> Any:
     return x.detach().contiguous().numpy()
 
 
-def arrays(**tensors: Tensor) -> dict[str, Any]:
-    """Array of each, by name, for the named tuple of a kernel."""
-    return {name: array(x) for name, x in tensors.items()}
+def arrays(**tensors: Tensor | None) -> dict[str, Any]:
+    """Array of each that is not None, by name, for the named tuple of a kernel."""
+    return {name: array(x) for name, x in tensors.items() if x is not None}
 
 
-def writable(**tensors: Tensor) -> dict[str, Any]:
+def writable(**tensors: Tensor | None) -> dict[str, Any]:
     """As arrays, for tensors that a kernel writes to; a ValueError where it would write to a copy."""
     for name, x in tensors.items():
-        if not x.is_contiguous():
+        if x is not None and not x.is_contiguous():
             raise ValueError(f"a kernel writes to contiguous tensors only, got {name} with strides {x.stride()}")
     return arrays(**tensors)
 

@@ -73,12 +73,8 @@ class NumbaLISA(torch.autograd.Function):
         d_values, d_scores = torch.zeros_like(flat_values), torch.zeros_like(scores)
         d_keys = None if assignment is None or not ctx.needs_input_grad[3] else scores.new_zeros(assignment.shape)
         d_fade = scores.new_empty(n_books, len(op.items)) if ctx.needs_input_grad[6] else None
-        rows = _rows(op, scores)._replace(
-            **writable(later=torch.zeros_like(histograms[0]), d_scores=d_scores),
-            **({} if d_keys is None else writable(d_keys=d_keys)),
-            **({} if d_fade is None else writable(d_fade=d_fade)),
-        )
-        attention = _Attention(rows, histograms, n_books)
+        written = writable(later=torch.zeros_like(histograms[0]), d_scores=d_scores, d_keys=d_keys, d_fade=d_fade)
+        attention = _Attention(_rows(op, scores)._replace(**written), histograms, n_books)
         histogram = scores.new_empty(attention.blocks[0].stop, len(flat_values))
         d_weights = torch.empty_like(histogram)
         with torch.autocast("cpu", enabled=False):
@@ -110,7 +106,7 @@ def _rows(op: Operands, scores: Tensor) -> "Rows":
         query=op.query,
         fade=op.decay.neg().exp().to(scores.dtype).reshape(-1),
         scores=scores,
-        **({} if op.assignment is None else {"keys": op.assignment}),
+        keys=op.assignment,
     )
     return Rows(**unused | read)._replace(
         part_rows=max(BLOCK_ELEMENTS // (PARTS_OF_A_BLOCK * len(scores)), 1),
@@ -150,11 +146,7 @@ class _Attention:
         weights = self._weights[: block.stop - block.start]
         first = block.start // self._rows.part_rows
         histograms = self._histograms[first : first + PARTS_OF_A_BLOCK]
-        op = self._rows._replace(
-            first_row=block.start,
-            inverse=self._inverse,
-            **writable(histograms=histograms, weights=weights),
-            **({} if histogram is None else writable(histogram=histogram)),
-        )
+        written = writable(histograms=histograms, weights=weights, histogram=histogram)
+        op = self._rows._replace(first_row=block.start, inverse=self._inverse, **written)
         weigh_rows(len(histograms), op)
         return weights, op
