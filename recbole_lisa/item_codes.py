@@ -8,8 +8,10 @@ svd_kmeans: residual k-means of unit vectors of the items, from the truncated SV
 and D_i hold the interactions of each user and item: correspondence analysis. The vector of item i is the direction of
 S v_i without the first component, sqrt(D_i), which says only how frequent the item is.
 
-kmeans: residual k-means of another model's items. Codebook b clusters what codebooks 1..b-1 leave of the vectors. The
-codewords start at the centres.
+kmeans: residual k-means of another model's items, of the directions of their main components. The small components of
+trained vectors are mostly noise, which no codeword can say: with all of them the codebooks after the first collapse.
+
+In residual k-means, codebook b clusters what codebooks 1..b-1 leave of the vectors.
 """
 
 from contextlib import suppress
@@ -32,7 +34,8 @@ from recbole_lisa.serving.ids import IdMap
 
 Codes = npt.NDArray[np.integer[Any]]
 Vectors = npt.NDArray[np.float32]
-KMEANS_BATCH, POWER_ITERATIONS, N_COMPONENTS = 4096, 4, 64
+KMEANS_BATCH, POWER_ITERATIONS = 4096, 4
+SVD_COMPONENTS, MODEL_COMPONENTS = 64, 32
 _BLOCK_IDS = 2**16
 
 
@@ -44,11 +47,11 @@ def set_item_codes(network: Any, config: Any, dataset: Any) -> None:
     source = config["item_codes"]
     if source is None or source == "learned" or config["resume"] not in (None, "auto"):  # a checkpoint has its codes
         return
-    books, parts = list(network.codebooks().values()), None
+    codes: Any = None
     if is_first():
         getLogger().info(f"item codes: {source}, {dataset.item_num - 1:,} items")
-        parts = _codes_and_codewords(source, books, config, dataset)
-    codes, codewords = from_first(parts)  # type: ignore[misc]  # the first process has made them
+        codes = _codes(source, list(network.codebooks().values()), config, dataset)
+    codes = from_first(codes)
     with torch.no_grad():
         items = network.item_embedding
         items.weight[1:] = torch.from_numpy(codes)
@@ -59,22 +62,20 @@ def set_item_codes(network: Any, config: Any, dataset: Any) -> None:
         if items.dense is not None:  # of the most frequent items of the training data
             frequent = np.argsort(-np.asarray(dataset.item_counts[1:]), kind="stable")[: len(items.dense)] + 1
             items.slots[torch.from_numpy(np.sort(frequent))] = torch.arange(len(frequent), dtype=torch.int32)
-        for book, start in zip(books, codewords, strict=False):
-            book.codewords.copy_(torch.from_numpy(start))
     getLogger().info(f"{network.items_with_equal_codes():,} of {len(codes):,} items have the codes of another")
 
 
-def _codes_and_codewords(source: str, books: list[Codebook], config: Any, dataset: Any) -> tuple[Codes, list[Vectors]]:
-    """Codes (V - 1, C) of all codebooks, and the first codewords of each where the source has them."""
+def _codes(source: str, books: list[Codebook], config: Any, dataset: Any) -> Codes:
+    """Codes (V - 1, C) of all codebooks."""
     options = {"seed": config["seed"], "show_progress": bool(config["show_progress"])}
     if source in ("svd", "svd_kmeans"):
-        return _kept_svd_codes(source, books, dataset, **options), []
+        return _kept_svd_codes(source, books, dataset, **options)
     if source == "kmeans":
-        vectors = _vectors(config["item_codes_checkpoint"], dataset)
-        sets = [residual_kmeans(vectors, book.n_codebooks, book.n_codewords, **options) for book in books]
-        codewords = [start for _, start in sets if start.shape[2] == config["hidden_size"]]
-        return np.concatenate([codes for codes, _ in sets], 1), codewords
-    return _codes_of_file(source, books, dataset), []
+        vectors = main_directions(_vectors(config["item_codes_checkpoint"], dataset), MODEL_COMPONENTS)
+        return np.concatenate(
+            [residual_kmeans(vectors, book.n_codebooks, book.n_codewords, **options) for book in books], 1
+        )
+    return _codes_of_file(source, books, dataset)
 
 
 def _kept_svd_codes(source: str, books: list[Codebook], dataset: Any, *, seed: int, show_progress: bool) -> Codes:
@@ -93,9 +94,9 @@ def _kept_svd_codes(source: str, books: list[Codebook], dataset: Any, *, seed: i
         components = svd_components(dataset, books[0].n_codebooks, seed)
         codes = np.concatenate([quantile_codes(components, book.n_codewords, seed) for book in books], 1)
     else:
-        vectors = svd_vectors(dataset, N_COMPONENTS, seed)
+        vectors = svd_vectors(dataset, SVD_COMPONENTS, seed)
         sets = [residual_kmeans(vectors, n, w, seed, show_progress=show_progress) for n, w in sizes]
-        codes = np.concatenate([codes for codes, _ in sets], 1)
+        codes = np.concatenate(sets, 1)
         fill_columns(codes, dataset, seed)
     if path is not None:
         with suppress(OSError), atomic_writer(path) as stream:  # a folder that cannot be written keeps none
@@ -120,10 +121,22 @@ def svd_vectors(dataset: Any, n_components: int, seed: int) -> Vectors:
     matrix = _training_matrix(dataset)
     users, items = (diags(np.maximum(matrix.sum(axis).A1, 1).astype(np.float32) ** -0.5) for axis in (1, 0))
     components, scale = _truncated_svd(users @ matrix @ items, n_components + 1, seed)
-    vectors: Vectors = (components * scale)[1:, 1:]
+    return _directions((components * scale)[1:, 1:])
+
+
+def main_directions(vectors: Vectors, n_components: int) -> Vectors:
+    """Unit vectors (V, K) of the K main components of the directions of vectors (V, D); K = D where D is smaller."""
+    centred = _directions(vectors)
+    centred -= centred.mean(0)
+    _, axes = np.linalg.eigh(centred.T @ centred)  # in the order of growing variance
+    return _directions(centred @ axes[:, -n_components:])
+
+
+def _directions(vectors: Vectors) -> Vectors:
+    """The vectors (V, D) at length 1; 0 stays 0."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    vectors /= np.where(lengths > 0, lengths, 1)
-    return vectors
+    directions: Vectors = vectors / np.where(lengths > 0, lengths, 1)
+    return directions
 
 
 def _truncated_svd(matrix: Any, n_components: int, seed: int) -> tuple[Vectors, Vectors]:
@@ -171,18 +184,17 @@ def quantile_codes(components: Vectors, n_codewords: int, seed: int) -> Codes:
 
 def residual_kmeans(
     vectors: Vectors, n_codebooks: int, n_codewords: int, seed: int, *, show_progress: bool = False
-) -> tuple[Codes, Vectors]:
-    """Codes (V, B) and codewords (B, W, D) of vectors (V, D); with fewer vectors than codewords some stay 0."""
+) -> Codes:
+    """Codes (V, B) of vectors (V, D); with fewer vectors than codewords some are not used."""
     from sklearn.cluster import MiniBatchKMeans
 
     left, k = vectors.copy(), min(n_codewords, len(vectors))
     codes = np.empty((len(vectors), n_codebooks), np.int64)
-    codewords = np.zeros((n_codebooks, n_codewords, vectors.shape[1]), np.float32)
     for b in progress_bar(range(n_codebooks), "k-means", unit=" codebooks", show_progress=show_progress):
         clusters = MiniBatchKMeans(k, batch_size=KMEANS_BATCH, n_init=1, random_state=seed + b).fit(left)
-        codes[:, b], codewords[b, :k] = clusters.labels_, clusters.cluster_centers_
-        left -= codewords[b, codes[:, b]]
-    return codes, codewords
+        codes[:, b] = clusters.labels_
+        left -= clusters.cluster_centers_[clusters.labels_]
+    return codes
 
 
 def _vectors(checkpoint: str, dataset: Any) -> Vectors:

@@ -15,6 +15,7 @@ from recbole_lisa.environment import free_memory
 from recbole_lisa.errors import UsageError
 from recbole_lisa.item_codes import (
     fill_columns,
+    main_directions,
     quantile_codes,
     residual_kmeans,
     set_item_codes,
@@ -145,10 +146,8 @@ def test_a_run_keeps_its_codes_in_checkpoint_export_and_new_items(
     checkpoint = train(model, tmp_path, **settings)
     config, network, _, training, *_ = load_data_and_model(checkpoint)
     trained = network.item_embedding.weight.clone()
-    codewords = network.codebook.codewords.clone()
     set_item_codes(network, config, training.dataset)
     assert torch.equal(network.item_embedding.weight, trained)
-    assert torch.equal(network.codebook.codewords, codewords) == (source != "kmeans")  # kmeans: the centres
     if n_dense:
         with caplog.at_level("INFO"):
             set_item_codes(network, {**config.final_config_dict, "dense_items": 31}, training.dataset)
@@ -254,7 +253,7 @@ def test_items_without_training_interactions_get_codes_of_their_own(tmp_path: Pa
     assert new.sum() == 40
     codes = quantile_codes(svd_components(dataset, 4, seed=0), 10, seed=0)
     assert len(np.unique(codes[new], axis=0)) > 35
-    codes, _ = residual_kmeans(svd_vectors(dataset, 8, seed=0), 4, 10, seed=0)
+    codes = residual_kmeans(svd_vectors(dataset, 8, seed=0), 4, 10, seed=0)
     assert len(np.unique(codes[new], axis=0)) == 1
     kept = codes[~new].copy()
     fill_columns(codes, dataset, seed=0)
@@ -277,9 +276,27 @@ def test_residual_kmeans_finds_sums_of_centres() -> None:
     books = rng.normal(size=(2, 4, 8)).astype(np.float32) * np.array([10, 1], np.float32)[:, None, None]
     chosen = rng.integers(4, size=(500, 2))
     vectors = books[0, chosen[:, 0]] + books[1, chosen[:, 1]]
-    codes, codewords = residual_kmeans(vectors, 2, 8, seed=0)
-    left = vectors - codewords[0, codes[:, 0]] - codewords[1, codes[:, 1]]
+    codes = residual_kmeans(vectors, 2, 8, seed=0)
+    left = vectors - np.stack([vectors[codes[:, 0] == code].mean(0) for code in range(8)])[codes[:, 0]]
     assert np.square(left).mean() < 0.1 * np.square(vectors).mean()
+    left -= np.stack([left[codes[:, 1] == code].mean(0) for code in range(8)])[codes[:, 1]]
+    assert np.square(left).mean() < 0.02 * np.square(vectors).mean()
+
+
+def test_main_directions_leave_out_noise_and_lengths() -> None:
+    rng = np.random.default_rng(0)
+    signal = rng.normal(size=(300, 4)) @ rng.normal(size=(4, 20))
+    signal -= signal.mean(0)
+    vectors = (signal * rng.uniform(0.1, 10, size=(300, 1))).astype(np.float32)
+    directions = main_directions(vectors, 4)
+    assert directions.shape == (300, 4)
+    np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1, rtol=1e-5)
+    centred = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    centred -= centred.mean(0)
+    centred /= np.linalg.norm(centred, axis=1, keepdims=True)
+    np.testing.assert_allclose(directions @ directions.T, centred @ centred.T, atol=1e-4)
+    noisy = main_directions(vectors + rng.normal(size=vectors.shape).astype(np.float32) * 1e-3, 4)
+    np.testing.assert_allclose(noisy @ noisy.T, directions @ directions.T, atol=0.1)
 
 
 ITEMS = [f"i{n}" for n in range(30)]
