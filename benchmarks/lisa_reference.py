@@ -1,10 +1,9 @@
-"""Naive references of LISA: slow, plain formulas, outside the wheel. For tests and benchmarks."""
+"""Naive references of LISA, outside the wheel: plain formulas for tests, and the paper's algorithm for benchmarks."""
 
 import torch
 from torch import Tensor
 
-MAX_EXPONENT = 600.0
-"""Scores of absent codewords are cut here, so that 0 * exp(score) is 0; they matter to no output."""
+MAX_EXPONENT = 600.0  # scores of absent codewords are cut here, so that 0 * exp(score) is 0; they matter to no output
 
 
 def decayed_histogram(keys: Tensor, decay: Tensor) -> Tensor:
@@ -75,3 +74,54 @@ def exact_values_attention(
         logits = (scores - rates[b] * age).masked_fill((age < 0) | ~valid[:, None, :], -torch.inf)
         out.append(logits.softmax(dim=-1).nan_to_num(0.0) @ part)
     return torch.cat(out, dim=2) * valid.unsqueeze(-1)
+
+
+def lisa_attention_eager(
+    codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor, decay: float = 0.0
+) -> Tensor:
+    """The paper's Algorithm 1 written out, every intermediate an (N, L, B, W) tensor kept by autograd.
+
+    Arguments as of recbole_lisa.ops.lisa_attention; a decay is accurate only while decay * L stays below about 80.
+    """
+    weights = _eager_weights(codes, table, assignment, decay)
+    return torch.einsum("nlbw,bwd->nld", weights, values)
+
+
+def lisa_attention_per_codebook(
+    codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor, decay: float = 0.0
+) -> Tensor:
+    """As lisa_attention_eager, but with one product a codebook, as the paper describes it: a (N, L, B, D) tensor."""
+    weights = _eager_weights(codes, table, assignment, decay)
+    return torch.einsum("nlbw,bwd->nlbd", weights, values).sum(dim=2)
+
+
+def _eager_weights(codes: Tensor, table: Tensor, assignment: Tensor, decay: float) -> Tensor:
+    """Attention over codewords, (N, L, B, W)."""
+    length = codes.shape[1]
+    if decay:
+        steps = torch.arange(length, dtype=assignment.dtype, device=assignment.device)
+        grow = torch.exp(decay * steps).view(1, -1, 1, 1)
+        histogram = (assignment * grow).cumsum(dim=1) / grow
+    else:
+        histogram = assignment.cumsum(dim=1)  # (N, L, B, W)
+    books = torch.arange(codes.shape[-1], device=codes.device)
+    weights = histogram * table.exp()[books, codes]  # (N, L, B, W)
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def quantize_eager(
+    x: Tensor, codebooks: Tensor, *, bilinear: Tensor, temperature: float, hard: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Residual bilinear encoding of all positions of a batch, with repeats: one (U, D) x (D, D) product a codebook."""
+    left, codes, assignments = x, [], []
+    for book in codebooks:
+        scores = (left @ bilinear) @ book.t()
+        soft = torch.softmax(scores / temperature, dim=-1)
+        code = scores.argmax(dim=-1)
+        one_hot = torch.nn.functional.one_hot(code, book.shape[0]).to(soft.dtype)
+        assignment = one_hot + soft - soft.detach() if hard else soft
+        left = left - assignment @ book
+        codes.append(code)
+        assignments.append(assignment)
+    assignment = torch.stack(assignments, dim=1)  # (U, B, W)
+    return torch.stack(codes, dim=1), assignment, torch.einsum("ubw,bwd->ud", assignment, codebooks)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import one_hot, scaled_dot_product_attention
 
-from benchmarks import eager_lisa, lisa_reference
+from benchmarks import lisa_reference
 from benchmarks.measure import CheckError
 from benchmarks.references import causal_softmax_attention
 from recbole_lisa.attention import FullAttention, LISAAttention, build_attention
@@ -86,7 +86,7 @@ Build = Callable[[Problem], Case]
 
 
 def gathered(attend: Attend) -> Attend:
-    """A formulation of `lisa_reference` or `eager_lisa` with the arguments of `lisa_attention_items`.
+    """A formulation of `lisa_reference` with the arguments of `lisa_attention_items`.
 
     Codes (N, L, B) and keys (N, L, B, W) of all positions exist at once.
     """
@@ -207,8 +207,8 @@ ROWS: dict[str, Row] = {
     "LISA-128": Row(_small, _reference),
     "LISA-128 soft": Row(_soft, partial(_soft, attend=_quadratic)),
     "LISA-256": Row(_large, partial(_large, attend=_quadratic)),
-    LISA_NAIVE: Row(partial(_small, attend=gathered(eager_lisa.lisa_attention_per_codebook)), _reference),
-    LISA_ONE_PRODUCT: Row(partial(_small, attend=gathered(eager_lisa.lisa_attention_eager)), _reference),
+    LISA_NAIVE: Row(partial(_small, attend=gathered(lisa_reference.lisa_attention_per_codebook)), _reference),
+    LISA_ONE_PRODUCT: Row(partial(_small, attend=gathered(lisa_reference.lisa_attention_eager)), _reference),
     NAIVE: Row(partial(transformer, naive=True)),
     SDPA: Row(partial(transformer, naive=False), partial(transformer, naive=True)),
     "Linformer": Row(partial(mechanism, name="linformer", n_projected=128)),

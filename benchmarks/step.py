@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.eager_lisa import lisa_attention_eager, quantize_eager
+from benchmarks.lisa_reference import lisa_attention_eager, quantize_eager
 from benchmarks.measure import CPU, CheckError, Record, in_fresh_process, peak_of_call, time_calls
 from benchmarks.options import add_machine, add_number, set_up_device
 from benchmarks.report import Report, Table, megabytes, ratio

@@ -66,7 +66,7 @@ def peak_memory_mb() -> float:
 
 
 def free_memory(system: Path = Path("/")) -> int:
-    """Bytes that this process may still take, by the machine and its container; `system` holds `proc` and `sys`."""
+    """Bytes that this process may still take, by its machine and its container; `system` has `proc` and `sys`."""
     free: list[int] = [psutil.virtual_memory().available]
     with contextlib.suppress(OSError):
         for line in (system / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():

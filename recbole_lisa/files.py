@@ -148,7 +148,7 @@ def advise_after_interruption(advice: Callable[[], str]) -> Iterator[None]:
 
 
 def probe_writing(path: AnyPath) -> None:
-    """Raise an OSError where `atomic_writer` cannot write, by the nearest folder that exists; nothing is left."""
+    """Raise an OSError where `atomic_writer` cannot write; a missing folder is not made, and nothing is left."""
     target = Path(path)
     _check_kind(target)
     folder = next(parent for parent in target.parents if parent.exists())

@@ -63,7 +63,7 @@ def started_by_torchrun(config: Any) -> bool:
 
 @contextmanager
 def process_group(config: Any) -> Iterator[None]:
-    """Join torchrun's processes; `device` becomes the GPU of this one, or a UsageError where there is none."""
+    """Join torchrun's processes; on GPUs `device` becomes that of this one, or a UsageError where it has none."""
     if config["device"].type == "cuda":
         number, n_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if number >= n_gpus:
