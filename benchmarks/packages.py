@@ -57,8 +57,7 @@ def run(options: argparse.Namespace) -> None:
         records.append({"case": title, "ratio": times["ours"]["median"] / times["package"]["median"], **times})
         print(f"{title}: {ratio(records[-1]['ratio'])}")
     report.finish({"rows": records}, [table(records)], {})
-    slow = [record["case"] for record in records if record["ratio"] > MOST]
-    if slow:
+    if slow := [record["case"] for record in records if record["ratio"] > MOST]:
         raise CheckError(f"more than {MOST} times the package's time: {', '.join(slow)}")
 
 

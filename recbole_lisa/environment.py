@@ -54,11 +54,9 @@ def versions() -> dict[str, str]:
 
 def peak_memory_mb() -> float:
     """Largest resident memory of this process since it started, in MiB (earlier runs in it included)."""
-    status = Path("/proc/self/status")
-    if status.is_file():  # Linux: ru_maxrss of a child would start at its parent's peak
-        peak_kb = re.search(r"VmHWM:\s*(\d+) kB", status.read_text(encoding="utf-8"))
-        if peak_kb:
-            return int(peak_kb.group(1)) / 2**10
+    status = Path("/proc/self/status")  # of Linux, where ru_maxrss of a child would start at its parent's peak
+    if peak_kb := re.search(r"VmHWM:\s*(\d+) kB", status.read_text(encoding="utf-8") if status.is_file() else ""):
+        return int(peak_kb[1]) / 2**10
     if resource is None:
         return psutil.Process().memory_info().rss / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -160,8 +160,7 @@ def _line(error: Exception) -> str:
 def _with_weights(network: Any, state: Mapping[str, Any], path: Any) -> Any:
     try:
         network.load_state_dict(state["state_dict"])
-        unknown = {*(state["other_parameter"] or {})} - {*getattr(network, "other_parameter_name", ())}
-        if unknown:
+        if unknown := {*(state["other_parameter"] or {})} - {*getattr(network, "other_parameter_name", ())}:
             raise ValueError(f"other_parameter has {', '.join(map(repr, sorted(unknown)))}")
         network.load_other_parameter(state["other_parameter"])
     except (RuntimeError, ValueError) as error:

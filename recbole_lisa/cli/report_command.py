@@ -86,8 +86,7 @@ def read_result(path: Path) -> dict[str, Any]:
         raise UsageError(f"'{path}' cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"'{path}' is no JSON ({error}): name files of --result_file") from error
-    missing = [key for key in _NEEDED if not isinstance(result, dict) or key not in result]
-    if missing:
+    if missing := [key for key in _NEEDED if not isinstance(result, dict) or key not in result]:
         raise UsageError(f"'{path}' is no result_file of a run, it has no '{missing[0]}': name files of --result_file")
     return dict(result)
 

@@ -43,8 +43,7 @@ front. SIGTERM ends the service after the requests that have begun.
 def main(arguments: Sequence[str]) -> int:
     """Serve an export until SIGTERM or Ctrl+C, with the arguments after `serve`; return 0."""
     options = _parser().parse_args(arguments)
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise UsageError(f"serve needs {' and '.join(missing)}: {install_extra('serve')}")
     app, server, middleware = (imported(f"serving.http.{name}") for name in ("app", "server", "middleware"))
     metrics = middleware.Metrics()

@@ -162,8 +162,7 @@ def number_histories_as_items(dataset: Any) -> None:
 def cut_histories(dataset: Any) -> None:
     """Keep the last `MAX_ITEM_LIST_LENGTH` values of each list; call this before RecBole stores lengths."""
     config, frame, names = dataset.config, dataset.inter_feat, field_names(dataset.config)
-    empty = int((frame[names.item_list].map(len) == 0).sum())
-    if empty:
+    if empty := int((frame[names.item_list].map(len) == 0).sum()):
         raise UsageError(f"{empty} rows of the files of benchmark_filename have no item in {names.item_list}")
     longest = config["MAX_ITEM_LIST_LENGTH"]
     for field in frame.columns:

@@ -258,8 +258,7 @@ def load_checkpoint(path: AnyPath, *, needed: Iterable[str] = (), lazy: bool = F
     file_format = checkpoint.get("format") if isinstance(checkpoint, dict) else None
     if file_format != FORMAT:
         raise UsageError(f"'{path}' is not a checkpoint of recbole-lisa: format {file_format!r}, not {FORMAT!r}")
-    missing = [key for key in needed if key not in checkpoint]
-    if missing:
+    if missing := [key for key in needed if key not in checkpoint]:
         raise UsageError(f"'{path}' is incomplete: it lacks {', '.join(missing)}; give a file that a run has written")
     check_entries(checkpoint, path)
     return checkpoint
@@ -267,11 +266,11 @@ def load_checkpoint(path: AnyPath, *, needed: Iterable[str] = (), lazy: bool = F
 
 def item_ids_of(state: Mapping[str, Any]) -> bytes | None:
     """The raw ids of items 1, 2, ... in a checkpoint, one a line; None in files of earlier versions."""
-    ids = state.get("item_ids")
+    if (ids := state.get("item_ids")) is None:
+        return None
     try:
-        content = None if ids is None else ids.numpy().astype("u1", casting="no").tobytes()
-        if content is not None:
-            content.decode("utf-8", "surrogatepass")
+        content: bytes = ids.numpy().astype("u1", casting="no").tobytes()
+        content.decode("utf-8", "surrogatepass")
     except (TypeError, ValueError) as error:
         raise UsageError("the checkpoint is damaged or forged: item_ids must be the bytes of a text") from error
     return content

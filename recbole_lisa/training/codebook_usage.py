@@ -63,8 +63,7 @@ def watch_codebooks(trainer: Any, train_data: Any, epoch: int) -> list[str]:
             curve = f"Codebooks/{name.replace(' ', '_')}_{b}"
             trainer.tensorboard.add_scalar(f"{curve}_used", used, epoch)
             trainer.tensorboard.add_scalar(f"{curve}_perplexity", perplexity, epoch)
-    new = [name for name in names if name not in warned]
-    if new:
+    if new := [name for name in names if name not in warned]:
         trainer.logger.warning(
             f"epoch {epoch + 1}: collapsed codebooks, where most items share few codewords: {', '.join(new)}; lower "
             "learning_rate, raise codebook_temperature, or use fewer codewords"

@@ -161,8 +161,7 @@ def _collect_rows(collector: Collector, batch: EvalBatch, rank_of_target: torch.
 
 
 def _check_finite(finite: torch.Tensor, config: Config) -> None:
-    wrong = int((~finite).sum())
-    if wrong:
+    if wrong := int((~finite).sum()):
         raise TrainingDivergedError(
             f"the model's scores are NaN or infinite for {wrong} of {len(finite)} histories, trained at learning "
             f"rate {config['learning_rate']:g}: lower learning_rate or set clip_grad_norm"

@@ -174,8 +174,7 @@ def _domain(key: str, values: Any, path: Path) -> Domain:
     if isinstance(values, list):
         if not values:
             raise UsageError(f"{where} has no value to choose: write {key}: [value, ...]")
-        repeated = [value for index, value in enumerate(values) if value in values[:index]]
-        if repeated:
+        if repeated := [value for index, value in enumerate(values) if value in values[:index]]:
             raise UsageError(f"{where} has {repeated[0]!r} twice: write each value once")
         return Domain("choice", tuple(values))
     ways = ", ".join(f"{{{kind}: [low, high]}}" for kind in _RANGES)

@@ -230,7 +230,6 @@ def _check_folder(study: Study, *, resume: bool) -> None:
         saved = dict(json.loads(file.read_bytes())) if resume else new
     except (ValueError, TypeError) as error:
         raise UsageError(f"'{file}' is damaged ({error}): start a new search, {_OTHER_FOLDER}") from error
-    changed = [key for key in sorted(saved.keys() | new.keys()) if saved.get(key) != new.get(key)]
-    if changed:
+    if changed := [key for key in sorted(saved.keys() | new.keys()) if saved.get(key) != new.get(key)]:
         text = "; ".join(f"{key} is {saved.get(key)!r} there and {new.get(key)!r} here" for key in changed)
         raise UsageError(f"cannot resume the search in '{folder}': {text}")
