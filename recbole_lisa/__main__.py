@@ -2,14 +2,12 @@
 
 import sys
 
-from recbole_lisa.cli import EndingAtOnce
+from recbole_lisa.cli import imported
 
 
 def start() -> int:
     """Import and run the command line; return the exit status."""
-    with EndingAtOnce():
-        from recbole_lisa.cli.main import main
-    return main()
+    return int(imported("cli.main").main())
 
 
 if __name__ == "__main__":
