@@ -14,8 +14,7 @@ class Linformer(Attention):
 
     Bidirectional: the projection mixes all positions before a mask can be applied, and no causal form is known. Keys
     and values at padding are set to 0 before the projection, so a padded sequence gives the same output as the shorter
-    one, for which E and F have their first rows only. max_length is L_max: longer sequences are refused; n_projected is
-    k.
+    one, for which E and F have their first rows only. max_length is L_max: longer ones are refused; n_projected is k.
     """
 
     is_causal = False

@@ -227,7 +227,8 @@ def _plan(table: Tensor, values: Tensor, *, causal: bool) -> tuple[torch.dtype, 
     """The type to work in, and whether Numba kernels can: on the CPU, causal, where scores need no logarithms."""
     span = row_span(table)
     dtype = working_dtype(table, values, span)
-    return dtype, causal and span <= SAFE_SPAN[dtype] and numba_serves(table.to(dtype))
+    fits = table.device.type == "cpu" and causal and span <= SAFE_SPAN[dtype]
+    return dtype, fits and numba_serves(table.to(dtype))
 
 
 def _attend_to_rows(op: Operands, dtype: torch.dtype) -> Tensor:
