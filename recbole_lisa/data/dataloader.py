@@ -17,7 +17,7 @@ from recbole.data.interaction import Interaction
 from recbole_lisa.config.fields import FieldNames, field_names
 from recbole_lisa.config.registry import has_loss_of_recbole
 from recbole_lisa.data.dataset import WindowDataset
-from recbole_lisa.data.histories import Histories, Index, Items
+from recbole_lisa.data.histories import Histories, Index, Items, runs
 from recbole_lisa.data.sampler import TrainingNegatives, evaluation_negatives, item_weights
 from recbole_lisa.data.windows import WINDOWS, Windows, batch_starts, preceding, prefixes, width_groups
 from recbole_lisa.errors import UsageError, did_you_mean
@@ -273,10 +273,9 @@ class EvalLoader(_Loader):
     def _seen(self, chosen: Index) -> tuple[torch.Tensor, torch.Tensor]:
         """See `EvalBatch.seen`."""
         start = self.dataset.histories.offsets[self.windows.history[chosen]]
-        count = self.windows.end[chosen] - start
-        row = np.repeat(np.arange(len(chosen)), count)
-        items = self.dataset.histories.items[np.arange(len(row)) + (start - np.cumsum(count) + count)[row]]
-        pairs = row * self.dataset.item_num + items
+        row, at = runs(start, self.windows.end[chosen] - start)
+        items = self.dataset.histories.items[at]
+        pairs = row.astype(np.int64) * self.dataset.item_num + items
         pairs = np.unique(pairs[items != self.targets[chosen][row]])
         row, items = np.divmod(pairs, self.dataset.item_num)
         return torch.from_numpy(row), torch.from_numpy(items)

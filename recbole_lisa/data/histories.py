@@ -19,6 +19,12 @@ Ids = npt.NDArray[np.integer[Any]]
 Times = npt.NDArray[np.float64]
 
 
+def runs(starts: Index, counts: Index) -> tuple[Items, Index]:
+    """The number of the run and the flat row of each row, for runs of counts (n,) rows that begin at starts (n,)."""
+    run = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    return run, (starts - np.cumsum(counts) + counts)[run] + np.arange(len(run))
+
+
 @dataclass(frozen=True)
 class Histories:
     """The interactions of all users, user by user, oldest first."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from recbole_lisa.data.histories import Histories, Ids, Index, Items
+from recbole_lisa.data.histories import Histories, Ids, Index, Items, runs
 from recbole_lisa.errors import UsageError
 
 _SCALE = 2.0**40
@@ -120,10 +120,8 @@ def _draw_unseen(histories: Histories, owners: Ids, weights: Index, sample_num: 
 
 def _seen_items(histories: Histories, owners: Ids, n_items: int) -> Index:
     """Ascending numbers row * V + item of the items in the histories of the owners, each once."""
-    lengths = histories.lengths[owners]
-    row = np.repeat(np.arange(len(owners)), lengths)
-    within = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    seen: Index = np.unique(row * n_items + histories.items[histories.offsets[owners][row] + within])
+    row, at = runs(histories.offsets[owners], histories.lengths[owners])
+    seen: Index = np.unique(row.astype(np.int64) * n_items + histories.items[at])
     return seen
 
 

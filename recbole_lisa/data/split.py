@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from recbole_lisa.data.histories import Index, Items, Times
+from recbole_lisa.data.histories import Index, Items, Times, runs
 from recbole_lisa.errors import UsageError
 
 LEAVE_ONE_OUT = {"valid_and_test": (1, 1), "valid_only": (1, 0), "test_only": (0, 1)}
@@ -27,9 +27,7 @@ class Part:
 
     def targets(self, offsets: Index) -> tuple[Items, Index]:
         """The history and the flat row of every target, history by history, oldest first; `offsets` of the store."""
-        history = np.repeat(np.arange(len(self.count), dtype=np.int32), self.count)
-        before = np.cumsum(self.count) - self.count
-        return history, (offsets[:-1] + self.first - before)[history] + np.arange(len(history))
+        return runs(offsets[:-1] + self.first, self.count)
 
 
 def split_targets(eval_args: Mapping[str, Any], lengths: Index) -> tuple[Part, Part, Part]:
