@@ -139,11 +139,11 @@ def tidy_termination() -> Iterator[None]:
 
 @contextlib.contextmanager
 def advise_after_interruption(advice: Callable[[], str]) -> Iterator[None]:
-    """Make `advice()` the argument of a Ctrl+C or SIGTERM that passes; the command line prints it."""
+    """Make `advice()` the attribute `advice` of a Ctrl+C or SIGTERM that passes; the command line prints it."""
     try:
         yield
     except (KeyboardInterrupt, Termination) as stop:
-        stop.args = (advice(),)
+        vars(stop)["advice"] = advice()
         raise
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from pytest import CaptureFixture, MonkeyPatch
 
 from recbole_lisa.cli.main import main
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.config.query_time import protocol_name
 from recbole_lisa.errors import UsageError
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.quick_start import run
@@ -142,7 +145,16 @@ def test_histories_have_one_time_or_their_own(asked: Asked) -> None:
         (float("nan"), "at is nan, the newest item has 1767225601"),
         (START * 1e3, "at is 1767225600000, the newest item has 1767225601: .* from 1973 to 2103"),
         ("noon", "at must be numbers of seconds: could not convert"),
+        (np.datetime64("NaT"), "at is nan, the newest item has 1767225601"),
     )
+    newest, number = max(map(max, filter(None, times))), 1_767_830_400.0  # 2026-01-08 in UTC
+    assert newest < number
+    dates: list[Any] = [date(2026, 1, 8), datetime(2026, 1, 8), datetime.fromisoformat("2026-01-08T02:00+02:00")]
+    for at in (*dates, *map(np.datetime64, dates[:2]), torch.tensor(number), np.array(number)):
+        asked_at = recommender.recommend(histories, 5, times=times, at=at, on_unknown="skip")
+        expected = recommender.recommend(histories, 5, times=times, at=number, on_unknown="skip")
+        for one, other in zip(asked_at, expected, strict=True):
+            assert_equal(one, other)
     for at, message in wrong:
         with pytest.raises(UsageError, match=message):
             recommender.recommend(histories, 5, times=times, at=at, on_unknown="skip")
@@ -174,6 +186,24 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
         patch.chdir(folder)
         files = {"result_file": "r.json", "per_user_file": "r.csv"}
         yield run("LISASoft", "tiny", config_dict=tiny_settings(folder, **SMALL, **ON, **files)) | {"folder": folder}
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({}, "full_ranking"),
+        ({"eval_args": {"split": {"LS": "valid_and_test"}, "mode": "full"}}, "full_ranking"),
+        ({"eval_args": {"mode": "uni9"}}, "full_ranking, eval_args changed: mode {'valid': 'uni9', 'test': 'uni9'}"),
+        ({"eval_args": {"split": {"TS": [8, 1, 1]}}}, "full_ranking, eval_args changed: split {'TS': [8, 1, 1]}"),
+        ({"protocol": "paper", **ON, "eval_args": {"split": {"LS": "valid_and_test"}}},
+         "paper, eval_args changed: split {'LS': 'valid_and_test'}, query_time gap_hour_weekday"),
+        ({"benchmark_filename": ["a", "b", "c"], "eval_args": {"split": {"LS": "test_only"}}}, "full_ranking"),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_protocol_has_the_settings_that_change_its_figures(settings: dict[str, Any], name: str) -> None:
+    config = LISAConfig("LISASoft", "ml-100k", config_dict=settings)
+    assert protocol_name(config) == name
+    assert protocol_name(LISAConfig.from_plain(config.plain())) == name  # of a checkpoint
 
 
 def test_a_run_names_its_protocol_and_is_evaluated(result: dict[str, Any], capsys: CaptureFixture[str]) -> None:

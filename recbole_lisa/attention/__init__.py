@@ -2,12 +2,11 @@
 
 import inspect
 import math
-from typing import Any, get_args
+from typing import Any
 
-import numpy as np
 import torch
 
-from recbole_lisa.attention.base import Attention
+from recbole_lisa.attention.base import Attention, plain_keywords
 from recbole_lisa.attention.clustered import ClusteredAttention
 from recbole_lisa.attention.full import FullAttention
 from recbole_lisa.attention.gla import GatedLinearAttention
@@ -68,13 +67,7 @@ def build_attention(name: str, *, hidden_size: int, max_length: int, **settings:
     for setting in settings.keys() - parameters.keys():
         near = did_you_mean(setting, parameters)
         raise ValueError(f"attention {name!r} has no setting {setting!r}: known are {', '.join(parameters)}.{near}")
-    for setting, value in settings.items():
-        kinds = get_args(parameters[setting].annotation) or (parameters[setting].annotation,)
-        value = settings[setting] = value.item() if isinstance(value, np.generic) else value
-        huge = type(value) is int and abs(value) >= 2**63
-        if huge or type(value) not in kinds and not (type(value) is int and float in kinds):
-            known = " or ".join(kind.__name__ for kind in kinds) + huge * " below 2^63"
-            raise ValueError(f"attention {name!r}: {setting} must be {known}, got {value!r}")
+    settings = plain_keywords(_ALL[name], settings)
     if "max_length" in parameters:
         settings["max_length"] = max_length
     settings["hidden_size"] = hidden_size

@@ -1,9 +1,10 @@
 """The interface of all attention mechanisms. Letters of shapes: N batch, L length, D width, U distinct items."""
 
-from collections.abc import Callable
-from numbers import Integral
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ class CodedSequences(NamedTuple):
     vectors: Tensor | None = None  # (N, L, D), what the layer reads without codes, for an attention with needs_vectors
 
 
+_PLAIN = {int, float, bool, str}
 Input = Tensor | CodedSequences
 """What an attention reads: vectors (N, L, D), or codes where it has a quantizer."""
 
@@ -72,6 +74,21 @@ def project_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
         return apply_layer(layer, x.to(layer.weight.dtype))
 
 
+def plain_keywords(mechanism: type[nn.Module], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of a constructor as plain values; a ValueError for one of another kind than its plain annotation."""
+    parameters, plain = signature(mechanism.__init__).parameters, dict(keywords)
+    for name, value in keywords.items():
+        annotation = parameters[name].annotation if name in parameters else object
+        kinds = get_args(annotation) or (annotation,)
+        value = plain[name] = value.item() if isinstance(value, np.generic) else value
+        huge = type(value) is int and abs(value) >= 2**63
+        is_right = type(value) in kinds or (type(value) is int and float in kinds)
+        if _PLAIN.issuperset(kinds) and (huge or not is_right):
+            known = " or ".join(kind.__name__ for kind in kinds) + huge * " below 2^63"
+            raise ValueError(f"{mechanism.__name__}: {name} must be {known}, got {value!r}")
+    return plain
+
+
 class Attention(nn.Module):
     """Self attention over right-padded sequences.
 
@@ -116,13 +133,9 @@ class Attention(nn.Module):
     _keywords: dict[str, Any]
 
     def __new__(cls, *_: Any, **keywords: Any) -> "Attention":
-        """Keep the constructor's keywords for settings()."""
+        """Check the kinds of the constructor's keywords, and keep them for settings()."""
         module = super().__new__(cls)
-        plain = {
-            name: int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
-            for name, value in keywords.items()
-        }
-        object.__setattr__(module, "_keywords", plain)
+        object.__setattr__(module, "_keywords", plain_keywords(cls, keywords))
         return module
 
     def __init__(self, hidden_size: int) -> None:

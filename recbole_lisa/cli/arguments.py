@@ -20,6 +20,7 @@ class UsageParser(argparse.ArgumentParser):
         formatter = argparse.HelpFormatter if epilog is None else argparse.RawDescriptionHelpFormatter
         super().__init__(prog, None, description, epilog, formatter_class=formatter, allow_abbrev=False)
         self.register("type", Path, _path)
+        self.register("action", None, _Once)
 
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with argparse's message."""
@@ -38,14 +39,18 @@ class UsageParser(argparse.ArgumentParser):
         print(message, end="", file=file or sys.stderr, flush=True)
 
 
-class Once(argparse.Action):
+class _Once(argparse.Action):
     """Stores a value, and refuses a second value that differs."""
+
+    earlier: tuple[Any, Any] = (None, None)  # the namespace of a command line, and the value there
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         """Store the value."""
-        earlier = getattr(namespace, self.dest)
-        if earlier not in (self.default, values):
-            raise UsageError(f"'--{self.dest}' is given twice, as {earlier!r} and as {values!r}: keep one")
+        line, earlier = self.earlier
+        if line is namespace and earlier != values:
+            given = (f"'{value}'" if isinstance(value, Path) else repr(value) for value in (earlier, values))
+            raise UsageError("'{}' is given twice, as {} and as {}: keep one".format(self.option_strings[-1], *given))
+        self.earlier = (namespace, values)
         setattr(namespace, self.dest, values)
 
 

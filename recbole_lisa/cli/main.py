@@ -72,9 +72,9 @@ def report_errors(command: Callable[[], int]) -> int:
     except (KeyboardInterrupt, Termination) as stop:
         if "triton" not in sys.modules:  # its nanobind lists what is not collected
             atexit.register(gc.freeze)  # the interpreter's last collection, over all modules, takes a second
-        advice = [f": {text}" for text in stop.args if isinstance(text, str)]  # of `advise_after_interruption`
+        advice = vars(stop).get("advice")  # of `advise_after_interruption`
         with contextlib.suppress(OSError):  # of a closed terminal
-            print("interrupted", *advice, sep="", file=sys.stderr, flush=True)
+            print("interrupted" if advice is None else f"interrupted: {advice}", file=sys.stderr, flush=True)
         return 128 + (signal.SIGTERM if isinstance(stop, Termination) else signal.SIGINT)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from recbole_lisa import __version__
 from recbole_lisa.cli import imported
-from recbole_lisa.cli.arguments import Once, UsageParser
+from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 
 _EPILOG = """\
@@ -33,7 +33,6 @@ commands:
 def main(arguments: Sequence[str]) -> int:
     """Train and test one model with `quick_start.run` and the arguments after `run`; return 0."""
     parser = UsageParser("recbole-lisa [run]", "Train a model on a data set and print its metrics.", _EPILOG)
-    parser.register("action", None, Once)
     parser.add_argument("-m", "--model", required=True, help=", ".join([*MODELS, *OPTIONAL_MODELS, "or RecBole's"]))
     parser.add_argument("-d", "--dataset", required=True, help="a data set with settings, or your own")
     parser.add_argument("--protocol", help="full_ranking (default), paper or global_time")

@@ -34,8 +34,10 @@ def model_defaults(model: type[Any]) -> dict[str, Any]:
 
 
 def models_with(key: str) -> list[str]:
-    """Names of the models whose own yaml file has a key."""
+    """Names of the models whose own yaml file has a key, or a text for all of this package."""
     folder = properties_path() / "model"
+    if key in read_yaml(folder / "AttentiveRecommender.yaml"):
+        return ["the models of this package"]
     return [name for name in (*MODELS, *OPTIONAL_MODELS) if key in read_yaml(folder / f"{name}.yaml")]
 
 

@@ -23,6 +23,7 @@ _ONLY_WITH = (  # a key, another key, and the values of this one that the first 
     *(("local_heads", "local_window", "above 0"), ("adam_betas", "learner", "adam or adamw")),
     *((f"codebook_{part}", "quantize_items", "True") for part in ("similarity", "encoding", "temperature")),
     *((key, "quantize_items", "True") for key in ("n_codebooks", "n_codewords")),
+    *(("wandb_project", "log_wandb", "True"), ("tail_ratio", "metrics", "TailPercentage")),
 )
 _OF_PHASE = {"validation": ("eval_step", "stopping_step", "valid_metric"), "test": ("test_step", "per_user_file")}
 
@@ -36,6 +37,11 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
         is_idle = other in settings and not _is_one_of(settings[other], values)
         if is_idle and (key in changed or settings.get(key) is False):  # False is of a recipe
             lines.append(f"no effect: {key}={settings[key]!r}; it needs {other} {values}, not {settings[other]}")
+    negatives = settings.get("train_neg_sample_args") or {}
+    if negatives.get("distribution") == "uniform" and (alpha := negatives.get("alpha", 1)) != 1:
+        lines.append(
+            f"no effect: train_neg_sample_args alpha={alpha}; it needs the distribution popularity, not uniform"
+        )
     lines += [*_of_epochs(settings, changed), *_of_split(settings, changed)]
     gpu_settings = [f"{key}={external[key]!r}" for key in ("use_gpu", "gpu_id") if key in external]
     if settings["use_gpu"] and settings["gpu_id"] and gpu_settings and not torch.cuda.is_available():
@@ -48,7 +54,8 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
 
 
 def _is_one_of(value: Any, values: str) -> bool:
-    return bool(value) if values == "above 0" else str(value) in values.split(" or ")
+    known, given = values.lower().split(" or "), value if isinstance(value, list) else [value]
+    return bool(value) if values == "above 0" else any(str(one).lower() in known for one in given)
 
 
 def _of_epochs(settings: Settings, changed: Settings) -> list[str]:

@@ -1,5 +1,6 @@
-"""The setting `query_time`: whether a model reads the time of its target. Figures with it have their own protocol."""
+"""The name of a protocol, by which figures are compared, and the setting `query_time`, which is a part of it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from recbole_lisa.errors import UsageError
@@ -12,9 +13,21 @@ def reads_query_time(config: Any) -> bool:
 
 
 def protocol_name(config: Any) -> str:
-    """The protocol, with query_time where the time of the target is read."""
-    name = str(config["protocol"])
-    return f"{name}, query_time {config['query_time']}" if reads_query_time(config) else name
+    """The protocol, with the parts of eval_args that its file has otherwise, and query_time where a model reads it."""
+    of_file, of_run = (
+        _parts(arguments) for arguments in (config.internal_config_dict["eval_args"], config["eval_args"])
+    )
+    if config["benchmark_filename"]:  # the files are the split
+        of_run["split"] = of_file["split"]
+    changed = ", ".join(f"{part} {value}" for part, value in of_run.items() if value != of_file.get(part))
+    times = f", query_time {config['query_time']}" if reads_query_time(config) else ""
+    return f"{config['protocol']}{changed and f', eval_args changed: {changed}'}{times}"
+
+
+def _parts(eval_args: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of eval_args, with a mode for each phase."""
+    mode = eval_args["mode"]
+    return {**eval_args, "mode": mode if isinstance(mode, Mapping) else {"valid": mode, "test": mode}}
 
 
 def check_query_times(dataset: str, latest: float) -> None:

@@ -155,8 +155,10 @@ def checked_eval_args(eval_args: Any) -> dict[str, Any]:
     if "TS" in split:
         return {**checked, "split": {"TS": _checked_times(split["TS"], mode)}}
     if checked["group_by"] == "none":
-        right = "known are user; one split in time for all is the protocol global_time"
-        raise UsageError(f"unknown group_by 'none' (eval_args): {right}")
+        right = (
+            "set it to user; none is for one split in time for all, {TS: [0.8, 0.1, 0.1]}, as in --protocol=global_time"
+        )
+        raise UsageError(f"eval_args group_by is 'none', but the split is {split}: {right}")
     ratios = _checked_parts("eval_args split", split).get("RS", [1, 0, 0])
     if len(ratios) != 3 or not all(map(is_number, ratios)) or ratios[0] == 0:
         raise UsageError(f"eval_args split RS is {ratios!r}, it must be like [0.8, 0.1, 0.1], the first above 0")

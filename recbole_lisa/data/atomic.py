@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from logging import getLogger
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -93,14 +94,33 @@ def read_parts(
     categories = [name for name, kind in fields.items() if kind == "token" and tokens == "category"]
     try:
         with open_raw(path) as raw:
+            n_before: int | None = 0
             for piece in read_pieces(raw, layout, show_progress=reading.show_progress):
                 for name in categories:  # not left to the reader, which would take 7 and 007 for one category
                     piece[name] = pd.Categorical.from_codes(*pd.factorize(piece[name]))
+                if n_before is not None:  # nothing is named yet
+                    n_before = None if _name_blanks(path, piece[categories], n_before) else n_before + len(piece)
                 yield piece.reset_index(drop=True)
     except UsageError:
         raise
     except ValueError as error:
         raise UsageError(_odd_number(path, layout) or f"{path} cannot be read: {error}") from error
+
+
+def _name_blanks(path: Path, piece: pd.DataFrame, n_before: int) -> bool:
+    """Warn of the first id with a blank at an end, which is another id than the one without; whether there is one."""
+    for name in piece:
+        ids = piece[name].cat.categories
+        joined_ids = "\0".join(["", *ids, ""])
+        if "\0 " in joined_ids or " \0" in joined_ids:
+            code = next(code for code, text in enumerate(ids) if text != text.strip(" "))
+            line = n_before + 2 + int((piece[name].cat.codes == code).argmax())
+            getLogger().warning(
+                f"{path}, line {line}: the {name} {ids[code]!r} has a blank at its end, and is another id than "
+                f"{ids[code].strip(' ')!r}; remove such blanks if they are a mistake"
+            )
+            return True
+    return False
 
 
 def _odd_number(path: Path, layout: Layout) -> str | None:

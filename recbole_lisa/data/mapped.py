@@ -29,7 +29,7 @@ from recbole.utils import FeatureSource, FeatureType
 
 from recbole_lisa.config.data_checks import parse_intervals
 from recbole_lisa.data import atomic
-from recbole_lisa.data.cache import FORMAT, dataset_key, dataset_state
+from recbole_lisa.data.cache import FORMAT, check_arrays, dataset_key, dataset_state
 from recbole_lisa.data.filtering import INTERVAL_KEYS, outside, run_filters, value_filters
 from recbole_lisa.data.histories import Histories, Index
 from recbole_lisa.data.loading import PART, check_times, choose_columns, reading_of, register, register_part
@@ -44,7 +44,7 @@ Records = npt.NDArray[np.void]
 AUTO_BYTES = 2**30
 """`memory_map: auto` maps files from this size on."""
 CHECKED_BYTES = 2**26
-"""A mapped array has its checksum compared up to this size; one that is read, always."""
+"""A mapped array has its checksum and its numbers checked up to this size; one that is read, always."""
 _MANIFEST = "manifest.json"
 _ROW = np.dtype([("user", "<i4"), ("item", "<i4"), ("time", "<f8"), ("passes", "?"), ("part", "|u1"), ("place", "<i8")])
 _ROLES = ("user", "item")
@@ -104,14 +104,17 @@ class MappedFolder:
             if state["format"] != FORMAT or state.keys() != _KEYS or state["arrays"].keys() - {"parts"} != _ARRAYS:
                 raise ValueError(f"{_MANIFEST} has another format or other keys")
             _ = [*map(FeatureType, state["types"].values()), *map(FeatureSource, state["sources"].values())]
+            if {*state["lengths"].values()} > {1} or not all(type(n) is int for n in state["buckets"].values()):
+                raise ValueError(f"{_MANIFEST} has other lengths or buckets")
             files = {name: self.path / f"{name}.npy" for name in state["arrays"]}
+            checked = {name for name, (n, _) in state["arrays"].items() if n <= CHECKED_BYTES or not self.is_mapped}
             for name, path in files.items():
                 n_bytes, checksum = state["arrays"][name]
-                is_checked = n_bytes <= CHECKED_BYTES or not self.is_mapped
-                if path.stat().st_size != n_bytes or (is_checked and _checksum(path) != checksum):
+                if path.stat().st_size != n_bytes or (name in checked and _checksum(path) != checksum):
                     raise ValueError(f"{path.name} has another size or checksum")
             mode: Any = "r" if self.is_mapped else None
             arrays = {name: np.load(path, mmap_mode=mode).view(np.ndarray) for name, path in files.items()}
+            check_arrays(arrays, checked)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(
                 f"'{self.path}' is not a saved data set, or is damaged ({error}): name another folder in "

@@ -8,7 +8,7 @@ import pandas as pd
 
 from recbole_lisa.errors import UsageError
 
-_ENCODING = ("utf-8", "surrogatepass")
+ENCODING = ("utf-8", "surrogatepass")
 _HASH_KEYS = ("0123456789abcdef", "fedcba9876543210")
 
 
@@ -33,14 +33,14 @@ class Tokens:
             return np.array([self[number] for number in index], dtype=object)
         number = range(len(self))[index]
         begin, end = (int(self.ends[place]) if place >= 0 else 0 for place in (number - 2, number - 1))
-        return self.text[begin : end - 1].tobytes().decode(*_ENCODING) if number else "[PAD]"
+        return self.text[begin : end - 1].tobytes().decode(*ENCODING) if number else "[PAD]"
 
 
 def joined_tokens(tokens: Any, separator: str) -> bytes:
     """The tokens of a column from 1 on, in UTF-8, with a separator of one byte between two."""
     if isinstance(tokens, Tokens):
         return tokens.text.tobytes()[:-1].replace(b"\0", separator.encode())
-    return separator.join(map(str, tokens[1:])).encode(*_ENCODING)
+    return separator.join(map(str, tokens[1:])).encode(*ENCODING)
 
 
 class TokenNumbers(dict[str, dict[str, int]]):
@@ -82,7 +82,7 @@ class Numbering:
         order = order[new[order]]
         self._hashes = np.insert(self._hashes, at[order], hashes[order])
         self._numbers = np.insert(self._numbers, at[order], numbers[order])
-        self._texts.append("\0".join([*texts[new], ""]).encode(*_ENCODING))
+        self._texts.append("\0".join([*texts[new], ""]).encode(*ENCODING))
         self.n = len(self._checks)
         return numbers
 

@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from datetime import date, datetime, timezone
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,15 +101,24 @@ def read_histories(ids: IdMap, histories: Sequence[Any], times: Sequence[Any] | 
 
 
 def seconds_of(times: Iterable[Any], where: str) -> npt.NDArray[np.float64]:
-    """Times in seconds (L,); a UsageError where one is no number, such as a text."""
+    """Times in seconds since 1970 (L,), of numbers or dates; a UsageError where one is neither, such as a text."""
     values = in_order(times, where, "seconds")
     try:
+        values = [_of_date(time) if isinstance(time, date | np.datetime64) else time for time in values]
         seconds = np.asarray(values, dtype=np.float64)
         if seconds.ndim != 1 or any(isinstance(time, str | bytes | bool) for time in values):
             raise TypeError(f"got {values[0]!r}")
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{where} must be numbers of seconds: {error}") from error
     return seconds
+
+
+def _of_date(moment: date | np.datetime64) -> float:
+    """Seconds since 1970 of a date, in UTC where it names no zone; NaN for NaT."""
+    if isinstance(moment, np.datetime64):
+        return float((moment - np.datetime64(0, "s")) / np.timedelta64(1, "s"))
+    time = moment if isinstance(moment, datetime) else datetime(moment.year, moment.month, moment.day)
+    return time.replace(tzinfo=time.tzinfo or timezone.utc).timestamp()
 
 
 def _seconds(times: Iterable[Any], known: npt.NDArray[np.bool_], where: str) -> npt.NDArray[np.float64]:

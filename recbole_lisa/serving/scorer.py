@@ -75,8 +75,9 @@ class Scorer:
     def query(self, at: Any, newest: Sequence[float] | npt.NDArray[np.float64]) -> Query | None:
         """The times of questions to N histories, for `network.at`; None for a model without query_time.
 
-        at is seconds since 1970, one number or one for each history; None is now, or the newest item where that is
-        later. newest (N,) are the seconds of the newest items. A UsageError where at is before one, or not read.
+        at is seconds since 1970 or a date (UTC where it names no zone), one or one for each history; None is now, or
+        the newest item where that is later. newest (N,) are the seconds of the newest items. A UsageError where at is
+        before one, or not read.
         """
         if not self.reads_query_time:
             if at is not None:
@@ -85,7 +86,7 @@ class Scorer:
         newest = np.asarray(newest, dtype=np.float64)
         if at is None:
             at = np.maximum(time.time(), newest)
-        is_one = isinstance(at, str | bytes) or not isinstance(at, Iterable)
+        is_one = isinstance(at, str | bytes) or not isinstance(at, Iterable) or getattr(at, "ndim", 1) == 0
         times = seconds_of([at] * len(newest) if is_one else at, "at")
         if times.shape != newest.shape:
             raise UsageError(f"at must be one number, or one for each of {len(newest)} histories, got {len(times)}")

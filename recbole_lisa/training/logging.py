@@ -26,6 +26,7 @@ from recbole.utils.logger import log_colors_config
 
 from recbole_lisa.config.query_time import protocol_name, reads_query_time
 from recbole_lisa.distributed.processes import from_first, is_first, warn_if_crowded
+from recbole_lisa.errors import UsageError
 from recbole_lisa.files import unique_run_name
 
 _COLOR_CODE = re.compile(r"\x1b\[[0-9;]*m")
@@ -76,15 +77,21 @@ class RunLog:
 def run_log(config: Config) -> Iterator[RunLog]:
     """Log to the terminal and to `./log/<model>/<run name>.log` as long as the run lasts, at the level `state`.
 
-    Other handlers of the root logger stay in place. Of several processes the first one logs, and names the run. An
-    OSError where the file cannot be made.
+    Other handlers of the root logger stay in place. Of several processes the first one logs, and names the run. A
+    UsageError where the file cannot be made.
     """
     name = from_first(unique_run_name(config["model"], config["dataset"]))
     root = logging.getLogger()
     if is_first():
         folder = Path("log") / config["model"]
-        folder.mkdir(parents=True, exist_ok=True)
-        file: logging.Handler = _RunFile(folder / f"{name}.log", encoding="utf-8", errors="backslashreplace")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file: logging.Handler = _RunFile(folder / f"{name}.log", encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise UsageError(
+                f"'{folder.absolute()}' cannot be written ({error.strerror}): a run writes log and log_tensorboard "
+                "into the folder that it is started from; start it from another one"
+            ) from error
         file.setFormatter(_PlainFormatter(_LINE, "%a %d %b %Y %H:%M:%S"))
         terminal = logging.StreamHandler()
         color = ColoredFormatter("%(log_color)s" + _LINE, "%d %b %H:%M", log_colors=log_colors_config)

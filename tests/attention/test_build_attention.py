@@ -90,6 +90,22 @@ def test_wrong_names_and_settings_are_named(name: str, settings: dict[str, Any],
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
+def test_a_constructor_refuses_values_of_another_kind(name: str) -> None:
+    parameters = inspect.signature(MECHANISMS[name]).parameters
+    sizes = {size: 8 for size in ("hidden_size", "max_length") if size in parameters}
+    for setting, parameter in parameters.items():
+        if parameter.annotation in (int, float, bool, str):
+            for wrong in {int: ("8", True, 8.0), float: ("8", True), bool: ("True", 1), str: (1, True)}[
+                parameter.annotation
+            ]:
+                message = (
+                    f"{MECHANISMS[name].__name__}: {setting} must be {parameter.annotation.__name__}, got {wrong!r}"
+                )
+                with pytest.raises(ValueError, match=re.escape(message)):
+                    MECHANISMS[name](**{**sizes, setting: wrong})
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_a_size_beyond_the_memory_is_named(name: str) -> None:
     parameters = inspect.signature(MECHANISMS[name]).parameters.values()
     for size in [parameter.name for parameter in parameters if parameter.annotation is int]:

@@ -160,6 +160,13 @@ def test_a_missing_recbole_is_one_line_with_the_command_that_installs_it(tmp_pat
         (["rum", *NAMES], f"error: unknown command 'rum': known are {', '.join(COMMANDS)}. Did you mean 'run'?\n"),
         (["-m", "LISASoft"], "error: the following arguments are required: -d/--dataset\n"),
         ([*NAMES, "-m", "LISAMini"], "error: '--model' is given twice, as 'LISASoft' and as 'LISAMini': keep one\n"),
+        (["recommend", "--k=10", "--k=5"], "error: '--k' is given twice, as 10 and as 5: keep one\n"),
+        (
+            ["recommend", "--at=2", "--at", "1970-01-02"],
+            "error: '--at' is given twice, as 2.0 and as 86400.0: keep one\n",
+        ),
+        (["serve", "--export", "a", "--export=b"], "error: '--export' is given twice, as 'a' and as 'b': keep one\n"),
+        (["tune", *NAMES, "--name=a", "--name=b"], "error: '--name' is given twice, as 'a' and as 'b': keep one\n"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: CaptureFixture[str], arguments: list[str], message: str) -> None:

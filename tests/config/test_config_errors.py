@@ -52,7 +52,10 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"eval_args": {"modes": "full"}}, "unknown part 'modes' of eval_args: known are split, order, group_by, mode."),
     ({"eval_args": {"order": "RO"}}, "unknown order 'RO' (eval_args): known are TO"),
     ({"eval_args": {"split": {"SS": 9}}}, "is {'SS': 9}, it must be {LS: valid_and_test} or {RS:"),
-    ({"eval_args": {"group_by": "none"}}, "known are user; one split in time for all is the protocol global_time"),
+    (
+        {"eval_args": {"group_by": "none"}},
+        "group_by is 'none', but the split is {'LS': 'valid_and_test'}: set it to user",
+    ),
     *(
         (
             {"eval_args": {"split": {"TS": times}}},
@@ -217,6 +220,12 @@ NOTES: list[tuple[dict[str, Any], str | None]] = [
     ({"loss_type": "CE", "seen_negatives": False}, None),
     ({"recipe": "modern", "loss_type": "SSM"}, "no effect: seen_negatives=False; it needs loss_type CE, not SSM"),
     ({"gbce_t": 0.5, "loss_type": "SSM"}, "no effect: gbce_t=0.5; it needs loss_type gBCE, not SSM"),
+    ({"wandb_project": "shop"}, "no effect: wandb_project='shop'; it needs log_wandb True, not False"),
+    ({"tail_ratio": 0.2}, "no effect: tail_ratio=0.2; it needs metrics TailPercentage, not ['Hit', 'NDCG', 'MRR']"),
+    (
+        {"train_neg_sample_args": {"alpha": 0.5}, "loss_type": "BCE"},
+        "no effect: train_neg_sample_args alpha=0.5; it needs the distribution popularity, not uniform",
+    ),
     ({"score_temperature": 0.5}, "no effect: score_temperature=0.5; it needs score cosine, not dot"),
     ({"gpu_id": "0,1"}, "gpu_id is '0,1': the first GPU is used; nproc takes several"),
     ({"use_gpu": True}, "no effect: use_gpu=True; torch finds no GPU, the run uses the CPU"),

@@ -29,6 +29,17 @@ def piece_rows(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
 
 
 @pytest.mark.usefixtures("piece_rows")
+@pytest.mark.parametrize(("odd", "shown"), [(" u1", "' u1'"), ("u1 ", "'u1 '"), ("u 1", None)])
+def test_a_blank_at_the_end_of_an_id_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, odd: str, shown: str | None
+) -> None:
+    frame = read(tmp_path, f"{HEAD}u1\t1\nu2\t2\n{odd}\t3\n{odd}\t4\nu3\t5\n")
+    assert frame["user"].tolist() == ["u1", "u2", odd, odd, "u3"]
+    right = f"x.inter, line 4: the user {shown} has a blank at its end, and is another id than 'u1'"
+    assert [right in record.message for record in caplog.records] == [True] * (shown is not None)
+
+
+@pytest.mark.usefixtures("piece_rows")
 def test_columns_keep_tokens_exact_times_and_sequences(tmp_path: Path) -> None:
     text = "user:token\ttime:float\ttitle:token_seq\tv:float_seq\tignored:token\n"
     text += "007\t881250949.123456789\tToy Story\t1 2.5\tx\n7\t1\t\t\ty\n007\t2\tx\t3\tz\n"

@@ -197,6 +197,41 @@ def test_a_changed_byte_is_refused_in_arrays_that_are_read_and_in_small_ones_tha
     assert create_dataset(config).build()
 
 
+FORGED: list[tuple[str, Any]] = [
+    *(("items", value) for value in (-1, 0, 1000)),
+    *(("offsets", value) for value in (-1, 10**6)),
+    *(("times", value) for value in (np.nan, np.inf)),
+    *(("gaps", value) for value in (np.nan, -1)),
+    *((name, value) for name in ("user_ends", "item_ends") for value in (0, 10**9)),
+    *((name, value) for name in ("user_text", "item_text") for value in (0, 255)),
+    *(("arrays", [name, change]) for name in ("items", "gaps", "offsets") for change in ("float16", "shape")),
+    *(("lengths", {"user_id": value}) for value in (10**12, "x", 0)),
+    ("buckets", {"timestamp": "x"}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), FORGED, ids=str)
+def test_forged_arrays_with_right_checksums_are_refused(
+    make_config: MakeConfig, tmp_path: Path, name: str, value: Any
+) -> None:
+    kept = tmp_path / "kept"
+    settings = {"save_dataset": True, "dataset_save_path": str(kept), "memory_map": True}
+    create_dataset(make_config(odd_rows(), **settings))
+    manifest = json.loads((kept / "manifest.json").read_text())
+    if isinstance(value, dict):
+        manifest[name] |= value
+    else:
+        name, change = value if name == "arrays" else (name, None)
+        array, path = np.load(kept / f"{name}.npy"), kept / f"{name}.npy"
+        if change is None:
+            array[1] = value
+        np.save(path, array[:-1] if change == "shape" else array if change is None else np.zeros_like(array, change))
+        manifest["arrays"][name] = [path.stat().st_size, mapped._checksum(path)]
+    (kept / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UsageError, match=r"is not a saved data set, or is damaged \(.+\): name another folder"):
+        create_dataset(make_config(odd_rows(), **settings))
+
+
 FAILURES = {
     "full disk": (OSError(errno.ENOSPC, "No space left on device"), UsageError, "kept': No space left on device; pre"),
     "interrupted": (KeyboardInterrupt(), KeyboardInterrupt, None),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from recbole.utils import get_tensorboard, set_color
 
+from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
 from recbole_lisa.training.logging import run_log
 from tests.tiny import tiny_settings
@@ -41,6 +42,15 @@ def test_state_sets_the_level_and_the_logging_of_the_program_is_left_as_it_was(s
     with run_log({**CONFIG, "state": state}):
         assert (root.handlers[2:], root.level) == (before[0], level)
     assert (root.handlers, root.level) == before
+
+
+def test_a_folder_of_logs_that_cannot_be_made_is_named_with_what_to_do() -> None:
+    Path("log").write_text("a file")
+    with (
+        pytest.raises(UsageError, match=r"log/LISASoft' cannot be written .*start it from another one"),
+        run_log(CONFIG),
+    ):
+        pass
 
 
 def test_the_reason_of_a_stop_is_logged() -> None:
