@@ -11,6 +11,7 @@ from benchmarks.paper.runs import METRICS, Results, Row, Run, run_missing
 from benchmarks.report import check_plots, write_text
 from recbole_lisa.cli.arguments import UsageParser, parse_settings
 from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.datasets.obtain import check_data, known_datasets
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output
 
@@ -65,7 +66,11 @@ class Study:
         check_output(self.page, overwrite=options.overwrite)
         for row in rows.values():
             settings = {**self.settings, **row.settings, "seed": options.seeds[0]}
-            LISAConfig(row.model, options.dataset, protocol=self.protocol, command_line=settings)
+            config = LISAConfig(row.model, options.dataset, protocol=self.protocol, command_line=settings)
+            if options.dataset not in known_datasets():  # a run fetches those
+                if not options.only_page:
+                    check_data(config)
+                self.settings.setdefault("data_path", str(Path(config["data_path"]).parent))
         folder = Path(options.runs, "" if self.name == "ranking" else self.name, options.dataset).resolve()
         # A run starts in its own folder, so a relative path must not move with it.
         paths = {"data_path": str(Path(self.settings.get("data_path", "")).resolve())}

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _protocol(path: Path) -> str | None:
     """The protocol in a result_file; None for another file, which `read_per_user` checks."""
-    with suppress(OSError, ValueError, AttributeError):
+    with suppress(OSError, ValueError, AttributeError, RecursionError):
         return str(json.loads(path.read_bytes()).get("protocol")) if path.suffix == ".json" else None
     return None
 
@@ -77,7 +77,7 @@ def read_per_user(path: Path) -> pd.DataFrame:
         raise
     except OSError as error:
         raise UsageError(f"'{path}' cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"'{path}' is neither a per_user_file nor a result_file of a run") from error
     return indexed
 

@@ -19,10 +19,15 @@ from recbole_lisa import __version__
 from recbole_lisa.cli import imported
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.cli.compare_command import IDS, TRAITS, read_per_user
-from recbole_lisa.errors import UsageError
+from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.files import atomic_writer, check_output
 
 _NEEDED = ("model", "dataset", "protocol", "seed", "test", "loss", "config")
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("model", "dataset", "protocol"), str), "seed": int, "config": dict, "test": dict | None,
+    **dict.fromkeys(("checkpoint", "log", "per_user_file"), str | None),
+    **dict.fromkeys(("loss", "codebooks", "valid_curve", "curve"), list),
+}  # fmt: skip
 _BINS, _USERS, _SHOWN, _K = 5, 6, 10, 5
 _EPILOG = """\
 Each RUN.json is the result_file of a run. Metrics by user come from its per_user_file; where that is missing, and for
@@ -84,10 +89,13 @@ def read_result(path: Path) -> dict[str, Any]:
         result = json.loads(path.read_bytes())
     except OSError as error:
         raise UsageError(f"'{path}' cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"'{path}' is no JSON ({error}): name files of --result_file") from error
     if missing := [key for key in _NEEDED if not isinstance(result, dict) or key not in result]:
         raise UsageError(f"'{path}' is no result_file of a run, it has no '{missing[0]}': name files of --result_file")
+    for key, kind in _KINDS.items():
+        if key in result and not isinstance(result[key], kind):
+            raise UsageError(f"'{path}' is damaged, its {key} is {shown(result[key])}: name files of --result_file")
     return dict(result)
 
 

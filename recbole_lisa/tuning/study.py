@@ -87,14 +87,16 @@ def run_study(study: Study, *, address: str | None, resume: bool) -> int:
     points = study.points()
     study.folder.mkdir(parents=True, exist_ok=True)
     refusal = f"another `recbole-lisa tune` runs in '{study.folder}': wait for it, or {_OTHER_FOLDER}"
-    with locked(study.folder / ".lock", refusal), ray_session(address):
+    with locked(study.folder / ".lock", refusal):
         _check_folder(study, resume=resume)
-        gpus = check_resources(*study.resources)
-        fixed = save_data({**study.fixed, **({} if gpus else {"use_gpu": False})}, study.folder)
-        with atomic_writer(study.folder / SEARCH_FILE) as stream:
-            stream.write(json.dumps(study.identity(), indent=2).encode() + b"\n")
-        rows = _run_trials(study, fixed, points, {"cpu": study.resources[0], "gpu": gpus})
-        return conclude(rows, study.fixed, study.folder, study.valid_metric)
+        fixed = save_data(study.fixed, study.folder)  # what it refuses costs no start of Ray
+        with ray_session(address):
+            gpus = check_resources(*study.resources)
+            with atomic_writer(study.folder / SEARCH_FILE) as stream:
+                stream.write(json.dumps(study.identity(), indent=2).encode() + b"\n")
+            on_cpu = {} if gpus else {"use_gpu": False}
+            rows = _run_trials(study, {**fixed, **on_cpu}, points, {"cpu": study.resources[0], "gpu": gpus})
+            return conclude(rows, study.fixed, study.folder, study.valid_metric)
 
 
 def _run_trials(study: Study, fixed: Settings, points: Sequence[Settings], resources: dict[str, float]) -> list[Row]:

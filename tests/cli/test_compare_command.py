@@ -141,7 +141,9 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: MonkeyPatch, capsy
         Path(f"{name}.csv").write_text(f"user_id,item_id,{name},mine@3\nu,i,1,-5\nu,j,{value},99\n")
     Path("twice.csv").write_text("user_id,item_id,hit@1,hit@1\nu,i,1,0\n")
     Path("null.json").write_text('[{"user_id": "u", "item_id": "i", "hit@1": null}]')
+    Path("itself.json").write_text('{"config": {}, "per_user_file": "itself.json"}')
     for file, message in (
+        ("itself.json", "'itself.json' is neither a per_user_file nor a result_file of a run"),
         ("no.json", "'no.json' names no per_user_file: run `evaluate` with --per_user_file=FILE"),
         ("missing.csv", "'missing.csv' cannot be read: No such file or directory"),
         ("empty.csv", "'empty.csv' has no targets: name the per_user_file of a finished run"),

@@ -113,6 +113,9 @@ def test_the_interval_is_that_of_compare() -> None:
     assert mean == pytest.approx(row["B"]) and error == pytest.approx((row["high"] - row["low"]) / 2, rel=0.03)
 
 
+WHOLE = {"model": "m", "dataset": "d", "protocol": "p", "seed": 1, "test": None, "loss": [], "config": {}}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -120,6 +123,25 @@ def test_the_interval_is_that_of_compare() -> None:
         ("a,b", "'x.json' is no JSON (Expecting value: line 1 column 1 (char 0)): name files of --result_file"),
         ("[1]", "'x.json' is no result_file of a run, it has no 'model': name files of --result_file"),
         ('{"model": 1}', "'x.json' is no result_file of a run, it has no 'dataset': name files of --result_file"),
+        *(
+            (
+                json.dumps({**WHOLE, key: value}),
+                f"'x.json' is damaged, its {key} is {value!r}: name files of --result_file",
+            )
+            for key, value in {
+                "model": 1,
+                "seed": "x",
+                "test": [1],
+                "loss": 5,
+                "config": None,
+                "checkpoint": 5,
+                "log": 5,
+                "per_user_file": [],
+                "curve": {},
+                "codebooks": "x",
+                "valid_curve": 1,
+            }.items()
+        ),
     ],
 )
 def test_what_is_no_result_is_one_line(

@@ -87,6 +87,14 @@ def test_data_is_read_once(isolated_run_dir: Path, monkeypatch: MonkeyPatch) -> 
         module.save_data({**kept, "topk": [5, 100]}, isolated_run_dir)
 
 
+def test_what_is_refused_of_the_data_starts_no_ray(isolated_run_dir: Path, monkeypatch: MonkeyPatch) -> None:
+    write_tiny_dataset(isolated_run_dir / "data")
+    monkeypatch.setattr(module, "ray_session", lambda _: pytest.fail("Ray starts"))
+    fixed = {**study().fixed, "dataset": "tiny", "topk": [10, 100], "data_path": str(isolated_run_dir / "data")}
+    with pytest.raises(UsageError, match="topk asks for the 100 best of only 30 items"):
+        run_study(study(fixed=fixed, folder=isolated_run_dir / "search"), address=None, resume=False)
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://[::1]:1", "127.0.0.1:99999", "127.0.0.1:x"])
 def test_an_address_without_an_answer_is_refused_before_ray_tries(monkeypatch: MonkeyPatch, address: str) -> None:
     monkeypatch.setattr("ray.init", lambda **_: pytest.fail("Ray repeats its attempts"))

@@ -124,6 +124,10 @@ def test_an_interruption_stops_the_running_ones_and_starts_no_more(tmp_path: Pat
         (["ranking"], "--dataset"),
         (["sensitivity", "-d", "ml-100k", "--n_codewords=8"], "'--n_codewords' is chosen by the table"),
         (["sensitivity", "-d", "ml-100k", "--codewords", "0"], "must be a whole number from 1"),
+        *(
+            ([table, "-d", "nosuch", *more], "there is no file dataset/nosuch/nosuch.inter")
+            for table, *more in (["ranking"], ["sensitivity"], ["modern"], ["migration"], ["compression"])
+        ),
         (["compression", "-d", "ml-100k", "--model=LISASoft"], "'--model' is chosen by the table"),
     ],
 )
