@@ -172,7 +172,7 @@ class Client:
         self._check_length(session, self._ask("GET", f"/sessions/{session}", None, 200))
 
     def _hostile(self) -> None:
-        self._request("POST", "/recommend", self.random.choice(HOSTILE), 400, 413, 422)
+        self._answer(_request_of("POST", "/recommend", self.random.choice(HOSTILE)), 400, 413, 422)
 
     def _session(self) -> str:
         if not self.lengths:
@@ -188,13 +188,11 @@ class Client:
 
     def _ask(self, method: str, path: str, body: Any, status: int) -> Any:
         """One request with JSON in both directions."""
-        return json.loads(self._request(method, path, None if body is None else json.dumps(body).encode(), status))
-
-    def _request(self, method: str, path: str, body: bytes | None, *statuses: int) -> bytes:
-        """One request; the content of the answer, whose status must be one of `statuses`."""
-        return self._answer(_request_of(method, path, body), *statuses)
+        content = None if body is None else json.dumps(body).encode()
+        return json.loads(self._answer(_request_of(method, path, content), status))
 
     def _answer(self, request: bytes, *statuses: int) -> bytes:
+        """The content of an answer, whose status must be one of `statuses`."""
         status, content = self._connection.ask(request)
         _check(status in statuses, f"status {statuses} of {request[:40]!r}", (status, content[:200]))
         return content
