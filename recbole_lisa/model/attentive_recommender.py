@@ -1,6 +1,7 @@
 """One recommender for all attention mechanisms: embed, attend, feed forward, score, loss (SASRec's architecture)."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from recbole_lisa.attention import Attention
 from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.config.fields import field_names
 from recbole_lisa.config.model_defaults import fill_defaults, inner_width
+from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.layers.query_time import Query
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
@@ -134,15 +136,26 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
         """Raise UsageError, before data is read, if the model does not allow the settings (all of the run, by key)."""
+        if cls.mechanism is not None:
+            try:
+                # The constructor checks its settings and allocates nothing. check_memory refuses sizes that overflow.
+                with torch.device("meta"), suppress(RuntimeError):
+                    cls._build_mechanism(settings, 0)
+            except ValueError as error:
+                raise UsageError(f"{cls.__name__} cannot be built: {error}") from error
 
     def build_layer(self, config: Any, index: int) -> Attention:
         """The attention of layer index: the mechanism with the settings named as its keywords, see SETTINGS."""
-        if not (isinstance(self.mechanism, type) and issubclass(self.mechanism, Attention)):
+        return self._build_mechanism(config, index)
+
+    @classmethod
+    def _build_mechanism(cls, config: Any, index: int) -> Attention:
+        if not (isinstance(cls.mechanism, type) and issubclass(cls.mechanism, Attention)):
             right = "must define build_layer(config, index), which returns an attention, or mechanism, a class of them"
-            raise TypeError(f"{type(self).__name__} {right}, got {self.mechanism!r}")
-        settings = {name: config[SETTINGS.get(name, name)] for name in signature(self.mechanism).parameters}
+            raise TypeError(f"{cls.__name__} {right}, got {cls.mechanism!r}")
+        settings = {name: config[SETTINGS.get(name, name)] for name in signature(cls.mechanism).parameters}
         seeds = {name: value + index for name, value in settings.items() if name.endswith("_seed")}
-        return self.mechanism(**(settings | seeds))
+        return cls.mechanism(**(settings | seeds))
 
     def build_codebook(
         self, config: Any, n_codewords: int, *, hard: bool, of_items: bool = True, first_column: int = 0

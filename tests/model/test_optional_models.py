@@ -34,7 +34,7 @@ def test_gla_stops_in_one_line_where_a_part_is_missing(capsys: CaptureFixture[st
 
 def test_gla_heads_must_divide_half_the_width(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(gla, "missing_requirement", lambda: None)
-    with pytest.raises(UsageError, match="n_heads is 128, twice of it must divide hidden_size, which is 128"):
+    with pytest.raises(UsageError, match="twice n_heads must divide hidden_size 128, got n_heads 128"):
         LISAConfig("GLATransformer", "ml-100k", config_dict={"n_heads": 128})
 
 

@@ -16,6 +16,7 @@ class ClusteredTransformer(AttentiveRecommender):
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
-        """Refuse causality strict by a UsageError."""
+        """Refuse causality strict, too, by a UsageError."""
         if settings["causality"] != "published":
             raise UsageError(f"causality is {settings['causality']!r}, but {NO_STRICT_FORM}: leave it 'published'")
+        super().check_settings(settings)

@@ -15,10 +15,8 @@ class GLATransformer(AttentiveRecommender):
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
-        """A UsageError where a requirement of the kernels is missing, or twice n_heads does not divide hidden_size."""
+        """Refuse by a UsageError also where a requirement of the kernels is missing."""
         missing = gla.missing_requirement() if settings["use_gpu"] else "use_gpu is False"
         if missing is not None:
             raise UsageError(f"GLATransformer cannot run: {missing}; LinearTransformer runs everywhere")
-        heads, width = settings["n_heads"], settings["hidden_size"]
-        if width % (2 * heads):
-            raise UsageError(f"n_heads is {heads}, twice of it must divide hidden_size, which is {width}")
+        super().check_settings(settings)
