@@ -1,10 +1,15 @@
 """What several tests share: comparisons of tensors, masks, and small data sets on disk."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
+from pytest import CaptureFixture
 
+ROOT = Path(__file__).parents[1]
 TOLERANCES: dict[torch.dtype, dict[str, float]] = {
     torch.float64: {"rtol": 1e-10, "atol": 1e-10},
     torch.float32: {"rtol": 1e-5, "atol": 1e-6},
@@ -15,16 +20,7 @@ TOLERANCES: dict[torch.dtype, dict[str, float]] = {
 
 
 def assert_close(actual: torch.Tensor, expected: torch.Tensor, *, computed_in: torch.dtype | None = None) -> None:
-    """Compare two tensors within the tolerance of the type they were computed in.
-
-    Args:
-        actual: The tensor under test.
-        expected: What it must equal, of the same shape.
-        computed_in: The type that sets the tolerance; by default the type of `actual`.
-
-    Raises:
-        AssertionError: The tensors differ.
-    """
+    """Compare two tensors within the tolerance of the type they were computed in, by default that of `actual`."""
     tolerance = TOLERANCES[computed_in or actual.dtype]
     torch.testing.assert_close(actual, expected, check_dtype=False, **tolerance)
 
@@ -52,19 +48,29 @@ def ragged(n: int, length: int) -> torch.Tensor:
     return torch.arange(length) < lengths.unsqueeze(1)
 
 
+def run_python(
+    code: str, *arguments: str, cwd: Path | None = None, status: int = 0, **environment: str
+) -> tuple[str, str]:
+    """Standard output and errors of a program in a fresh process that finds this checkout and ends with a status."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr[-3000:]
+    return done.stdout, done.stderr
+
+
+def refusal(capsys: CaptureFixture[str], status: int) -> str:
+    """The one line with which a command refused its arguments, with status 2 and nothing on standard output."""
+    output, errors = capsys.readouterr()
+    assert (status, output, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith("error: ")
+    return errors
+
+
 def write_interactions(
     folder: Path, dataset: str, rows: Iterable[tuple[object, object, object]] = (("u", "i", 1),)
 ) -> Path:
-    """Write an atomic file `<folder>/<dataset>/<dataset>.inter`.
-
-    Args:
-        folder: The `data_path` of a run.
-        dataset: Name of the data set.
-        rows: (user, item, time in seconds) of each interaction, in file order.
-
-    Returns:
-        The file.
-    """
+    """Write the atomic file `<folder>/<dataset>/<dataset>.inter` of (user, item, time in seconds)."""
     file = folder / dataset / f"{dataset}.inter"
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = ["user_id:token\titem_id:token\ttimestamp:float"]

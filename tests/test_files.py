@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -55,11 +56,7 @@ def test_a_file_that_another_process_has_written_is_kept(tmp_path: Path, monkeyp
 
     (tmp_path / "empty").touch()
     assert [write("empty", b"0"), write("a.b", b"1"), write("a.b", b"2")] == ["empty", "a.b", "a-2.b"]
-
-    def refuse(*_: object) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr("os.link", refuse)
+    monkeypatch.setattr("os.link", Mock(side_effect=OSError(95, "Operation not supported")))
     assert [write("a.b", b"3"), write("new", b"4")] == ["a-3.b", "new"]
     assert [(tmp_path / name).read_bytes() for name in ("empty", "a.b", "a-2.b", "a-3.b")] == [b"0", b"1", b"2", b"3"]
 
@@ -136,11 +133,7 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch
     ):
         with pytest.raises(UsageError, match=message):
             check_output(path, overwrite=True, folder=folder)
-
-    def refuse(*arguments: object, **settings: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(UsageError, match=r"plan' cannot be written \(Permission denied\): name another file"):
         check_output(tmp_path / "plan", overwrite=True)
 

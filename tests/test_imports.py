@@ -1,14 +1,14 @@
 """Imports point one way, and the package imports neither RecBole nor ray nor torch by itself."""
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.helpers import run_python
 
 PACKAGE = Path(__file__).parent.parent / "recbole_lisa"
 FILES = [PACKAGE / "__init__.py", *sorted(set(PACKAGE.rglob("*.py")) - {PACKAGE / "__init__.py"})]
@@ -133,15 +133,9 @@ def test_imported_reads_absolute_relative_and_nested_imports(monkeypatch: pytest
     assert own_parts(file) == {"model"}
 
 
-def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 def test_importing_the_package_imports_no_heavy_package() -> None:
     code = "import sys, recbole_lisa; print([name for name in ('recbole', 'ray', 'torch') if name in sys.modules])"
-    assert run_python(code) == "[]"
+    assert run_python(code)[0] == "[]\n"
 
 
 def test_everything_works_without_ray() -> None:
@@ -158,4 +152,4 @@ def test_everything_works_without_ray() -> None:
         "from recbole_lisa.config.config import LISAConfig\n"
         "print(LISAConfig('LISASoft', 'ml-100k')['model'])"
     )
-    assert run_python(code) == "LISASoft"
+    assert run_python(code)[0] == "LISASoft\n"

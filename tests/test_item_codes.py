@@ -13,36 +13,23 @@ from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.environment import free_memory
 from recbole_lisa.errors import UsageError
-from recbole_lisa.item_codes import (
-    fill_columns,
-    main_directions,
-    quantile_codes,
-    residual_kmeans,
-    set_item_codes,
-    svd_components,
-    svd_vectors,
-)
+from recbole_lisa.item_codes import quantile_codes, set_item_codes, svd_components, svd_vectors
 from recbole_lisa.migration import migrate
 from recbole_lisa.model.items import FixedCodes
-from recbole_lisa.quick_start import run
 from recbole_lisa.saved import export, load_bundle, load_data_and_model
 from recbole_lisa.serving import Recommender
 from recbole_lisa.training.evaluation import evaluate_targets
 from recbole_lisa.training.memory import check_memory
 from tests.helpers import assert_close, write_interactions
 from tests.model.build import build_model
-from tests.tiny import tiny_config, tiny_settings
+from tests.tiny import SMALL, tiny_config, train_tiny
 
-SMALL = {"epochs": 2, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8, "show_progress": False}
 QUANTIZED = {"LISABase": {}, "LISAMini": {"n_target_codewords": 12}, "Transformer": {"quantize_items": True}}
 BATCH = {"item_id_list": torch.tensor([[3, 7, 2, 9], [5, 1, 0, 0]]), "item_length": torch.tensor([4, 2])}
 
 
 def train(model: str, folder: Path, **settings: Any) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        result = run(model, "tiny", config_dict=tiny_settings(folder, **SMALL | settings))
-        return folder / result["checkpoint"]
+    return Path(train_tiny(folder, model, **{"epochs": 2} | settings)["checkpoint"])
 
 
 def fixed_as(learned: Any, model: str, **settings: Any) -> Any:
@@ -253,10 +240,10 @@ def test_items_without_training_interactions_get_codes_of_their_own(tmp_path: Pa
     assert new.sum() == 40
     codes = quantile_codes(svd_components(dataset, 4, seed=0), 10, seed=0)
     assert len(np.unique(codes[new], axis=0)) > 35
-    codes = residual_kmeans(svd_vectors(dataset, 8, seed=0), 4, 10, seed=0)
+    codes = item_codes.residual_kmeans(svd_vectors(dataset, 8, seed=0), 4, 10, seed=0)
     assert len(np.unique(codes[new], axis=0)) == 1
     kept = codes[~new].copy()
-    fill_columns(codes, dataset, seed=0)
+    item_codes.fill_columns(codes, dataset, seed=0)
     assert len(np.unique(codes[new], axis=0)) > 30 and np.array_equal(codes[~new], kept)
 
 
@@ -276,7 +263,7 @@ def test_residual_kmeans_finds_sums_of_centres() -> None:
     books = rng.normal(size=(2, 4, 8)).astype(np.float32) * np.array([10, 1], np.float32)[:, None, None]
     chosen = rng.integers(4, size=(500, 2))
     vectors = books[0, chosen[:, 0]] + books[1, chosen[:, 1]]
-    codes = residual_kmeans(vectors, 2, 8, seed=0)
+    codes = item_codes.residual_kmeans(vectors, 2, 8, seed=0)
     left = vectors - np.stack([vectors[codes[:, 0] == code].mean(0) for code in range(8)])[codes[:, 0]]
     assert np.square(left).mean() < 0.1 * np.square(vectors).mean()
     left -= np.stack([left[codes[:, 1] == code].mean(0) for code in range(8)])[codes[:, 1]]
@@ -288,14 +275,14 @@ def test_main_directions_leave_out_noise_and_lengths() -> None:
     signal = rng.normal(size=(300, 4)) @ rng.normal(size=(4, 20))
     signal -= signal.mean(0)
     vectors = (signal * rng.uniform(0.1, 10, size=(300, 1))).astype(np.float32)
-    directions = main_directions(vectors, 4)
+    directions = item_codes.main_directions(vectors, 4)
     assert directions.shape == (300, 4)
     np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1, rtol=1e-5)
     centred = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     centred -= centred.mean(0)
     centred /= np.linalg.norm(centred, axis=1, keepdims=True)
     np.testing.assert_allclose(directions @ directions.T, centred @ centred.T, atol=1e-4)
-    noisy = main_directions(vectors + rng.normal(size=vectors.shape).astype(np.float32) * 1e-3, 4)
+    noisy = item_codes.main_directions(vectors + rng.normal(size=vectors.shape).astype(np.float32) * 1e-3, 4)
     np.testing.assert_allclose(noisy @ noisy.T, directions @ directions.T, atol=0.1)
 
 

@@ -8,25 +8,20 @@ from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.sequence_encoder import Sequences
 from recbole_lisa.migration import take_over
-from recbole_lisa.quick_start import run
 from recbole_lisa.saved import bundle_of_checkpoint, load_data_and_model
 from recbole_lisa.serving import Recommender
 from tests.helpers import assert_close
 from tests.model.build import build_model
-from tests.tiny import tiny_settings
-
-SMALL = {"epochs": 2, "hidden_size": 16, "inner_size": 16, "show_progress": False, "learning_rate": 0.01}
+from tests.tiny import train_tiny
 
 
 def train(folder: Path, model: str = "Transformer", **settings: Any) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        return folder / run(model, "tiny", config_dict=tiny_settings(folder, **SMALL, **settings))["checkpoint"]
+    return Path(train_tiny(folder, model, epochs=2, learning_rate=0.01, **settings)["checkpoint"])
 
 
 @pytest.fixture(scope="module")
 def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("run"), quantize_items=True, n_codebooks=2, n_codewords=8)
+    return train(tmp_path_factory.mktemp("run"), quantize_items=True)
 
 
 def pair(n_codebooks: int = 2, **settings: Any) -> tuple[Any, Any]:
@@ -97,7 +92,7 @@ def test_what_cannot_migrate_is_named(transformer: Path, tmp_path: Path, capsys:
     two_layers = {"quantize_items": True, "n_layers": 2}
     for checkpoint, arguments, message in (
         (train(tmp_path), [], "is a Transformer trained without --quantize_items=True: give a checkpoint of a run"),
-        (train(tmp_path, "LISABase", n_codebooks=2, n_codewords=8), [], "is a LISABase: give a checkpoint of a run"),
+        (train(tmp_path, "LISABase"), [], "is a LISABase: give a checkpoint of a run"),
         (train(tmp_path, **two_layers), [], "has n_layers 2"),
         (transformer, ["--output=x.zip"], "--output is 'x.zip', it must end in .pth"),
         (transformer, [f"--output={transformer}"], "is the input, too: name another file for the output"),

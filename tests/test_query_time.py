@@ -23,9 +23,8 @@ from tests.helpers import assert_close, write_interactions
 from tests.model.build import build_model, last_position_batch, loss_value, random_batch
 from tests.serving.build import IDS, N_ITEMS, assert_equal, raw, scores_of, small_recommender
 from tests.serving.http.build import running
-from tests.tiny import tiny_config, tiny_loaders, tiny_settings
+from tests.tiny import SMALL, tiny_config, tiny_loaders, tiny_settings
 
-SMALL = {"epochs": 1, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8, "show_progress": False}
 ON = {"query_time": "gap_hour_weekday"}
 START = 1_767_225_600  # the first of January 2026, a Thursday
 

@@ -2,24 +2,21 @@
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from pytest import CaptureFixture, MonkeyPatch
 from recbole.model.sequential_recommender import BERT4Rec, SASRec
 
-import recbole_lisa
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.quick_start import run, run_configured
 from recbole_lisa.training.checkpoint import last_file, load_checkpoint, save_checkpoint
-from tests.helpers import write_interactions
+from tests.helpers import run_python, write_interactions
 from tests.tiny import TinyModel, tiny_config, tiny_settings
 from tests.training.test_result import KEYS
 
@@ -80,9 +77,7 @@ def test_a_run_without_targets_reports_what_it_has(tmp_path: Path, capsys: Captu
     del settings["epochs"]
     given: dict[str, Any] = {"config_files": ["a.yaml"], "command_line": {"seed": "6", "topk": "[1]"}}
     given["command_line"]["valid_metric"] = "NDCG@1"
-    with pytest.raises(
-        UsageError, match=r"no history is long enough for a test item: the longest of 1 has 2 .* takes 3"
-    ):
+    with pytest.raises(UsageError, match=r"no history is long enough for a test item: .* of 1 has 2 .* takes 3"):
         run(TinyModel, "one", config_dict=settings, **given)
     assert not Path("one_saved").exists()
     result = run(TinyModel, "one", config_dict={**settings, "eval_args": {"split": {"RS": [1, 0, 0]}}}, **given)
@@ -96,10 +91,8 @@ def test_a_run_without_targets_reports_what_it_has(tmp_path: Path, capsys: Captu
 def test_a_step_of_the_report_that_fails_leaves_the_others(
     tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch, step: str
 ) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(f"recbole_lisa.quick_start.{step}", fail, raising=False)
+    full = Mock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr(f"recbole_lisa.quick_start.{step}", full, raising=False)
     settings = tiny_settings(tmp_path, epochs=1, result_file="r.json", codebook_plot="c.png")
     with pytest.raises(OSError, match="No space left"):
         run(TinyModel, "tiny", config_dict=settings)
@@ -141,9 +134,7 @@ def test_a_full_disk_of_checkpoints_leaves_the_metrics_and_the_result(
 
 
 def test_full_disks_are_one_line_each(tmp_path: Path, capfd: CaptureFixture[str], monkeypatch: MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", full)
     monkeypatch.setattr("recbole_lisa.training.logging._RunFile.flush", full)
     result = run(TinyModel, "tiny", config_dict=tiny_settings(tmp_path, epochs=2))
@@ -230,11 +221,7 @@ def test_a_whole_run_needs_moderate_memory_and_neither_ray_nor_arguments() -> No
         "assert 'ray' not in sys.modules\n"
         "assert result['peak_memory_mb'] - imports < 550, (result['peak_memory_mb'], imports)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(recbole_lisa.__file__).parents[1])}
-    command = [sys.executable, "-c", program, "--epochs=9"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert "hit@10" in done.stdout
+    assert "hit@10" in run_python(program, "--epochs=9")[0]
 
 
 def test_an_observer_sees_the_metrics_and_the_checkpoints_of_every_validation(tmp_path: Path) -> None:

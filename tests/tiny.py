@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from recbole.model.abstract_recommender import SequentialRecommender
 from recbole.utils import InputType, init_seed
@@ -12,10 +13,13 @@ from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.config.fields import field_names
 from recbole_lisa.data.dataloader import EvalLoader, TrainLoader, create_loaders
 from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.quick_start import run
 from recbole_lisa.training.trainer import LISATrainer
 from tests.helpers import write_interactions
 
 N_USERS, N_ITEMS, LENGTH = 24, 30, 12
+SMALL = {"epochs": 1, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8, "show_progress": False}
+"""Settings of a LISA model that trains in a second."""
 
 
 class TinyModel(SequentialRecommender):
@@ -96,18 +100,17 @@ def tiny_settings(folder: Path, **settings: Any) -> dict[str, Any]:
     """The settings of `tiny_config`, as a `config_dict`; the data set is written when it is missing."""
     if not (folder / "tiny").is_dir():
         write_tiny_dataset(folder)
-    defaults = {
-        "data_path": str(folder),
-        "checkpoint_dir": str(folder / "saved"),
-        "use_gpu": False,
-        "epochs": 6,
-        "train_batch_size": 8,
-        "eval_batch_size": 7,
-        "learning_rate": 0.05,
-        "topk": [5, 10],
-        "MAX_ITEM_LIST_LENGTH": 8,
-    }
-    return {**defaults, **settings}
+    where = {"data_path": str(folder), "checkpoint_dir": str(folder / "saved"), "use_gpu": False}
+    training = {"epochs": 6, "train_batch_size": 8, "learning_rate": 0.05, "MAX_ITEM_LIST_LENGTH": 8}
+    return where | training | {"eval_batch_size": 7, "topk": [5, 10]} | settings
+
+
+def train_tiny(folder: Path, model: str = "LISABase", **settings: Any) -> dict[str, Any]:
+    """The result of a run with SMALL settings on the data set `tiny` below `folder`, which is left again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        result = run(model, "tiny", config_dict=tiny_settings(folder, **SMALL | settings))
+        return result | {"checkpoint": folder / result["checkpoint"]}
 
 
 def tiny_loaders(config: LISAConfig) -> tuple[TrainLoader, EvalLoader | None, EvalLoader]:

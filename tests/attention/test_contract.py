@@ -43,10 +43,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lisa-local": ("lisa", LISA | {"local_window": 5}),
     "lisa-local-soft": ("lisa", LISA | {"local_window": 20, "local_heads": 4, "hard": False, "decay": "learnable"}),
     "lisa-exact": ("lisa", EXACT),
-    "lisa-exact-soft-local": (
-        "lisa",
-        EXACT | {"n_codebooks": 2, "hard": False, "decay": "learnable", "local_window": 7},
-    ),
+    "lisa-exact-local": ("lisa", EXACT | {"n_codebooks": 2, "hard": False, "decay": "learnable", "local_window": 7}),
     "reformer": ("reformer", {"bucket_size": 4}),
     "reformer-4-hashes": ("reformer", {"bucket_size": 4, "n_hashes": 4}),
     "reformer-published": ("reformer", {"bucket_size": 2, "causality": "published"}),

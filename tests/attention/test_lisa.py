@@ -35,7 +35,6 @@ def test_given_codes_equal_own_quantisation(hard: bool) -> None:
 
 
 @torch.no_grad()
-@torch.no_grad()
 def test_steps_of_a_bfloat16_module_keep_counting() -> None:
     attention = build(decay=0).bfloat16()
     item = Quantized(*(column[:1] for column in attention.codebook(torch.randn(1, D).bfloat16())))
@@ -118,15 +117,9 @@ def test_a_local_window_is_a_gated_sum_of_exact_attention_and_the_histogram(hard
 def test_exact_values_are_those_of_softmax_attention_over_quantised_keys(hard: bool) -> None:
     attention = build(hard=hard, histogram_values="exact", n_codebooks=4)
     x, valid = torch.randn(3, 41, D), ragged(3, 41)
-    codes, assignment, _ = attention.codebook(x.flatten(0, 1))
-    expected = naive.exact_values_attention(
-        codes.view(3, 41, 4),
-        attention.table_and_values()[0],
-        x @ attention.value[0],
-        assignment=assignment.view(3, 41, 4, 5),
-        decay=0.1,
-        valid=valid,
-    )
+    codes, assignment = (column.view(3, 41, *column.shape[1:]) for column in attention.codebook(x.flatten(0, 1))[:2])
+    table, values = attention.table_and_values()[0], x @ attention.value[0]
+    expected = naive.exact_values_attention(codes, table, values, assignment=assignment, decay=0.1, valid=valid)
     assert_close(attention(x, valid), expected)
 
 

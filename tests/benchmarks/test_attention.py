@@ -2,6 +2,7 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -59,12 +60,9 @@ def test_command_writes_tables_and_plots(tmp_path: Path, monkeypatch: MonkeyPatc
 
 
 def test_rows_that_fail_or_are_slow_are_not_called_again(monkeypatch: MonkeyPatch) -> None:
-    def full(problem: Problem) -> Any:
-        raise torch.OutOfMemoryError("full")
-
     problem = Problem("core", **SHAPE)
     monkeypatch.setattr(attention, "probe", probe_without_process)
-    monkeypatch.setitem(ROWS, "LISA-128", Row(full))
+    monkeypatch.setitem(ROWS, "LISA-128", Row(Mock(side_effect=torch.OutOfMemoryError("full"))))
     (record,) = measure_rows(["LISA-128"], problem, [], 10.0, 1)
     assert record["status"] == "out of memory"
     monkeypatch.setattr(attention, "probe", lambda *_: {"status": "ok", "seconds": 5.0})

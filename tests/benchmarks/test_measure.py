@@ -7,16 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from benchmarks.measure import (
-    SAMPLE_SECONDS,
-    TimeLimitError,
-    in_fresh_process,
-    limit_memory,
-    peak_of_call,
-    status_of,
-    time_calls,
-    time_in_turns,
-)
+from benchmarks import measure
+from benchmarks.measure import TimeLimitError, in_fresh_process, limit_memory, peak_of_call, time_calls, time_in_turns
 from recbole_lisa.environment import keep_freed_memory
 
 MEGABYTE = 2**20
@@ -56,7 +48,7 @@ def test_a_fresh_process_returns_or_raises_what_its_function_does() -> None:
         in_fresh_process(signal.raise_signal, signal.SIGKILL, seconds=60)
     with pytest.raises(RuntimeError, match="allocate memory") as raised:
         in_fresh_process(allocate_beyond_the_limit)
-    assert status_of(raised.value, 1.0) == "out of memory"
+    assert measure.status_of(raised.value, 1.0) == "out of memory"
 
 
 def test_a_process_past_its_limit_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +99,6 @@ def test_short_calls_are_repeated_inside_a_sample_and_a_failure_is_raised() -> N
     timing = time_calls({"short": lambda: calls.append(0)}, repeats=2)["short"]
     assert timing["samples"] == 2
     assert len(calls) > 100
-    assert timing["median"] < 1e-3 < SAMPLE_SECONDS
+    assert timing["median"] < 1e-3 < measure.SAMPLE_SECONDS
     with pytest.raises(RuntimeError, match="bad: failed"):
         time_calls({"bad": lambda: 1 / 0}, repeats=1)

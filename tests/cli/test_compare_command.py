@@ -157,8 +157,7 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: MonkeyPatch, capsy
         ("null.json", "'null.json', entry 1, column hit@1: 'None' is no finite number"),
         ("list.json", "'list.json' is neither a per_user_file nor a result_file of a run"),
     ):
-        assert main(["compare", file, file]) == 2
-        assert capsys.readouterr().err == f"error: {message}\n"
+        assert (main(["compare", file, file]), capsys.readouterr().err) == (2, f"error: {message}\n")
     with pytest.raises(UsageError, match=r"per_user_file is 'users\.txt', it must end in \.csv or \.json"):
         tiny_config(tmp_path, per_user_file="users.txt")
 

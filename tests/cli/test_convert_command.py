@@ -1,12 +1,11 @@
 """The commands `convert` and `download`: arguments in, counts out, one line for a mistake."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from recbole_lisa.cli.main import main
+from tests.helpers import refusal, run_python
 
 RAW = "who,what,when\nu,i,2020-01-01\nu,i,2020-01-01\nv,,3\n"
 COLUMNS = ["--user=who", "--item", "what", "--time=when"]
@@ -19,16 +18,14 @@ def test_the_command_writes_and_prints_the_counts_and_needs_neither_torch_nor_re
         f"import sys; from recbole_lisa.cli.main import main; status = main({[*READ, *COLUMNS]!r})\n"
         "print([name for name in ('torch', 'recbole', 'ray') if name in sys.modules], status)"
     )
-    root = str(Path(__file__).parents[2])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": root})
-    assert done.stdout.splitlines() == [
+    assert run_python(code)[0].splitlines() == [
         "read raw.csv: 3 rows, 2 users, 1 items",
         "rows left out without an item: 1",
         "rows left out equal to an earlier row in every column: 1",
         "noted: times as dates, written as seconds since 1970 (UTC where no zone is named): 2",
         "wrote d/d.inter: 1 rows, 1 users, 1 items",
         "[] 0",
-    ], done.stderr
+    ]
     assert Path("d/d.inter").read_text().splitlines()[1:] == ["u\ti\t1577836800"]
 
 
@@ -49,8 +46,5 @@ def test_a_mistake_is_one_line_and_status_2(
     isolated_run_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     Path("raw.csv").write_text(RAW, encoding="utf-8")
-    assert main(arguments) == 2
-    output, errors = capsys.readouterr()
-    assert output == ""
-    assert errors.startswith(f"error: {message}") and errors.count("\n") == 1
+    assert refusal(capsys, main(arguments)).startswith(f"error: {message}")
     assert list(Path().iterdir()) == [Path("raw.csv")]

@@ -10,7 +10,7 @@ from recbole_lisa.cli.main import main
 from recbole_lisa.quick_start import run
 from recbole_lisa.saved import load_data_and_model
 from recbole_lisa.training.evaluation import evaluate
-from tests.tiny import tiny_settings
+from tests.tiny import tiny_settings, train_tiny
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(folder: Path) -> dict[str, object]:
-    with MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        settings = tiny_settings(folder, epochs=2, hidden_size=8, n_codewords=4, show_progress=False)
-        return run("LISABase", "tiny", config_dict={**settings, "valid_metric": "Hit@5"})
+    return train_tiny(folder, epochs=2, hidden_size=8, n_codewords=4, valid_metric="Hit@5")
 
 
 def printed(lines: str) -> dict[str, float]:

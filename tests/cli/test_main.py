@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pytest import CaptureFixture, MonkeyPatch
@@ -20,8 +21,8 @@ from recbole_lisa.cli.arguments import parse_settings
 from recbole_lisa.cli.main import COMMANDS, main, print_any_text, report_errors
 from recbole_lisa.errors import UsageError, install_extra, shortened
 from recbole_lisa.files import advise_after_interruption
+from tests.helpers import ROOT, refusal, run_python
 
-ROOT = Path(__file__).parents[2]
 NAMES = ["-m", "LISASoft", "-d", "ml-100k"]
 
 
@@ -143,53 +144,33 @@ def test_a_missing_recbole_is_one_line_with_the_command_that_installs_it(tmp_pat
         "metadata.version = lambda name: find('nowhere' if name == 'recbole' else name)\n"
         f"from recbole_lisa.cli.main import main; sys.exit(main({arguments!r}))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
     if arguments == ["info"]:
-        assert "recbole         not installed: pip install --no-deps recbole==1.2.1\n" in done.stdout
+        output, _ = run_python(program, cwd=tmp_path)
+        assert "recbole         not installed: pip install --no-deps recbole==1.2.1\n" in output
     else:
         line = "error: RecBole 1.2.1 is not installed: pip install --no-deps recbole==1.2.1\n"
-        assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+        assert run_python(program, cwd=tmp_path, status=2) == ("", line)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["rum", *NAMES], f"error: unknown command 'rum': known are {', '.join(COMMANDS)}. Did you mean 'run'?\n"),
+        (["rum", *NAMES], f"unknown command 'rum': known are {', '.join(COMMANDS)}. Did you mean 'run'?\n"),
         (["-m", "LISASoft"], "error: the following arguments are required: -d/--dataset\n"),
         ([*NAMES, "-m", "LISAMini"], "error: '--model' is given twice, as 'LISASoft' and as 'LISAMini': keep one\n"),
         (["recommend", "--k=10", "--k=5"], "error: '--k' is given twice, as 10 and as 5: keep one\n"),
-        (
-            ["recommend", "--at=2", "--at", "1970-01-02"],
-            "error: '--at' is given twice, as 2.0 and as 86400.0: keep one\n",
-        ),
+        (["recommend", "--at=2", "--at", "1970-01-02"], "'--at' is given twice, as 2.0 and as 86400.0: keep one\n"),
         (["serve", "--export", "a", "--export=b"], "error: '--export' is given twice, as 'a' and as 'b': keep one\n"),
         (["tune", *NAMES, "--name=a", "--name=b"], "error: '--name' is given twice, as 'a' and as 'b': keep one\n"),
-    ],
-)
-def test_a_mistake_is_one_line(capsys: CaptureFixture[str], arguments: list[str], message: str) -> None:
-    assert main(arguments) == 2
-    assert capsys.readouterr() == ("", message)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
         (["-m", "LISASft", "-d", "ml-100k"], "Did you mean 'LISASoft'?"),
         (["-m", "LISASoft", "-d", "ml-1m", "--download=False"], "recbole-lisa convert ml-1m ml-1m.zip --output"),
         ([*NAMES, "--protocol=papre"], "Did you mean 'paper'?"),
     ],
 )
-def test_a_mistake_stops_a_real_run_before_anything_is_written(
+def test_a_mistake_is_one_line(
     isolated_run_dir: Path, capsys: CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert main(arguments) == 2
-    output, errors = capsys.readouterr()
-    assert output == ""
-    assert errors.startswith("error: ") and errors.count("\n") == 1
-    assert message in errors
+    assert message in refusal(capsys, main(arguments))
     assert list(isolated_run_dir.iterdir()) == []
 
 
@@ -201,16 +182,9 @@ def test_the_script_ends_with_the_status_of_the_command(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def raises(error: Exception) -> Any:
-    def command() -> int:
-        raise error
-
-    return command
-
-
 @pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file", "x.pth"), OSError(28, "Disk is full", "x.pth")])
 def test_an_error_of_a_file_is_one_line_with_its_path(error: OSError, capsys: CaptureFixture[str]) -> None:
-    assert report_errors(raises(error)) == 1
+    assert report_errors(Mock(side_effect=error)) == 1
     assert capsys.readouterr() == ("", f"error: 'x.pth': {error.strerror}\n")
 
 
@@ -228,7 +202,7 @@ def test_long_values_are_cut_in_every_message(capsys: CaptureFixture[str]) -> No
 
 
 def test_an_error_without_a_path_is_one_line(capsys: CaptureFixture[str]) -> None:
-    assert report_errors(raises(ConnectionRefusedError(111, "Connection refused"))) == 1
+    assert report_errors(Mock(side_effect=ConnectionRefusedError(111, "Connection refused"))) == 1
     assert capsys.readouterr() == ("", "error: ConnectionRefusedError: [Errno 111] Connection refused\n")
 
 
@@ -261,10 +235,7 @@ def test_a_character_that_the_terminal_lacks_is_escaped(monkeypatch: MonkeyPatch
 
 
 def test_an_error_of_the_program_is_not_hidden(monkeypatch: MonkeyPatch, calls: list[dict[str, Any]]) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(sys.modules["recbole_lisa.quick_start"], "run", fail)
+    monkeypatch.setattr(sys.modules["recbole_lisa.quick_start"], "run", Mock(side_effect=ValueError("a bug")))
     with pytest.raises(ValueError, match="a bug"):
         main(NAMES)
 
@@ -306,8 +277,7 @@ def test_an_interruption_of_an_import_is_one_line(entry: str, module: str) -> No
             f"    if name == {module!r}: signal.raise_signal({int(number)})\n"
             f"sys.meta_path.insert(0, Finder()); sys.argv = ['x', '-m', 'LISABase', '-d', 'ml-100k']\n{started}"
         )
-        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "interrupted\n")
+        assert run_python(program, cwd=ROOT, status=128 + number) == ("", "interrupted\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell")

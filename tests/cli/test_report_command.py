@@ -14,6 +14,7 @@ from recbole_lisa.cli.compare_command import compare, read_per_user
 from recbole_lisa.cli.main import main
 from recbole_lisa.cli.report_command import mean_and_error
 from recbole_lisa.quick_start import run
+from tests.helpers import refusal
 from tests.tiny import N_ITEMS, N_USERS, tiny_settings
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
@@ -149,7 +150,6 @@ def test_what_is_no_result_is_one_line(
 ) -> None:
     if text is not None:
         Path("x.json").write_text(text)
-    assert main(["report", "x.json", "--output=page.txt"]) == 2
-    assert capsys.readouterr().err == "error: 'page.txt' must end in .html\n"
-    assert main(["report", "x.json", "--output=page.html"]) == 2
-    assert capsys.readouterr().err == f"error: {message}\n" and not Path("page.html").exists()
+    for page, line in (("page.txt", "'page.txt' must end in .html"), ("page.html", message)):
+        assert refusal(capsys, main(["report", "x.json", f"--output={page}"])) == f"error: {line}\n"
+        assert not Path(page).exists()

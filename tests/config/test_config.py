@@ -90,25 +90,21 @@ def test_a_data_set_overrides_a_model(tmp_path: Path, model: str, dataset: str, 
 
 def test_the_parts_of_eval_args_that_are_not_set_keep_their_value() -> None:
     config = build(config_dict={"eval_args": {"mode": "uni50"}}, command_line={"eval_args": "{group_by: user}"})
-    assert config["eval_args"] == {
-        "split": {"LS": "valid_and_test"},
-        "order": "TO",
-        "group_by": "user",
-        "mode": {"valid": "uni50", "test": "uni50"},
-    }
+    split, mode = {"LS": "valid_and_test"}, {"valid": "uni50", "test": "uni50"}
+    assert config["eval_args"] == {"split": split, "order": "TO", "group_by": "user", "mode": mode}
     assert config["test_neg_sample_args"] == {"distribution": "uniform", "sample_num": 50}
 
 
-def test_negatives_that_are_set_in_part_keep_the_other_parts() -> None:
-    config = build(command_line={"train_neg_sample_args": "{sample_num: 4}"})
-    negatives = config["train_neg_sample_args"]
-    assert (negatives["distribution"], negatives["sample_num"]) == ("uniform", 4)
-
-
-@pytest.mark.parametrize("loss", ["BCE", "BPR", "gBCE", "SSM"])
-def test_a_loss_over_negatives_gets_one_negative_by_default(loss: str) -> None:
-    config = build(command_line={"loss_type": loss})
-    assert config["train_neg_sample_args"]["sample_num"] == 1
+@pytest.mark.parametrize(
+    ("settings", "number"),
+    [
+        ({"train_neg_sample_args": "{sample_num: 4}"}, 4),
+        *(({"loss_type": loss}, 1) for loss in ("BCE", "BPR", "gBCE", "SSM")),
+    ],
+)
+def test_negatives_that_are_not_set_in_full_keep_their_defaults(settings: dict[str, str], number: int) -> None:
+    negatives = build(command_line=settings)["train_neg_sample_args"]
+    assert (negatives["distribution"], negatives["sample_num"]) == ("uniform", number)
 
 
 @pytest.mark.parametrize("protocol", ["paper", "full_ranking"])

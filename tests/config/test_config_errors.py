@@ -106,6 +106,11 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
             ([0.8, -0.1, 0.3], ">= 0"),
         )
     ),
+    ({"NEG_PREFIX": ""}, "NEG_PREFIX is '', it must be at least one character"),
+    ({"LIST_SUFFIX": "", "ITEM_LIST_LENGTH_FIELD": "item_id"}, "LIST_SUFFIX is '', it must be"),
+    ({"ITEM_LIST_LENGTH_FIELD": "item_id"}, "two columns of a batch have the name 'item_id': change NEG_PREFIX"),
+    ({"USER_ID_FIELD": "item_id_list"}, "two columns of a batch have the name 'item_id_list'"),
+    ({"metric_decimal_place": 400}, "metric_decimal_place (config_dict) is 400, it must be in [0, 15"),
     ({"ITEM_ID_FIELD": "user_id"}, "ITEM_ID_FIELD and USER_ID_FIELD are both 'user_id': each must"),
     ({"load_col": {"inter": None}}, "load_col inter is None, it must be a list of columns"),
     ({"load_col": {"users": ["age"]}}, "load_col names the file 'users': known are inter, user, item"),
@@ -135,7 +140,8 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
 ]
 
 
-OF_OTHER_MODELS: list[tuple[str, dict[str, Any], str]] = [
+OF_MODELS: list[tuple[str, dict[Any, Any], str]] = [
+    *(("LISASoft", *row) for row in MISTAKES),
     ("Linformer", {"windows": "whole"}, "windows is whole, but Linformer reads at most MAX_ITEM_LIST_LENGTH items"),
     ("SinkhornTransformer", {"windows": "whole"}, "windows is whole, but SinkhornTransformer reads at most MAX_ITEM_L"),
     ("LISABase", {"item_codes": "svt"}, "it must be learned, svd, svd_kmeans, kmeans or a .npz or .npy file. Did"),
@@ -147,9 +153,7 @@ OF_OTHER_MODELS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("model", "settings", "message"), [*(("LISASoft", *row) for row in MISTAKES), *OF_OTHER_MODELS], ids=str
-)
+@pytest.mark.parametrize(("model", "settings", "message"), OF_MODELS, ids=str)
 def test_a_mistake_is_named_with_what_is_right(model: str, settings: dict[Any, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         LISAConfig(model, "ml-100k", config_dict=settings)
@@ -266,9 +270,8 @@ def test_notes_name_what_has_no_effect(monkeypatch: MonkeyPatch, settings: dict[
 
 @pytest.mark.parametrize("key", ["n_codebooks", "n_codewords"])
 def test_codebooks_without_quantised_items_are_a_note(key: str) -> None:
-    notes = [
-        LISAConfig("Transformer", "ml-100k", config_dict={key: 4, "quantize_items": q}).notes for q in (False, True)
-    ]
+    settings = ({key: 4, "quantize_items": quantize_items} for quantize_items in (False, True))
+    notes = [LISAConfig("Transformer", "ml-100k", config_dict=each).notes for each in settings]
     assert notes == [[f"no effect: {key}=4; it needs quantize_items True, not False"], []]
 
 
@@ -318,10 +321,7 @@ NAMES: list[tuple[dict[str, Any], str]] = [
         ({"config_files": files}, f"config_files is {files!r}, it must be a yaml file or a list of them")
         for files in (b"x.yaml", {"a": 1}, 3, [None], ["a.yaml", 3], [["a.yaml"]])
     ),
-    *(
-        ({"dataset": name}, f"dataset is {name!r}, it must be the name of a data set")
-        for name in (None, 3, ["toy"], b"toy")
-    ),
+    *(({"dataset": name}, f"dataset is {name!r}, it must be the name of") for name in (None, 3, ["toy"], b"toy")),
     *(
         ({"protocol": name}, f"unknown protocol '{name}': known are full_ranking, global_time, paper")
         for name in (Path("papers"), 3, ["paper"])

@@ -78,16 +78,10 @@ def test_a_lisa_model_differs_only_in_its_codebooks(model: str, differing: dict[
 
 
 def test_the_paper_protocol_is_the_papers() -> None:
+    split, mode = {"LS": "test_only"}, {"valid": "uni100", "test": "uni100"}
     assert settings("protocol/paper") == {
-        "eval_args": {
-            "split": {"LS": "test_only"},
-            "order": "TO",
-            "group_by": "user",
-            "mode": {"valid": "uni100", "test": "uni100"},
-        },
-        "metrics": ["Hit", "NDCG"],
-        "topk": [5, 10],
-        "valid_metric": "NDCG@10",
+        "eval_args": {"split": split, "order": "TO", "group_by": "user", "mode": mode},
+        **{"metrics": ["Hit", "NDCG"], "topk": [5, 10], "valid_metric": "NDCG@10"},
         "train_neg_sample_args": {"distribution": "uniform", "sample_num": 1},
         "learner": "adam",
         "learning_rate": 0.001,

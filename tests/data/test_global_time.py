@@ -11,7 +11,7 @@ from recbole_lisa.data.dataloader import EvalLoader, TrainLoader, create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
-from tests.data.conftest import MakeConfig, Row
+from tests.data.conftest import MakeConfig, Row, rows_of
 from tests.tiny import tiny_settings
 
 # t1 is 10, t2 is 20. a has all periods; b trains nothing; c begins in validation, d in the test; e only trains.
@@ -35,17 +35,6 @@ def loaders(config: Any) -> tuple[TrainLoader, EvalLoader | None, EvalLoader | N
     return create_loaders(config, create_dataset(config))
 
 
-def rows_of(loader: Any) -> list[tuple[str, str, str]]:
-    """User, inputs and target of every row."""
-    users, items = (loader.dataset.field2id_token[name] for name in ("user_id", "item_id"))
-    rows = []
-    for batch in loader:
-        columns = getattr(batch, "interaction", batch)
-        for user, inputs, target in zip(*(columns[n] for n in ("user_id", "item_id_list", "item_id")), strict=True):
-            rows.append((users[user], " ".join(items[inputs[inputs > 0].tolist()]), str(items[target])))
-    return rows
-
-
 @pytest.mark.parametrize(
     "times", [[10, 20], ["1970-01-01T00:00:10", "1970-01-01 00:00:20"], ["1970-01-01T01:00:10+01:00", 20.0]], ids=str
 )
@@ -53,7 +42,7 @@ def test_every_interaction_of_a_period_is_a_target_after_all_before_it(make_conf
     config = make_config(ROWS, "global_time", eval_args={"split": {"TS": times}}, supervision="last_position")
     train, valid, test = loaders(config)
     for loader, expected in ((train, TRAIN), (valid, VALID), (test, TEST)):
-        rows = rows_of(loader)
+        rows = rows_of(loader.dataset, loader)
         assert set(rows) == expected and len(rows) == len(expected)
 
 

@@ -45,9 +45,8 @@ def test_the_parts_are_those_of_the_files(tmp_path: Path, memory_map: bool) -> N
     split_files(tmp_path)
     rows = "u0\tnew\t10\nu0\ti1\t10\nu1\ti2\t10\nw\ti3\t1\nw\ti4\t2\n"
     (tmp_path / "tiny" / "tiny.valid.inter").write_text(HEAD + rows)
-    train, valid, test = create_dataset(
-        tiny_config(tmp_path, benchmark_filename=list(NAMES), memory_map=memory_map)
-    ).build()
+    config = tiny_config(tmp_path, benchmark_filename=list(NAMES), memory_map=memory_map)
+    train, valid, test = create_dataset(config).build()
     users = train.field2token_id["user_id"]
     by_user = {token: np.flatnonzero(train.histories.users == number) for token, number in users.items()}
     assert [int(valid.part.count[by_user[user]][0]) for user in ("u0", "u1", "u2", "w")] == [2, 1, 0, 1]
@@ -78,6 +77,5 @@ def test_mistakes_are_named(tmp_path: Path, files: dict[str, Any], settings: dic
         path.unlink() if text is None else path.write_text(text)
     for memory_map in (False, True):
         with pytest.raises(UsageError, match=message):
-            create_dataset(
-                tiny_config(tmp_path, memory_map=memory_map, **{"benchmark_filename": list(NAMES), **settings})
-            ).build()
+            given = {"benchmark_filename": list(NAMES), "memory_map": memory_map} | settings
+            create_dataset(tiny_config(tmp_path, **given)).build()

@@ -32,22 +32,13 @@ def test_weights_follow_the_popularity_to_the_power_alpha() -> None:
 
 
 @pytest.mark.parametrize(("distribution", "alpha"), [("uniform", 0.0), ("popularity", 0.5), ("popularity", 1.0)])
-@pytest.mark.parametrize("target", [1, 2, 4, 5])
-def test_training_negatives_follow_the_weights_without_the_target(target: int, distribution: str, alpha: float) -> None:
-    drawn = TrainingNegatives(item_weights(COUNTS, distribution, alpha), 20).draw(np.full(5000, target), rng())
+@pytest.mark.parametrize("target", [None, 1, 2, 4, 5], ids=["shared", "1", "2", "4", "5"])
+def test_negatives_follow_the_weights_without_the_target(target: int | None, distribution: str, alpha: float) -> None:
+    negatives = TrainingNegatives(item_weights(COUNTS, distribution, alpha), 20)
+    drawn = negatives.draw_shared(50_000, rng()) if target is None else negatives.draw(np.full(5000, target), rng())
     observed = np.bincount(drawn.ravel(), minlength=6)
     weights = (np.arange(6) > 0).astype(float) if distribution == "uniform" else COUNTS**alpha
-    weights[target] = 0
-    assert not observed[weights == 0].any()
-    expected = weights[weights > 0] / weights.sum() * observed.sum()
-    assert chisquare(observed[weights > 0], expected).pvalue > ALMOST_SURELY
-
-
-@pytest.mark.parametrize(("distribution", "alpha"), [("uniform", 0.0), ("popularity", 0.5)])
-def test_shared_negatives_follow_the_weights(distribution: str, alpha: float) -> None:
-    drawn = TrainingNegatives(item_weights(COUNTS, distribution, alpha), 1).draw_shared(50_000, rng())
-    observed = np.bincount(drawn, minlength=6)
-    weights = (np.arange(6) > 0).astype(float) if distribution == "uniform" else COUNTS**alpha
+    weights[target or 0] = 0
     assert not observed[weights == 0].any()
     expected = weights[weights > 0] / weights.sum() * observed.sum()
     assert chisquare(observed[weights > 0], expected).pvalue > ALMOST_SURELY
@@ -84,9 +75,7 @@ def test_evaluation_negatives_can_take_every_item_that_is_left() -> None:
     assert all(set(drawn[user].tolist()) == unseen[user] for user in tight)
 
 
-@pytest.mark.parametrize(
-    ("distribution", "rounds"), [("uniform", None), ("popularity", None), ("popularity", 0)], ids=str
-)
+@pytest.mark.parametrize(("distribution", "rounds"), [("uniform", None), ("popularity", None), ("popularity", 0)])
 def test_evaluation_negatives_are_drawn_one_after_the_other_without_replacement(
     monkeypatch: pytest.MonkeyPatch, distribution: str, rounds: int | None
 ) -> None:

@@ -2,14 +2,14 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+
+from tests.helpers import run_python
 
 N_ROWS, N_USERS, N_ITEMS, N_RARE_USERS = 25_000_000, 162_541, 32_720, 1_000
 
@@ -58,11 +58,8 @@ print(json.dumps({"rows": report.rows, "users": report.users, "seconds": seconds
 
 
 def measure(code: str, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-c", MEMORY + code, *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    output, _ = run_python(MEMORY + code, *arguments, OMP_NUM_THREADS="2")
+    measured: dict[str, Any] = json.loads(output.splitlines()[-1])
     print(measured)
     return measured
 

@@ -8,14 +8,7 @@ import torch
 
 from recbole_lisa.data.dataloader import WINDOWS, create_loaders
 from recbole_lisa.data.dataset import WindowDataset
-from recbole_lisa.data.windows import (
-    Windows,
-    batch_starts,
-    cut_windows,
-    overlapping_windows,
-    shifted_windows,
-    width_groups,
-)
+from recbole_lisa.data.windows import Windows, batch_starts, cut_windows, shifted_windows, width_groups
 from tests.data.conftest import MakeConfig, many_users
 from tests.data.test_dataloader import expected_samples, samples_of, train_loader
 from tests.model.build import build_model, loss_value, random_batch
@@ -48,7 +41,7 @@ def test_disjoint_windows_are_cut_from_the_end() -> None:
 
 
 def test_overlapping_windows_have_half_a_window_of_context() -> None:
-    windows = overlapping_windows(np.array([0]), np.array([20]), 8)
+    windows = WINDOWS["overlapping"](np.array([0]), np.array([20]), 8, np.random.default_rng(1))
     assert windows.context is not None
     assert windows.end.tolist() == [7, 11, 15, 19]
     assert (windows.length.tolist(), windows.context.tolist()) == ([7, 8, 8, 8], [0, 4, 4, 4])

@@ -51,11 +51,8 @@ def test_two_processes_exchange_what_they_have() -> None:
 
 
 def test_two_processes_train_and_evaluate_as_one_does(tmp_path: Path) -> None:
-    weighted = {**STILL, "reconstruction_weight": 0.1}
-    averaged = [
-        ("RoutingTransformer", "full_ranking", {**ODD, "window_size": 2}),
-        ("LISASoft", "full_ranking", weighted),
-    ]
+    routing, weighted = {**ODD, "window_size": 2}, {**STILL, "reconstruction_weight": 0.1}
+    averaged = [("RoutingTransformer", "full_ranking", routing), ("LISASoft", "full_ranking", weighted)]
     both = launch(train_and_evaluate, TWO, str(tmp_path), [*CASES, *averaged])
     (alone,) = train_and_evaluate(TWO, str(tmp_path), CASES)
     for first, second in zip(*both, strict=True):

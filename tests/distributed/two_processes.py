@@ -14,13 +14,8 @@ from recbole_lisa.errors import UsageError
 
 def exchange(_: Any) -> list[dict[str, Any]]:
     """Everything that can be sent, by process."""
-    values = {
-        "rank": rank(),
-        "n": n_processes(),
-        "sum": sum_in_place(torch.tensor([1.0, 10.0]) * (rank() + 1)).tolist(),
-        "named": from_first(f"named by {rank()}"),
-    }
-    return gathered(values)
+    total = sum_in_place(torch.tensor([1.0, 10.0]) * (rank() + 1)).tolist()
+    return gathered({"rank": rank(), "n": n_processes(), "sum": total, "named": from_first(f"named by {rank()}")})
 
 
 def train_and_evaluate(_: Any, folder: str, cases: list[tuple[str, str, dict[str, Any]]]) -> list[Any]:

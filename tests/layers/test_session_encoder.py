@@ -77,22 +77,7 @@ def row(view: ItemView, ids: Tensor) -> ItemView:
 @pytest.mark.parametrize("n_layers", [1, 2])
 def test_steps_equal_the_whole_history_and_the_state_after_it(form: str, n_layers: int) -> None:
     encoder = Encoder(form, n_layers).double()
-    view = encoder.view(torch.randn(U, D, dtype=torch.float64))
-    lengths, items, gaps = torch.tensor([17, 1, 9]), torch.randint(U, (3, 17)), torch.rand(3, 17)
-    history = Sequences(items, all_valid(3, 17), gaps)
-    whole = unbounded(encoder, form, n_layers, 17).double().encode(history, view).hidden
-    ragged = encoder.state_of(history._replace(valid=torch.arange(17) < lengths.unsqueeze(1)), view)
-    state = encoder.init_state(3)
-    for t in range(17):
-        state = encoder.step(state, row(view, items[:, t]), gaps[:, t] if form == "time" else None)
-        assert_close(state.hidden, whole[:, t])
-        for n in (lengths == t + 1).nonzero().flatten().tolist():
-            assert_close(ragged.hidden[n], state.hidden[n])
-            for x, y in zip(sum(ragged.layers, ()), sum(state.layers, ()), strict=True):
-                assert x.dtype == torch.float64
-                assert_close(x[n], y[n])
-    assert state.length.tolist() == [17] * 3
-    assert ragged.length.tolist() == lengths.tolist()
+    compare_steps(encoder, unbounded(encoder, form, n_layers, 17).double(), timed=form == "time")
 
 
 @pytest.mark.parametrize("n_layers", [1, 2])
@@ -107,7 +92,7 @@ def test_every_form_of_the_encoder_steps_as_the_whole_history(
     settings: dict[str, Any] = {"block": block, "positions": positions, "conv_width": conv_width}
     settings |= {"attention_gate": attention_gate, "hidden_act": "swiglu"}
     encoder = randomised(Encoder(form, n_layers, encoder=settings))
-    compare_steps(encoder, unbounded(encoder, form, n_layers, 11, settings).double())
+    compare_steps(encoder, unbounded(encoder, form, n_layers, 17, settings).double())
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -142,21 +127,24 @@ def tensors_of(state: EncoderState) -> list[Tensor]:
     return [state.hidden, state.length.double(), *(x for layer in state.layers for x in layer), *state.convolved]
 
 
-def compare_steps(encoder: Encoder, whole: Encoder) -> None:
-    """Steps, and the states after 1, 4 and 11 items, against the hidden states at every position of a long window."""
+def compare_steps(encoder: Encoder, whole: Encoder, *, timed: bool = False) -> None:
+    """Steps, and the states after 1, 9 and 17 items, against the hidden states at every position of a long window."""
     view = encoder.view(torch.randn(U, D, dtype=torch.float64))
-    items = torch.randint(U, (2, 11))
-    history = Sequences(items, all_valid(2, 11))
+    lengths, items, gaps = torch.tensor([17, 1, 9]), torch.randint(U, (3, 17)), torch.rand(3, 17)
+    history = Sequences(items, all_valid(3, 17), gaps)
     expected = whole.encode(history, view).hidden
-    state, sizes = encoder.init_state(2), set()
-    for t in range(11):
-        state = encoder.step(state, row(view, items[:, t]))
+    ragged = encoder.state_of(history._replace(valid=torch.arange(17) < lengths.unsqueeze(1)), view)
+    state, sizes = encoder.init_state(3), set()
+    for t in range(17):
+        state = encoder.step(state, row(view, items[:, t]), gaps[:, t] if timed else None)
         assert_close(state.hidden, expected[:, t])
         sizes.add(sum(x.numel() for x in tensors_of(state)))
-        if t in (0, 3, 10):
-            at_once = encoder.state_of(history._replace(rows=items[:, : t + 1], valid=history.valid[:, : t + 1]), view)
-            for x, y in zip(tensors_of(at_once), tensors_of(state), strict=True):
-                assert_close(x, y)
+        for n in (lengths == t + 1).nonzero().flatten().tolist():
+            for x, y in zip(tensors_of(ragged), tensors_of(state), strict=True):
+                assert x.dtype == torch.float64
+                assert_close(x[n], y[n])
+    assert state.length.tolist() == [17] * 3
+    assert ragged.length.tolist() == lengths.tolist()
     assert len(sizes) == 1
 
 

@@ -1,6 +1,4 @@
 import math
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -9,7 +7,7 @@ from pytest import MonkeyPatch
 
 from recbole_lisa.model import losses
 from recbole_lisa.ops import cross_entropy
-from tests.helpers import assert_close, assert_close_with_gradients
+from tests.helpers import assert_close, assert_close_with_gradients, run_python
 from tests.model.build import build_model, last_position_batch, loss_value, random_batch
 
 POSITIVE, NEGATIVE = torch.tensor([1.0, -0.5]), torch.tensor([[0.0, 2.0], [1.0, -1.0]])
@@ -67,34 +65,22 @@ def test_popularity_sampling_changes_ssm_only(n_shared: int) -> None:
         assert (values[0] != values[1]) is differs
 
 
-@pytest.mark.oracle
-@pytest.mark.parametrize("rows", [1, 3, 1000])
-def test_blockwise_cross_entropy_equals_the_plain_one(rows: int, monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "BLOCK_ELEMENTS", rows * 11)
-    hidden = torch.randn(17, 5, requires_grad=True)
-    table = torch.randn(12, 5, requires_grad=True)
-    target = torch.randint(1, 12, (17,))
-    fast = losses.full_cross_entropy(hidden, table, target)
-    logits = hidden @ table.t()
-    logits[:, 0] = -torch.inf
-    plain = torch.nn.functional.cross_entropy(logits, target)
-    assert_close_with_gradients(fast, plain, [hidden, table])
+TARGET = torch.tensor([4, 4, 9, 7, 5, 11, 3])
+WINDOW = {"seen": torch.tensor([[3, 4, 4, 9], [5, 0, 0, 0]]), "group": torch.tensor([0, 0, 0, 0, 1, 1, 1])}
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("left_out", [{}, WINDOW], ids=["nothing", "window"])
 @pytest.mark.parametrize("rows", [1, 3, 1000])
-def test_cross_entropy_leaves_out_the_items_of_the_window(rows: int, monkeypatch: MonkeyPatch) -> None:
+def test_blockwise_cross_entropy_equals_the_plain_one(rows: int, left_out: Any, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "BLOCK_ELEMENTS", rows * 11)
     hidden, table = torch.randn(7, 5, requires_grad=True), torch.randn(12, 5, requires_grad=True)
-    seen, group = torch.tensor([[3, 4, 4, 9], [5, 0, 0, 0]]), torch.tensor([0, 0, 0, 0, 1, 1, 1])
-    target = torch.tensor([4, 4, 9, 7, 5, 11, 3])
-    fast = losses.full_cross_entropy(hidden, table, target, seen=seen, group=group)
+    fast = losses.full_cross_entropy(hidden, table, TARGET, **left_out)
     logits = hidden @ table.t()
-    for row in range(7):
-        out = {0, *seen[group[row]].tolist()} - {int(target[row])}
+    for row, group in enumerate(WINDOW["group"]):
+        out = {0, *(WINDOW["seen"][group].tolist() if left_out else ())} - {int(TARGET[row])}
         logits[row, sorted(out)] = -torch.inf
-    plain = torch.nn.functional.cross_entropy(logits, target)
-    assert_close_with_gradients(fast, plain, [hidden, table])
+    assert_close_with_gradients(fast, torch.nn.functional.cross_entropy(logits, TARGET), [hidden, table])
 
 
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
@@ -107,11 +93,9 @@ def test_cross_entropy_from_codes(dtype: torch.dtype, blocks: Any, scale: float,
     codes = torch.randint(4, (12, 3)).to(dtype)
     rows, slots = torch.randn(1, 5, 5, dtype=torch.float64, requires_grad=True), torch.randint(5, (12, 1))
     table = sum(codewords[b, codes[:, b].long()] for b in range(3)) + rows[0, slots[:, 0]]
-    window = {"seen": torch.tensor([[3, 4, 4, 9], [5, 0, 0, 0]]), "group": torch.tensor([0, 0, 0, 0, 1, 1, 1])}
-    target = torch.tensor([4, 4, 9, 7, 5, 11, 3])
-    for left_out in ({}, window):
-        ours = losses.full_cross_entropy(hidden, [(codes, codewords), (slots, rows)], target, **left_out)
-        expected = losses.full_cross_entropy(hidden, table, target, **left_out)
+    for left_out in ({}, WINDOW):
+        ours = losses.full_cross_entropy(hidden, [(codes, codewords), (slots, rows)], TARGET, **left_out)
+        expected = losses.full_cross_entropy(hidden, table, TARGET, **left_out)
         assert_close_with_gradients(ours, expected, [hidden, codewords, rows])
 
 
@@ -160,9 +144,7 @@ def test_shared_negatives_equal_equal_ones_at_every_position(name: str, block: i
 def test_a_position_whose_only_negative_is_its_target_has_none(name: str) -> None:
     hidden, table = torch.randn(2, 5, requires_grad=True), torch.randn(3, 5, requires_grad=True)
     target = torch.tensor([1, 1])
-    loss = losses.shared_negatives_loss(
-        name, hidden, table, target, torch.tensor([1, 1]), n_items=2, gbce_t=0.5, log_q=None
-    )
+    loss = losses.shared_negatives_loss(name, hidden, table, target, target, n_items=2, gbce_t=0.5, log_q=None)
     positive = (hidden * table[target]).sum(-1)
     expected = {"SSM": 0 * positive.sum(), "BCE": torch.nn.functional.softplus(-positive).mean()}[name]
     assert_close_with_gradients(loss, expected, [hidden, table])
@@ -225,5 +207,4 @@ print(peak_memory_mb() - before)
 
 def test_cross_entropy_over_100000_items_stays_in_bounded_memory() -> None:
     # The (2048, 100000) logits alone would take 820 MB.
-    run = subprocess.run([sys.executable, "-c", MEMORY_SCRIPT], capture_output=True, text=True, check=True)
-    assert float(run.stdout) < 120
+    assert float(run_python(MEMORY_SCRIPT)[0]) < 120

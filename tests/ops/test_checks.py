@@ -10,13 +10,7 @@ from torch import Tensor
 
 from recbole_lisa.attention import build_attention
 from recbole_lisa.layers.dropout import Dropout
-from recbole_lisa.ops import (
-    lisa_attention,
-    lisa_attention_items,
-    lisa_attention_last,
-    lisa_attention_non_padding,
-    quantize,
-)
+from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, lisa_attention_non_padding
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.banded_attention import banded_attention
 from recbole_lisa.ops.bucket_sorting import choose_buckets, sorted_bucket_attention
@@ -38,6 +32,7 @@ from recbole_lisa.ops.linear_attention import linear_attention
 from recbole_lisa.ops.lisa.attention import read_histogram
 from recbole_lisa.ops.packing import bits_per_code, code_dtype, pack_codes, packed_size, unpack_codes
 from recbole_lisa.ops.pair_scores import pair_scores
+from recbole_lisa.ops.quantize import quantize
 from recbole_lisa.ops.recurrences import diagonal_recurrence, selective_recurrence
 from recbole_lisa.ops.rotation_hashing import rotation_buckets
 from recbole_lisa.ops.score_bounds import shortlist
@@ -175,9 +170,7 @@ def test_a_second_derivative_is_an_error(op: Callable[..., Any]) -> None:
                 torch.autograd.grad(out.sum(), leaves, create_graph=True, allow_unused=True)
 
 
-@pytest.mark.parametrize(
-    ("op", "name"), [case for case in CASES if case != (mean_directions, "centroids")], ids=name_of
-)
+@pytest.mark.parametrize(("op", "name"), [c for c in CASES if c != (mean_directions, "centroids")], ids=name_of)
 def test_nan_gives_nan(op: Callable[..., Any], name: str) -> None:
     x = GOOD[op][name]
     if x.is_floating_point() or x.is_complex():
@@ -219,10 +212,7 @@ MESSAGES: list[tuple[Callable[[], Any], str]] = [
     *((partial(best_of_row, X[0], k), rf"k must lie in 1\.\.4 \(m\), got {k}") for k in (-1, 0, 5, 2.0, True)),
     (lambda: best_of_row(X[0, 0], 3), r"scores must be floating-point \(N, m\), got"),
     (lambda: merge([], 3), "number_of_blocks must be a whole number of at least 1, got 0"),
-    (
-        lambda: merge([Best(X[:n, :, 0], whole(n, L)) for n in (2, 1)], 3),
-        r"scores must be torch.float32 \(N, n\) with N =",
-    ),
+    (lambda: merge([Best(X[:n, :, 0], whole(n, L)) for n in (2, 1)], 3), r"scores must be .*32 \(N, n\) with N = "),
     (lambda: split(X, 0), f"size must be at least 1 and divide the length {L}, got 0"),
     (lambda: split(X, L - 1), f"size must be at least 1 and divide the length {L}, got {L - 1}"),
     (lambda: build_attention([], hidden_size=4, max_length=9), r"unknown attention \[\]"),  # type: ignore[arg-type]  # a user's mistake

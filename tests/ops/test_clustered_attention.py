@@ -6,16 +6,13 @@ from torch import Tensor
 
 from benchmarks.references import clustered_attention_loop
 from recbole_lisa.ops import clustered_attention
-from recbole_lisa.ops.clustered_attention import (
-    GROUP,
-    bidirectional_clustered_attention,
-    causal_clustered_attention,
-    cluster_means,
-    group_queries,
-)
+from recbole_lisa.ops.clustered_attention import GROUP, cluster_means, group_queries
 from tests.helpers import assert_close_with_gradients, ragged
 
-FORMS = {"causal": causal_clustered_attention, "bidirectional": bidirectional_clustered_attention}
+FORMS = {
+    "causal": clustered_attention.causal_clustered_attention,
+    "bidirectional": clustered_attention.bidirectional_clustered_attention,
+}
 every_form = pytest.mark.parametrize("form", FORMS)
 
 

@@ -1,6 +1,5 @@
 import ast
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,9 +8,11 @@ import torch
 
 from recbole_lisa.ops import numba_threads
 from recbole_lisa.ops.numba_threads import array, arrays, cut_rows, numba_serves, writable
+from tests.helpers import run_python
 
 pytest.importorskip("numba")
 
+OPS = Path(numba_threads.__file__).parent
 SCRIPT = """
 import multiprocessing
 import sys
@@ -50,8 +51,7 @@ sys.exit(process.exitcode)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
 def test_shared_work_leaves_torchs_threads_alone_and_a_forked_process_works_by_itself() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    assert run_python(SCRIPT)[0] == ""
 
 
 def test_a_kernel_writes_to_contiguous_tensors_only() -> None:
@@ -110,12 +110,10 @@ def test_sums_do_not_depend_on_addresses(width: int) -> None:
     assert torch.equal(*results)
 
 
-KERNEL_FILES = sorted(Path(numba_threads.__file__).parent.rglob("*_kernels.py"))
+KERNEL_FILES = sorted(set(OPS.rglob("*_kernels.py")) - set(OPS.rglob("triton*")))
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in KERNEL_FILES if "triton" not in path.name], ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", KERNEL_FILES, ids=lambda path: path.stem)
 def test_no_inner_loop_both_sums_and_writes(path: Path) -> None:
     loops = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.For)]
     inner = [x for x in loops if not any(isinstance(node, ast.For) for node in ast.walk(x) if node is not x)]

@@ -142,11 +142,13 @@ def test_no_model_has_the_name_of_a_model_of_recbole() -> None:
 
 
 @pytest.mark.parametrize("dataset", ["AllPositionsDataset", dict])
-def test_what_is_no_data_set_class_is_not_registered(dataset: Any) -> None:
+def test_what_is_no_data_set_class_or_function_is_not_registered(dataset: Any) -> None:
     with pytest.raises(UsageError, match="register takes a class of sequential data sets, .* got "):
         recbole_lisa.register(dataset)
     with pytest.raises((ValueError, ModuleNotFoundError)):
         get_model("LISASoft")
+    with pytest.raises(UsageError, match="registered takes a function, got 5"):
+        recbole_lisa.registered(5)  # type: ignore[arg-type]  # a user's mistake
 
 
 def test_all_positions_need_the_items_that_the_split_names(tmp_path: Path) -> None:
@@ -217,11 +219,6 @@ def test_files_of_a_gpu_load_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None
         assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
     Trainer(small("LISASoft", epochs=2), trainer.model).resume_checkpoint(theirs)
     assert run("LISASoft", "tiny", config_dict={**SMALL, "epochs": 2, "resume": str(ours)})["epochs_run"] == 2
-
-
-def test_what_is_no_function_is_not_registered() -> None:
-    with pytest.raises(UsageError, match="registered takes a function, got 5"):
-        recbole_lisa.registered(5)  # type: ignore[arg-type]  # a user's mistake
 
 
 def test_a_registered_function_travels_into_a_fresh_process() -> None:

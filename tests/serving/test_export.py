@@ -3,8 +3,6 @@ import json
 import math
 import os
 import resource
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +19,10 @@ from recbole_lisa.ops.packing import packed_size
 from recbole_lisa.saved import check_scores
 from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.export import ENCODER, ITEM_IDS, ITEMS, MANIFEST, TITLES, read_export, write_export
-from tests.helpers import assert_close
+from tests.helpers import assert_close, run_python
 from tests.model.build import MODEL_NAMES
 from tests.serving.build import assert_equal, raw, scores_of, scores_of_model, small_bundle, updated
 
-ROOT = Path(__file__).parent.parent.parent
 FILES = (MANIFEST, ITEMS, ENCODER, ITEM_IDS)
 
 
@@ -153,6 +150,9 @@ def change(manifest: dict[str, Any], path: str, value: Any) -> None:
         manifest[last] = value
 
 
+NO_NAMES = ("", "a\n", "\x1b[31m", "\x9b", "a\ud800", 5, [])
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
@@ -192,11 +192,7 @@ def change(manifest: dict[str, Any], path: str, value: Any) -> None:
         *(("encoder.layers.0.1." + size, True, size + " must be") for size in ("n_codewords", "hidden_size")),
         ("encoder.layers.0.1.n_codebooks", 10**9, "its settings give"),
         ("encoder.layers.0.1.codebook", {}, "codebook must be Codebook or NoneType"),
-        *(
-            (name, text, name + ": ")
-            for name in ("model", "dataset")
-            for text in ("", "a\n", "\x1b[31m", "\x9b", "a\ud800", 5, [])
-        ),
+        *((name, text, f"{name}: ") for name in ("model", "dataset") for text in NO_NAMES),
         ("written_by", 5, "written_by: input should be a valid string"),
         ("item_table", [], "item_table: input should be a valid dict"),
         ("encoder.\x1b[31m", 1, "its settings build no encoder"),
@@ -356,8 +352,7 @@ from recbole_lisa.cli.main import main
 sys.exit(main(["recommend", "--export", {str(tmp_path / "export")!r}, "--input", {str(histories)!r},
                "--output", {str(tmp_path / "top.csv")!r}, "--k", "2"]))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python(code)
     rows = [line.split(",")[:2] for line in (tmp_path / "top.csv").read_text().splitlines()]
     assert rows == [["user_id", "rank"], ["anna", "1"], ["anna", "2"]]
 

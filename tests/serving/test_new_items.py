@@ -63,9 +63,7 @@ def test_neighbours_are_the_old_items_at_most_five_places_away() -> None:
     assert {item: numbers.tolist() for item, numbers in near.items()} == expected
 
 
-@pytest.mark.parametrize(
-    "near", [{}, {IDS[3]: np.array([1])}, {"x": np.array([], dtype=np.int64)}], ids=["none", "old", "lonely"]
-)
+@pytest.mark.parametrize("near", [{}, {IDS[3]: np.array([1])}, {"x": np.array([], dtype=np.int64)}], ids=str)
 def test_wrong_neighbours_are_refused(near: dict[str, Numbers]) -> None:
     with pytest.raises(UsageError, match="new items must have neighbours in the model, and no place in it"):
         add_items(small_bundle("LISABase")[1], near)

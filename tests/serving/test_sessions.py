@@ -140,13 +140,8 @@ def test_a_copy_of_a_session_goes_on_alone_with_the_same_recommender(copy_of: Ca
 @pytest.mark.parametrize("wrong", [None, 5, "abc", {"item 1": 1}, {"item 1"}], ids=str)
 def test_what_is_no_list_is_named(wrong: Any) -> None:
     recommender = small_recommender()
-    batch = recommender.start_many([raw([1])])
-    for call in (
-        batch.update,
-        SessionBatch.join,
-        partial(SessionBatch.from_bytes, recommender),
-        recommender.start_many,
-    ):
+    batch, from_bytes = recommender.start_many([raw([1])]), partial(SessionBatch.from_bytes, recommender)
+    for call in (batch.update, SessionBatch.join, from_bytes, recommender.start_many):
         with pytest.raises(UsageError, match=r"(items|sessions|data|histories) (must be a list of|is a set)"):
             call(wrong)
     with pytest.raises(UsageError, match="times (must be a list of|is a set)"):

@@ -14,9 +14,7 @@ from recbole.data.interaction import Interaction
 from recbole_lisa.quick_start import run
 from recbole_lisa.training.codebook_usage import SAMPLED_WINDOWS, codebook_usage, collapsed, draw_codebooks, log_line
 from tests.model.build import build_model, random_batch
-from tests.tiny import tiny_config, tiny_settings, tiny_trainer
-
-SMALL = {"epochs": 2, "hidden_size": 16, "inner_size": 16, "n_codebooks": 2, "n_codewords": 8, "show_progress": False}
+from tests.tiny import SMALL, tiny_config, tiny_settings, tiny_trainer
 
 
 @pytest.mark.parametrize(
@@ -84,7 +82,7 @@ def test_few_codewords_for_most_items_is_a_collapse() -> None:
 
 def test_a_run_logs_and_draws_and_measuring_changes_nothing(isolated_run_dir: Path, monkeypatch: MonkeyPatch) -> None:
     plot = isolated_run_dir / "plots" / "codebooks.png"
-    settings = tiny_settings(isolated_run_dir, **SMALL, n_layers=2)
+    settings = tiny_settings(isolated_run_dir, **SMALL | {"epochs": 2, "n_layers": 2})
     result = run("LISABase", "tiny", config_dict={**settings, "result_file": "r.json", "codebook_plot": str(plot)})
     codebooks = json.loads(Path("r.json").read_text())["codebooks"]
     assert codebooks == result["codebooks"]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -81,11 +82,9 @@ def test_a_compiled_encoder_computes_the_same(name: str) -> None:
 
 
 def test_a_missing_compiler_is_one_line_before_any_work(isolated_run_dir: Path, monkeypatch: MonkeyPatch) -> None:
-    def refuse(_: Any) -> Any:
-        raise RuntimeError("backend='inductor' raised:\nInvalidCxxCompiler: No working C++ compiler found\n\nmore")
-
+    error = RuntimeError("backend='inductor' raised:\nInvalidCxxCompiler: No working C++ compiler found\n\nmore")
     config = LISAConfig("LISASoft", "ml-100k", config_dict={"compile": True, "use_gpu": False})
-    monkeypatch.setattr(compilation.torch, "compile", refuse)
+    monkeypatch.setattr(compilation.torch, "compile", Mock(side_effect=error))
     with pytest.raises(UsageError) as caught:
         check_compiler(config)
     assert str(caught.value) == (

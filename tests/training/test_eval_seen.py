@@ -91,7 +91,7 @@ def test_seen_items_are_those_of_the_whole_history_before_the_target_without_the
 
 
 @pytest.mark.parametrize("block_scores", [1, 5, 1000])
-def test_ranks_without_seen_items_count_higher_and_equal_ones(monkeypatch: MonkeyPatch, block_scores: int) -> None:
+def test_ranks_count_higher_and_equal_scores_in_the_random_order(monkeypatch: MonkeyPatch, block_scores: int) -> None:
     monkeypatch.setattr(ranking, "BLOCK_SCORES", block_scores)
     scores = torch.tensor([[9.0, 2.0, 2.0, 3.0, 2.0, 1.0], [9.0, 5.0, 4.0, 3.0, 2.0, 1.0]])  # column 0 is padding
     order, target = torch.tensor([4, 0, 2, 5, 1, 3]), torch.tensor([2, 5])
@@ -103,7 +103,8 @@ def test_ranks_without_seen_items_count_higher_and_equal_ones(monkeypatch: Monke
     nothing = torch.tensor([], dtype=torch.long)
     plain, same = (rank_all_items(lambda ids: scores[:, ids], target, order, 2, x) for x in (None, (nothing, nothing)))
     assert all(torch.equal(left, right) for left, right in zip(plain, same, strict=True))
-    assert plain.n_ranked.tolist() == [5, 5]
+    assert [x.tolist() for x in (plain.higher, plain.before, plain.tied)] == [[1, 4], [1, 0], [2, 0]]
+    assert plain.top[0, 0] == 3 and plain.n_ranked.tolist() == [5, 5]
 
 
 @pytest.mark.parametrize(

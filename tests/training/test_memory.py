@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -123,11 +124,8 @@ def test_the_limits_of_a_container_count(
 @pytest.mark.usefixtures("isolated_run_dir")
 @pytest.mark.parametrize("error", [MemoryError(), CPU_ERROR, torch.OutOfMemoryError("CUDA out of memory. Tried")])
 def test_an_error_of_an_allocator_is_one_line(tmp_path: Path, error: Exception) -> None:
-    def fail(_: Any) -> None:
-        raise error
-
     with pytest.raises(UsageError, match="there is not enough memory .*: lower train_batch_size, .* or n_codewords$"):
-        run_configured(tiny_config(tmp_path), prepare=fail)
+        run_configured(tiny_config(tmp_path), prepare=Mock(side_effect=error))
 
 
 @pytest.mark.usefixtures("isolated_run_dir")

@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,7 @@ from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.training import ranking
 from recbole_lisa.training.evaluation import evaluate
 from recbole_lisa.training.ranking import collect, rank_all_items
-from tests.helpers import assert_close
+from tests.helpers import assert_close, run_python
 from tests.tiny import BlockModel, TinyModel, tiny_config, tiny_loaders
 
 ALL_METRICS = ["Hit", "MRR", "NDCG", "Recall", "Precision", "MAP", "GAUC", "ShannonEntropy"]
@@ -45,16 +42,6 @@ def test_all_metrics_equal_those_of_recbole(config: LISAConfig, monkeypatch: Mon
     # RecBole averages GAUC in float32.
     for name, value in expected.items():
         assert_close(torch.tensor(float(actual[name])), torch.tensor(float(value)), computed_in=torch.float32)
-
-
-@pytest.mark.parametrize("block_scores", [1, 5, 1000])
-def test_equal_scores_rank_in_the_random_order(monkeypatch: MonkeyPatch, block_scores: int) -> None:
-    monkeypatch.setattr(ranking, "BLOCK_SCORES", block_scores)
-    scores = torch.tensor([[9.0, 2.0, 2.0, 3.0, 2.0, 1.0]])  # the first one is padding
-    order = torch.tensor([4, 0, 2, 5, 1, 3])
-    ranks = rank_all_items(lambda ids: scores[:, ids], torch.tensor([2]), order, 2)
-    assert (ranks.higher.item(), ranks.before.item(), ranks.tied.item()) == (1, 1, 2)
-    assert ranks.top[0, 0] == 3
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -117,11 +104,7 @@ print(json.dumps({
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
 @pytest.mark.parametrize("model", ["Transformer", "LISABase"])
 def test_a_million_items_are_ranked_in_500_mb_above_the_model(isolated_run_dir: Path, model: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(ranking.__file__).parents[2])}
-    command = [sys.executable, "-c", MEASURE, model]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    measured = json.loads(done.stdout.splitlines()[-1])
+    measured = json.loads(run_python(MEASURE, model)[0].splitlines()[-1])
     print(measured)
     assert (measured["items"], measured["targets"]) == (1_000_000, 1000)
     assert measured["above_mb"] < 500

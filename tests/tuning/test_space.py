@@ -10,18 +10,8 @@ import pytest
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 from recbole_lisa.errors import UsageError
-from recbole_lisa.tuning.space import (
-    Domain,
-    Settings,
-    check_space,
-    defaults,
-    draws,
-    grid,
-    plain_value,
-    planned,
-    read_space,
-    space_file,
-)  # fmt: skip
+from recbole_lisa.tuning import space as spaces
+from recbole_lisa.tuning.space import Domain, Settings, grid, read_space, space_file
 from recbole_lisa.tuning.trial import build_config
 
 SPACE = {"n_codewords": Domain("choice", (8, 16)), "learning_rate": Domain("log_uniform", (1e-4, 1e-2))}
@@ -43,7 +33,7 @@ def accept(chosen: Settings) -> None:
 
 
 def plan(num_samples: int = 5, *, seed: int = 3, space: Any = None, problem: Any = accept) -> list[Settings]:
-    return planned(draws(space or SPACE, seed), DEFAULT, num_samples, problem)
+    return spaces.planned(spaces.draws(space or SPACE, seed), DEFAULT, num_samples, problem)
 
 
 def test_space_is_lists_and_ranges(tmp_path: Path) -> None:
@@ -95,17 +85,17 @@ def test_malformed_space_is_refused(tmp_path: Path, text: str, message: str) -> 
 )
 def test_keys_and_values_are_those_of_the_model(space: dict[str, Domain], message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        check_space(config(), space, "space")
+        spaces.check_space(config(), space, "space")
     assert message in str(caught.value)
 
 
 def test_values_get_the_type_of_their_key_and_lists_become_text() -> None:
     written = {"hidden_dropout_prob": Domain("choice", (0, 0.5)), "adam_betas": Domain("choice", ([0.9, 0.98],))}
-    space = check_space(config(), written, "space")
+    space = spaces.check_space(config(), written, "space")
     assert [type(value) for value in space["hidden_dropout_prob"].values] == [float, float]
     (text,) = space["adam_betas"].values
     assert config(adam_betas=text)["adam_betas"] == [0.9, 0.98]
-    assert plain_value(None) is None and plain_value("learnable") == "learnable"
+    assert spaces.plain_value(None) is None and spaces.plain_value("learnable") == "learnable"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +141,7 @@ def test_small_space_gives_fewer_trials_and_a_grid_every_combination_once() -> N
     assert sorted(settings["n_codewords"] for settings in plan(space=space, num_samples=20)) == [8, 16, 32]
     space["learning_rate"] = Domain("choice", (0.001, 0.01))
     assert list(grid(space))[:2] == [{"n_codewords": 8, "learning_rate": rate} for rate in (0.001, 0.01)]
-    chosen = planned(grid(space), DEFAULT, None, accept)
+    chosen = spaces.planned(grid(space), DEFAULT, None, accept)
     assert chosen[0] == DEFAULT
     assert len(chosen) == 6
     with pytest.raises(UsageError, match="learning_rate has the range log_uniform"):
@@ -187,11 +177,11 @@ def test_space_file_is_a_path_a_name_or_the_file_of_the_model(tmp_path: Path) ->
 @pytest.mark.parametrize("name", MODELS)
 def test_shipped_space_fits_its_model_and_has_its_default(name: str) -> None:
     base = config(model=name)
-    space = check_space(base, read_space(space_file(None, name)), name)
-    default = defaults(base, space)
+    space = spaces.check_space(base, read_space(space_file(None, name)), name)
+    default = spaces.defaults(base, space)
     for key, domain in space.items():
         low, high = domain.values[0], domain.values[-1]
         assert default[key] in domain.values if domain.kind == "choice" else low <= default[key] <= high
-    for chosen in planned(draws(space, 1), default, 4, accept):
+    for chosen in spaces.planned(spaces.draws(space, 1), default, 4, accept):
         trial = config(model=name, **chosen)
-        assert {key: plain_value(trial[key]) for key in chosen} == chosen
+        assert {key: spaces.plain_value(trial[key]) for key in chosen} == chosen

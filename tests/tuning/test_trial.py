@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from recbole_lisa.errors import UsageError
 from recbole_lisa.tuning import trainable, trial
 from recbole_lisa.tuning.trial import build_config, check_validation
+from tests.helpers import run_python
 from tests.tiny import write_tiny_dataset
 
 SMALL = {
@@ -137,5 +137,4 @@ def test_trainable_without_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch, 
 
 def test_package_imports_without_torch_and_ray() -> None:
     code = "import sys, recbole_lisa.tuning; print({'torch', 'ray', 'recbole'} & {*sys.modules})"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert output.stdout == "set()\n"
+    assert run_python(code)[0] == "set()\n"

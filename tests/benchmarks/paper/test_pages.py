@@ -11,14 +11,30 @@ from pytest import CaptureFixture
 
 from benchmarks import main
 from benchmarks.paper import compression, modern, ranking, sensitivity
-from benchmarks.paper.runs import ROWS, Row, paper_figures
+from benchmarks.paper.runs import METRICS, ROWS, Row, paper_figures
 from benchmarks.paper.study import MARK, Study
 from benchmarks.rows import ROWS as LAYER_ROWS
 from recbole_lisa.config.registry import MODELS
 from recbole_lisa.errors import UsageError
-from tests.benchmarks.paper.build import made_up, table
 
 pytest.importorskip("matplotlib")
+
+
+def made_up(seed: int, hit: float) -> dict[str, Any]:
+    """A result with only what the pages read."""
+    metrics = dict(zip(METRICS, (hit - 0.2, hit - 0.3, hit, hit - 0.25), strict=True))
+    config: dict[str, Any] = {"MAX_ITEM_LIST_LENGTH": 300, "loss_type": "BCE", "train_batch_size": 128, "epochs": 200}
+    config |= {"train_neg_sample_args": {"sample_num": 1, "distribution": "uniform"}}
+    config |= {"learning_rate": 0.001, "adam_betas": [0.9, 0.98]}
+    curve = [{"epoch": 10, **metrics}, {"epoch": 20, **metrics}]
+    run = {"seed": seed, "test": metrics, "curve": curve, "config": config}
+    return {**run, "device": "cpu", "versions": {"torch": "2.13.0"}}
+
+
+def table(text: str) -> dict[str, list[str]]:
+    """Row name -> its cells."""
+    lines = (line.strip("| \n").split(" | ") for line in text.splitlines() if line[:2] == "| ")
+    return {name.strip(): [cell.strip() for cell in cells] for name, *cells in lines}
 
 
 def study(name: str, dataset: str, folder: Path, *settings: str) -> Study:
@@ -100,10 +116,8 @@ def test_the_modern_page_shows_metrics_beside_seconds_and_memory(tmp_path: Path,
     assert rows["LISA-Soft"] == ["0.2300", "0.1300", "0.3300", "0.1800", "1", "40 (36)", "46.0", "2.50"]
     assert rows["HSTU"][-2:] == ["60.0", "-"]
     assert rows["LSH-4"] == ["not run"] * 4 + ["-"] * 4
-    command = (
-        "--model=HSTU --recipe=modern --eval_seen=both --valid_metric=NDCG@10_masked --eval_step=2 --dataset=ml-1m"
-    )
-    assert f"{command} --protocol=full_ranking --seed=SEED" in made.page.read_text()
+    command = "--model=HSTU --recipe=modern --eval_seen=both --valid_metric=NDCG@10_masked --eval_step=2"
+    assert f"{command} --dataset=ml-1m --protocol=full_ranking --seed=SEED" in made.page.read_text()
     read = list(csv.DictReader(made.page.with_suffix(".csv").open()))
     assert [(row["row"], row["ndcg@10_masked"]) for row in read] == [("LISA-Soft", "0.18"), ("HSTU", "0.16")]
     assert made.page.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

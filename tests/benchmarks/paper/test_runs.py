@@ -15,7 +15,7 @@ from pytest import CaptureFixture, MonkeyPatch
 from benchmarks import main
 from benchmarks.paper import runs
 from benchmarks.paper.runs import METRICS, ROWS, Run, run_missing, start
-from tests.benchmarks.paper.build import made_up, table
+from tests.benchmarks.paper.test_pages import made_up, table
 from tests.tiny import write_tiny_dataset
 
 pytest.importorskip("matplotlib")

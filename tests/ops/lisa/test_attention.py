@@ -7,13 +7,7 @@ from torch import Tensor
 
 from benchmarks import lisa_reference as naive
 from benchmarks.references import causal_softmax_attention
-from recbole_lisa.ops import (
-    lisa_attention,
-    lisa_attention_items,
-    lisa_attention_last,
-    lisa_attention_non_padding,
-    numba_threads,
-)
+from recbole_lisa.ops import lisa_attention, lisa_attention_items, lisa_attention_last, lisa_attention_non_padding
 from recbole_lisa.ops.lisa import numba_loops, torch_blocks
 from tests.helpers import all_valid, assert_close, assert_close_with_gradients
 from tests.ops.lisa.operands import gathered, moved, operands, with_gradients
@@ -35,7 +29,7 @@ def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "numba":
         pytest.importorskip("numba")
     else:
-        monkeypatch.setattr(numba_threads, "numba_is_installed", lambda: False)
+        monkeypatch.setattr("recbole_lisa.ops.numba_threads.numba_is_installed", lambda: False)
     return str(request.param)
 
 
@@ -348,10 +342,6 @@ def test_arguments_are_not_edited() -> None:
     ],
 )
 def test_wrong_operands_are_named(change: dict[str, object], message: str) -> None:
-    good = {
-        "codes": torch.zeros(2, 5, 2, dtype=torch.long),
-        "table": torch.ones(2, 3, 3),
-        "values": torch.ones(2, 3, 6),
-    }
+    good = {"codes": torch.zeros(2, 5, 2).long(), "table": torch.ones(2, 3, 3), "values": torch.ones(2, 3, 6)}
     with pytest.raises(ValueError, match=message):
         lisa_attention(**{**good, **change})

@@ -2,9 +2,6 @@
 
 import functools
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -15,7 +12,7 @@ from benchmarks import lisa_reference as naive
 from recbole_lisa.ops import lisa_attention, lisa_attention_items
 from recbole_lisa.ops.lisa import triton_op as lisa_triton
 from recbole_lisa.ops.lisa.triton_op import TritonLISA
-from tests.helpers import assert_close
+from tests.helpers import assert_close, run_python
 from tests.ops.lisa.operands import gathered, moved, operands, with_gradients
 
 pytest.importorskip("triton")
@@ -156,11 +153,8 @@ print(json.dumps(shared))
 
 @pytest.mark.parametrize("wide", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["W16-D128", "W256-D1024"])
 def test_every_kernel_compiles_for_sm_90_within_its_shared_memory(wide: bool) -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    code = f"WIDE = {wide}\n" + COMPILE
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    shared = json.loads(done.stdout.splitlines()[-1])
+    output, _ = run_python(f"WIDE = {wide}\n" + COMPILE, TRITON_INTERPRET="0")
+    shared = json.loads(output.splitlines()[-1])
     assert len(shared) == 7
     assert max(shared.values()) <= 227 * 1024
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -362,11 +363,7 @@ def test_a_request_that_is_refused_ends_the_wait_for_it() -> None:
 
 def test_a_failure_is_a_500_without_its_cause() -> None:
     recommender = seeded_recommender()
-
-    def fail(*args: Any, **kwargs: Any) -> Any:
-        raise KeyError("a secret")
-
-    recommender.recommend = fail  # type: ignore[method-assign]
+    recommender.recommend = Mock(side_effect=KeyError("a secret"))  # type: ignore[method-assign]
     with running(recommender) as service:
         failed = service.post("/recommend", {"histories": [raw([1])]})
         assert failed.error == (500, "failed") and b"secret" not in failed.body
