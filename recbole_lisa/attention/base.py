@@ -36,6 +36,12 @@ def take_positions(x: Tensor, positions: Tensor) -> Tensor:
     return x.gather(1, positions.view(-1, 1, 1).expand(-1, 1, x.shape[-1])).squeeze(1)
 
 
+def empty_state(like: Tensor, n: int, *shape: int) -> Tensor:
+    """Zeros (n, *shape) of the type of a parameter, at least float32: bfloat16 cannot count above 256."""
+    check_sizes(0, n=n)
+    return like.new_zeros(n, *shape, dtype=torch.promote_types(like.dtype, torch.float32))
+
+
 def take_newest(x: Tensor, valid: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """The last n items of each row, the newest last, (N, n, D), and where there is none, (N, n, 1) bool.
 

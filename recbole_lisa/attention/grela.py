@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from recbole_lisa.attention.base import apply_layer
+from recbole_lisa.attention.base import apply_layer, empty_state
 from recbole_lisa.attention.linear import positive_features
 from recbole_lisa.attention.recurrent import WIDTH, ChannelConvolution, RecurrentAttention
 from recbole_lisa.ops.recurrences import selective_recurrence
@@ -42,8 +42,9 @@ class GatedRotaryAttention(RecurrentAttention):
 
     def init_state(self, n: int) -> RotaryState:
         """The empty history of n users."""
-        zeros, width, size = self.value.bias.new_zeros, self.hidden_size, self.hidden_size // self.n_heads
-        return RotaryState(zeros(n, self.n_heads, size, size), zeros(n, width), zeros(n, WIDTH - 1, width), zeros(n))
+        width, size = self.hidden_size, self.hidden_size // self.n_heads
+        shapes = (self.n_heads, size, size), (width,), (WIDTH - 1, width), ()
+        return RotaryState(*(empty_state(self.value.bias, n, *shape) for shape in shapes))
 
     def run(self, state: RotaryState, x: Tensor, valid: Tensor) -> tuple[Tensor, RotaryState]:
         """Append x (N, L, D), valid (N, L); see RecurrentAttention."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, Input, final_positions, take_positions, zero_padding
+from recbole_lisa.attention.base import Attention, Input, empty_state, final_positions, take_positions, zero_padding
 from recbole_lisa.ops.linear_attention import linear_attention
 from recbole_lisa.ops.quantize import Quantized
 
@@ -57,7 +57,7 @@ class LinearAttention(Attention):
     def init_state(self, n: int) -> LinearState:
         """The empty history of n users."""
         weight = self.query.weight
-        return LinearState(weight.new_zeros(n, *weight.shape), weight.new_zeros(n, weight.shape[0]))
+        return LinearState(empty_state(weight, n, *weight.shape), empty_state(weight, n, weight.shape[0]))
 
     def step(
         self, state: LinearState, x: Tensor | Quantized, time_gap: Tensor | None = None, vectors: Tensor | None = None

@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import Attention, CodedSequences, Input, take_last, take_non_padding, zero_padding
+from recbole_lisa.attention.base import (
+    Attention,
+    CodedSequences,
+    Input,
+    empty_state,
+    take_last,
+    take_non_padding,
+    zero_padding,
+)
 from recbole_lisa.attention.codebook import Codebook, initialise_each
 from recbole_lisa.attention.local import LocalAttention
 from recbole_lisa.ops import lisa_attention_items, lisa_attention_last, lisa_attention_non_padding
@@ -231,13 +239,12 @@ class LISAAttention(Attention):
         return CodedSequences(rows, Quantized(codes, unused, unused), x)
 
     def init_state(self, n: int) -> LISAState:
-        """The empty history of n users, at least in float32: bfloat16 cannot count above 256."""
+        """The empty history of n users."""
         codewords = self.codebook.codewords
-        dtype = torch.promote_types(codewords.dtype, torch.float32)
         books, width = codewords.shape[:2], codewords.shape[2] // codewords.shape[0] + 1 if self.exact else 0
-        recent = (n, 0 if self.local is None else self.local.window, self.hidden_size)
-        shapes = ((n, *books), (n, *books, width), recent, recent, (n,))
-        return LISAState(*(codewords.new_zeros(shape, dtype=dtype) for shape in shapes))
+        recent = (0 if self.local is None else self.local.window, self.hidden_size)
+        shapes = (books, (*books, width), recent, recent, ())
+        return LISAState(*(empty_state(codewords, n, *shape) for shape in shapes))
 
     def step(
         self, state: LISAState, x: Tensor | Quantized, time_gap: Tensor | None = None, vectors: Tensor | None = None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recbole_lisa.attention.base import final_positions
+from recbole_lisa.attention.base import empty_state, final_positions
 from recbole_lisa.attention.recurrent import RecurrentAttention
 from recbole_lisa.ops.recurrences import diagonal_recurrence
 
@@ -40,15 +40,15 @@ class LinearRecurrentUnit(RecurrentAttention):
 
     def init_state(self, n: int) -> DiagonalState:
         """The empty history of n users."""
-        return DiagonalState(*self.angle.new_zeros(2, n, len(self.angle)).unbind())
+        return DiagonalState(*(empty_state(self.angle, n, len(self.angle)) for _ in range(2)))
 
     def run(self, state: DiagonalState, x: Tensor, valid: Tensor) -> tuple[Tensor, DiagonalState]:
         """Append x (N, L, D), valid (N, L); see RecurrentAttention."""
-        decay = self.log_decay.exp()
-        gamma = (-torch.expm1(-2 * decay)).sqrt().repeat(2).unsqueeze(1)  # (2 H, 1)
+        decay, angle = self.log_decay.to(state.real.dtype).exp(), self.angle.to(state.real.dtype)
+        gamma = (-torch.expm1(-2 * decay)).sqrt().repeat(2).unsqueeze(1).to(x.dtype)  # (2 H, 1)
         drive = torch.addmm(gamma * self.input.bias.unsqueeze(1), gamma * self.input.weight, x.flatten(0, 1).t())
         u = torch.complex(*drive.to(state.real.dtype).view(2, -1, *valid.shape))  # (H, N, L)
-        h = diagonal_recurrence(torch.complex(*state).t(), decay, self.angle, u)
+        h = diagonal_recurrence(torch.complex(*state).t(), decay, angle, u)
         y = self.project(torch.cat([h.real, h.imag]).flatten(1).t().to(x.dtype))
         last = h[:, torch.arange(len(x), device=x.device), final_positions(valid)].t()  # (N, H)
         return y.view(x.shape) + self.skip * x, DiagonalState(last.real, last.imag)

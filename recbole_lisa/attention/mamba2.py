@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
+from recbole_lisa.attention.base import empty_state
 from recbole_lisa.attention.recurrent import WIDTH, ChannelConvolution, RecurrentAttention
 from recbole_lisa.ops.checks import check_sizes
 from recbole_lisa.ops.recurrences import selective_recurrence
@@ -46,8 +47,9 @@ class SelectiveSSM(RecurrentAttention):
 
     def init_state(self, n: int) -> SelectiveState:
         """The empty history of n users."""
-        zeros, n_heads, (width, size, _) = self.skip.new_zeros, len(self.skip), self.parts
-        return SelectiveState(zeros(n, n_heads, width // n_heads, size), zeros(n, WIDTH - 1, sum(self.parts)))
+        n_heads, (width, size, _) = len(self.skip), self.parts
+        shapes = (n_heads, width // n_heads, size), (WIDTH - 1, sum(self.parts))
+        return SelectiveState(*(empty_state(self.skip, n, *shape) for shape in shapes))
 
     def run(self, state: SelectiveState, x: Tensor, valid: Tensor) -> tuple[Tensor, SelectiveState]:
         """Append x (N, L, D), valid (N, L); see RecurrentAttention."""

@@ -97,6 +97,13 @@ def check_sizes(least: int = 1, /, **sizes: object) -> None:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {size!r}")
 
 
+def check_flags(**flags: object) -> None:
+    """Raise a ValueError for what is neither True nor False; the keywords are the names of the caller's arguments."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ValueError(f"{name} must be True or False, got {flag!r}")
+
+
 def check_choice(name: str, value: object, known: Collection[str]) -> None:
     """Raise a ValueError for what is none of the known values."""
     if value not in known:
@@ -120,7 +127,7 @@ def check_range(name: str, x: Tensor, low: float, high: float = math.inf) -> Non
 def check_number(name: str, value: object, low: float, below: float = math.inf) -> None:
     """Raise a ValueError for what is no finite number from low to, and without, below."""
     number = float(value) if isinstance(value, Real) or (isinstance(value, Tensor) and value.dim() == 0) else math.nan
-    if not low <= number < below:
+    if isinstance(value, bool) or not low <= number < below:
         right = f"in [{low:g}, {below:g})" if below < math.inf else f"a finite number of at least {low:g}"
         raise ValueError(f"{name} must be {right}, got {value!r}")
 

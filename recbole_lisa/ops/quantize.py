@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_choice, check_number, check_operands, differentiable_once
+from recbole_lisa.ops.checks import (
+    MIN_TEMPERATURE,
+    check_choice,
+    check_flags,
+    check_number,
+    check_operands,
+    differentiable_once,
+)
 from recbole_lisa.ops.numba_threads import cut_rows
 
 SIMILARITIES = ("bilinear", "dot", "euclidean")
@@ -61,13 +68,14 @@ def quantize(
 
     Raises:
         ValueError: on operands that do not fit, an unknown similarity, a bilinear matrix that is missing or unused, or
-            a temperature below MIN_TEMPERATURE.
+            a temperature below MIN_TEMPERATURE, or a flag that is neither True nor False.
     """
     check_choice("similarity", similarity, SIMILARITIES)
     if (bilinear is None) == (similarity == "bilinear"):
         raise ValueError(f"similarity={similarity!r} {'needs' if bilinear is None else 'takes no'} bilinear matrix")
     check_operands("codebooks: B+ W+ D+; x: U D; bilinear?: D D", codebooks, x, bilinear)
     check_number("temperature", temperature, MIN_TEMPERATURE)
+    check_flags(residual=residual, hard=hard, keys=keys)
     if hard:
         operands = x, codebooks, *_compared(codebooks, similarity, bilinear), temperature, residual, keys
         return Quantized(*_HardQuantize.apply(*operands))  # type: ignore[no-untyped-call]  # torch's Function is untyped

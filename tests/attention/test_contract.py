@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 
 from benchmarks.references import gated_recurrence
 from recbole_lisa.attention import Attention, build_attention, describe_attention, gla
+from recbole_lisa.attention.recurrent import RecurrentAttention
 from tests.attention.references import D
 from tests.helpers import all_valid, assert_close, ragged
 
@@ -222,6 +223,24 @@ def test_autocast_is_close(attention: Attention) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = attention(x, valid)
     assert_close(half.float(), attention(x, valid), computed_in=torch.bfloat16)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_module_of_half_precision_gives_it(attention: Attention, dtype: torch.dtype) -> None:
+    """Near the results of float32 where nothing is chosen by a comparison of scores."""
+    x, valid = torch.randn(2, 33, D).to(dtype), ragged(2, 33)
+    half = attention.to(dtype)(x, valid)
+    assert half.dtype == dtype and torch.isfinite(half).all()
+    if isinstance(attention, RecurrentAttention):
+        assert_close(half.float(), attention.float()(x.float(), valid), computed_in=torch.bfloat16)
+
+
+def test_an_empty_history_is_of_a_number_of_users(attention: Attention) -> None:
+    if attention.has_state:
+        for n in (-1, 2.5, "2", True):
+            with pytest.raises(ValueError, match=f"n must be a whole number of at least 0, got {n!r}"):
+                attention.init_state(n)  # type: ignore[arg-type]  # a user's mistake
 
 
 @torch.no_grad()

@@ -216,6 +216,15 @@ MESSAGES: list[tuple[Callable[[], Any], str]] = [
     (lambda: split(X, 0), f"size must be at least 1 and divide the length {L}, got 0"),
     (lambda: split(X, L - 1), f"size must be at least 1 and divide the length {L}, got {L - 1}"),
     (lambda: build_attention([], hidden_size=4, max_length=9), r"unknown attention \[\]"),  # type: ignore[arg-type]  # a user's mistake
+    *(
+        (partial(call, **{flag: value}), f"{flag} must be True or False, got {shown}")
+        for value, shown in (("no", "'no'"), (1, "1"), (torch.tensor([True, False]), "tensor"))
+        for flag, call in (
+            *((flag, partial(quantize, X[0], torch.ones(2, W, D))) for flag in ("residual", "hard", "keys")),
+            *(("causal", partial(op, **GOOD[op])) for op in (lisa_attention, lisa_attention_items)),
+        )
+    ),
+    (lambda: check_number("x", True, 0), "x must be a finite number of at least 0, got True"),
     (lambda: check_number("x", torch.ones(2), 0), "x must be a finite number of at least 0, got tensor"),
     (lambda: linear_attention(MINUS, X, X), r"query must be at least 0, got -1\.\.1"),
     (lambda: linear_attention(X, MINUS, X), r"key must be at least 0, got -1\.\.1"),

@@ -18,7 +18,7 @@ from typing import ParamSpec
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import check_operands, check_right_padding
+from recbole_lisa.ops.checks import check_flags, check_operands, check_right_padding
 from recbole_lisa.ops.lisa.histogram import last_histogram
 from recbole_lisa.ops.lisa.numba_loops import NumbaLISA, Operands
 from recbole_lisa.ops.lisa.operands import check_lisa, checked_steps, flat_codes, working_dtype
@@ -69,8 +69,8 @@ def lisa_attention(
         causal: False sums the histogram over all valid positions (decay must then be 0).
 
     Raises:
-        ValueError: on types or shapes that do not fit, a decay without causal, and on the CPU codes outside 0..W-1, a
-            decay below 0 or NaN, or an assignment below 0.
+        ValueError: on types or shapes that do not fit, a decay without causal, a causal that is neither True nor False,
+            and on the CPU codes outside 0..W-1, a decay below 0 or NaN, or an assignment below 0.
 
     Scores that span more than 50 within a row are worked on in float64: with such scores a codeword that was last seen
     long ago can outweigh recent ones. What has faded below float64 (decay times age above 700) is forgotten.
@@ -105,6 +105,7 @@ def lisa_attention_items(
         ValueError: as lisa_attention.
         IndexError: on the CPU, an item outside 0..U-1.
     """
+    check_flags(causal=causal)
     check_lisa(codes, table, values, assignment, decay)
     steps = checked_steps(items, codes, decay, valid)
     if not causal and (isinstance(decay, Tensor) or decay != 0):
@@ -146,6 +147,7 @@ def lisa_attention_non_padding(
     The Numba kernels skip padding on the right; otherwise the valid positions are selected at the end. Arguments and
     errors as of lisa_attention_items.
     """
+    check_flags(causal=causal)
     check_lisa(codes, table, values, assignment, decay)
     steps = checked_steps(items, codes, decay, valid, masked=True)
     if table.device.type == "cpu":  # on a GPU, to look at the mask would wait
