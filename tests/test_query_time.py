@@ -246,6 +246,9 @@ def test_recommend_asks_at_a_time(result: dict[str, Any], capsys: CaptureFixture
     (folder / "wrong.csv").write_text(f"user_id,item_id,timestamp\na,i3,{START}000\n")  # milliseconds
     assert main([*command, f"--export={export}", f"--input={folder / 'wrong.csv'}"]) == 2
     assert "both must be seconds since 1970, from 1973 to 2103" in capsys.readouterr().err
+    (folder / "ranks.csv").write_text("user_id,item_id,timestamp\na,i3,1\na,i1,2\n")
+    assert main([*command, f"--export={export}", f"--input={folder / 'ranks.csv'}"]) == 2
+    assert "the newest item has 2: both must be seconds since 1970" in capsys.readouterr().err
     assert main([*command, f"--export={export}", f"--input={folder / 'in.csv'}", f"--at={START}"]) == 2
     assert f"--at {START} is before the newest item of user 'a', {START + 60} (seconds" in capsys.readouterr().err
     assert main([*command, f"--checkpoint={checkpoint}", "--at=2027-01-01T12:00"]) == 0
@@ -254,7 +257,9 @@ def test_recommend_asks_at_a_time(result: dict[str, Any], capsys: CaptureFixture
     assert "must be seconds since 1970 or a date such as 2026-03-01T18:00, got noon" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("start", "kind"), [(0, "ranks, or count from another start"), (1.7e12, "have another unit")])
+@pytest.mark.parametrize(
+    ("start", "kind"), [(0, "are ranks, or count from another start"), (1.7e12, "have another unit")]
+)
 def test_times_that_are_no_seconds_since_1970_are_refused(tmp_path: Path, start: float, kind: str) -> None:
     write_timed(tmp_path, start)
     with pytest.raises(UsageError, match=f"the latest time of tiny is .*: its times {kind}; set query_time to none"):

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     check_export_folder(options.output, overwrite=options.overwrite, source=options.export)
     bundle, _ = read_export(options.export)
     if options.vectors is None:
-        users = read_user_histories(options.input, user="user_id", item="item_id", time="timestamp")
+        users = read_user_histories(options.input, user="user_id", item="item_id")
         histories = (user.items for user in progress_bar(users, "neighbours", unit=" users"))
         near = neighbours_in_histories(bundle, histories)
     else:

@@ -139,6 +139,7 @@ def _parser() -> UsageParser:
     parser.add_argument("--on_unknown", choices=POLICIES, default="raise", help=meaning)
     parser.add_argument("--data_path", metavar="DIR", help="folder of the checkpoint's data set, if it moved")
     columns = parser.add_argument_group("columns of the input")
-    for role, default in (("user", "user_id"), ("item", "item_id"), ("time", "timestamp")):
+    for role, default in (("user", "user_id"), ("item", "item_id")):
         columns.add_argument(f"--{role}", metavar="COLUMN", default=default, help=f"default: {default}")
+    columns.add_argument("--time", metavar="COLUMN", help="default: timestamp, where the input has it")
     return parser

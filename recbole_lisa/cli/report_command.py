@@ -171,7 +171,7 @@ def _evaluated(
 def _checkpoint(path: Path, result: Mapping[str, Any]) -> Path:
     """The checkpoint of a result, whose path may be relative to the folder of the run or of the file."""
     name = result.get("checkpoint")
-    if not name or not isinstance(name, str):
+    if not name:
         raise UsageError(f"'{path}' names no checkpoint")
     folders = [Path(), path.parent, *Path(result.get("log") or "").parents[2:3]]
     return next((folder / name for folder in folders if (folder / name).is_file()), Path(name))

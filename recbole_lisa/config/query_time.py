@@ -33,7 +33,7 @@ def _parts(eval_args: Mapping[str, Any]) -> dict[str, Any]:
 def check_query_times(dataset: str, latest: float) -> None:
     """A UsageError where the latest time of a data set shows that its times are no seconds since 1970."""
     if not TIMES[0] <= latest <= TIMES[1]:
-        kind = "ranks, or count from another start" if latest < TIMES[0] else "have another unit"
+        kind = "are ranks, or count from another start" if latest < TIMES[0] else "have another unit"
         raise UsageError(
             f"query_time needs times in seconds since 1970, but the latest time of {dataset} is {latest:.15g}: its "
             f"times {kind}; set query_time to none, or write real times into the file"

@@ -23,23 +23,26 @@ class UserHistory(NamedTuple):
     times: list[float] | None
 
 
-def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[UserHistory]:
+def read_user_histories(path: Path, *, user: str, item: str, time: str | None = None) -> list[UserHistory]:
     """Read interactions, one a row, and group them by user, in the order of the first rows.
 
     The file is .csv, .tsv, .inter or .parquet with these columns; a name may have a type of RecBole (`:token`). Items
-    are ordered by time in seconds, equal times as in the file; without a time column the order of the rows counts.
+    are ordered by time in seconds, equal times as in the file. Where time is None the column is timestamp, and without
+    it the order of the rows counts.
 
     Raises:
         UsageError: The file cannot be read, a user or an item is empty, or a time is no finite number.
     """
     if path.suffix not in _SEPARATORS:
         raise UsageError(f"'{path}' must end in .csv, .tsv, .inter or .parquet")
+    optional = () if time else ("time",)
+    time = time or "timestamp"
     if len({user, item, time}) < 3:
         raise UsageError(f"user, item and time are '{user}', '{item}' and '{time}': give each its own column")
     columns: Columns = {"user": user, "item": item, "time": time}
     quoted = path.suffix != ".inter"
     layout = Layout(
-        (), columns, separator=_SEPARATORS[path.suffix], quoted=quoted, optional=("time",), advice=COLUMN_OPTION
+        (), columns, separator=_SEPARATORS[path.suffix], quoted=quoted, optional=optional, advice=COLUMN_OPTION
     )
     with open_raw(path) as raw:
         frame = pd.concat([pd.DataFrame(), *read_pieces(raw, layout, show_progress=True)], ignore_index=True)
@@ -54,9 +57,11 @@ def read_user_histories(path: Path, *, user: str, item: str, time: str) -> list[
         times = read_numbers(frame["time"])
         if np.isnan(times).any():
             row = int(np.isnan(times).argmax())
+            cell = frame["time"][row]
+            wrong = "the cell is empty" if pd.isna(cell) else f"{cell!r} is not a number of seconds"
             raise UsageError(
-                f"'{path}', row {row + 1}, column {time}: {frame['time'][row]!r} is not a number of seconds; "
-                "`recbole-lisa convert csv` reads dates and writes them as numbers"
+                f"'{path}', row {row + 1}, column {time}: {wrong}; `recbole-lisa convert csv` reads dates and writes "
+                "them as numbers"
             )
         order = np.lexsort((times, codes))
     bounds = np.cumsum(np.bincount(codes))[:-1]

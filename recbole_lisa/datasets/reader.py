@@ -71,9 +71,9 @@ def _pieces(raw: RawFile, layout: Layout) -> Iterator[pd.DataFrame]:
         raise UsageError(f"{raw.name}, with cells separated by {separator!r}: {reason}") from error
 
 
-def _find_separator(head: str, columns: set[str | int]) -> str:
+def _find_separator(head: str, columns: set[str | int], separators: Sequence[str] = _SEPARATORS) -> str:
     """The separator that finds all named columns in the first line, else the most frequent one."""
-    names = {separator: [name.strip().strip('"') for name in head.split(separator)] for separator in _SEPARATORS}
+    names = {separator: [name.strip().strip('"') for name in head.split(separator)] for separator in separators}
     return max(names, key=lambda separator: (columns <= set(names[separator]), len(names[separator])))
 
 
@@ -86,7 +86,8 @@ def _read_delimited(text: "_CheckedText", head: str, layout: Layout) -> Iterator
     places = range(len(cells))
     text.n_cells, text.is_quoted = len(cells), layout.quoted
     columns = set(layout.table.values())
-    likely = " " if columns <= set(head.split()) else _find_separator(head, columns)
+    separators = (*_SEPARATORS, " ") if columns <= set(head.split()) else _SEPARATORS
+    likely = _find_separator(head, columns, separators)
     if layout.header and likely != text.separator and len(cells) == 1 < len(head.split(likely)):
         right = f"separate the columns by {text.separator!r}" if layout.separator else f"write --separator='{likely}'"
         raise UsageError(f"{text.title}, line 1: {head[:80]!r} looks separated by {likely!r}: {right}")

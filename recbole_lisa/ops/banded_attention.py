@@ -19,11 +19,13 @@ def banded_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) ->
     """Attention over the last w positions, O(L w E) time and O(L w) memory.
 
     A block of S = max(w, SMALLEST_BLOCK) queries reads the keys of its own positions and of the w before them. query,
-    key, value and the result are (N, L, H, E); bias (H, w) is added by the age of a key, 0 is the position itself.
+    key, value and the result are (N, L, H, E); bias (H, w) is added by the age of a key, 0 is the position itself. A w
+    above L costs as much as L.
     """
     forms = "query: N L+ H E; key: N L H E; value: N L H E; bias: floating-point H w+"
     check_operands(forms, query, key, value, bias)
     n, length, n_heads, width = query.shape
+    bias = bias[:, :length]  # no key is older
     window = bias.shape[1]
     size = max(window, SMALLEST_BLOCK)
     n_blocks = -(-length // size)

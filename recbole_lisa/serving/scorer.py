@@ -90,7 +90,8 @@ class Scorer:
         times = seconds_of([at] * len(newest) if is_one else at, "at")
         if times.shape != newest.shape:
             raise UsageError(f"at must be one number, or one for each of {len(newest)} histories, got {len(times)}")
-        right = (times >= np.maximum(newest, TIMES[0])) & (times <= TIMES[1])
+        has_time = np.isneginf(newest) | (newest >= TIMES[0])  # an empty history has no newest item
+        right = has_time & (times >= np.maximum(newest, TIMES[0])) & (times <= TIMES[1])
         if not right.all():
             n = int(right.argmin())
             raise UsageError(

@@ -185,7 +185,8 @@ class SessionBatch:
         """
         check_policy(on_unknown, filter_seen)
         if 0 in self.lengths:
-            raise UsageError(f"session {self.lengths.index(0)} has no item yet: update it first")
+            name = "the session" if len(self) == 1 else f"session {self.lengths.index(0)}"
+            raise UsageError(f"{name} has no item yet: update it first")
         seen = [row[row >= 0].astype(np.int64) for row in self.kept.recent.numpy()] if filter_seen else None
         allowed: list[Numbers] | None = None
         if candidates is not None:

@@ -78,13 +78,13 @@ def items_of(user: str) -> list[str]:
 def test_an_old_result_has_a_page_with_notes(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     old = {key: value for key, value in runs[1].items() if key not in ("valid_curve", "per_user_file", "tied_targets")}
     Path("old.json").write_text(json.dumps({**old, "checkpoint": "gone.pth"}))
-    Path("forged.json").write_text(json.dumps({**old, "checkpoint": 5}))
+    Path("unsaved.json").write_text(json.dumps({**old, "checkpoint": None}))
     Path("titles.csv").write_text("item_id,title\ni1,First\n")
-    arguments = ["old.json", "a.json", "./a.json", "forged.json", "--titles=titles.csv", "--output=page.html"]
+    arguments = ["old.json", "a.json", "./a.json", "unsaved.json", "--titles=titles.csv", "--output=page.html"]
     assert main(["report", *arguments]) == 0
     warnings = capsys.readouterr().err
     assert "warning: 'old.json': there is no checkpoint 'gone.pth'" in warnings
-    assert "'forged.json' names no checkpoint" in warnings
+    assert "'unsaved.json' names no checkpoint" in warnings
     assert "warning: 'a.json' is given twice: it is shown once" in warnings
     shown = data_of(Path("page.html"))["runs"]
     assert "metrics" not in shown[0] and shown[0]["users"] == [] and "difference" not in shown[1]

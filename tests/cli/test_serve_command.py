@@ -146,7 +146,8 @@ def test_a_mistake_is_one_line(export: Path, arguments: list[str], message: str,
         pytest.importorskip("redis")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         arguments = [one.replace("TAKEN", str(taken.getsockname()[1])) for one in arguments]
-        assert message in refusal(capsys, main(["serve", f"--export={export}", *arguments]))
+        of_export = [] if arguments[0].startswith("--export") else [f"--export={export}"]
+        assert message in refusal(capsys, main(["serve", *of_export, *arguments]))
 
 
 def test_missing_packages_are_named(export: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:

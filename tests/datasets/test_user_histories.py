@@ -8,7 +8,7 @@ import pytest
 from recbole_lisa.datasets.histories import UserHistory, read_user_histories
 from recbole_lisa.errors import UsageError
 
-NAMES = {"user": "user_id", "item": "item_id", "time": "timestamp"}
+NAMES = {"user": "user_id", "item": "item_id"}
 HEAD = ("user_id:token", "item_id:token", "timestamp:float")
 ROWS = [("b", "i1", "3"), ("a", "i,2", "2"), ("b", 'i"3', "1"), ("b", "i4", "3")]
 EXPECTED = [UserHistory("b", ['i"3', "i1", "i4"], [1.0, 3.0, 3.0]), UserHistory("a", ["i,2"], [2.0])]
@@ -54,6 +54,14 @@ def test_two_roles_have_two_columns(role: str, tmp_path: Path) -> None:
         read_user_histories(tmp_path / "h.csv", **{**NAMES, role: "user_id"})
 
 
+def test_a_named_time_column_must_be_there(tmp_path: Path) -> None:
+    (tmp_path / "h.csv").write_text("user_id,item_id\na,x\n")
+    with pytest.raises(
+        UsageError, match="h.csv has no column 'timestamp' for the time; it has user_id, item_id. Use --time"
+    ):
+        read_user_histories(tmp_path / "h.csv", **NAMES, time="timestamp")
+
+
 MISTAKES = [
     ("h.csv", "user_id,item_id,item_id\na,x,y\n", "the first line names the column item_id twice: rename one"),
     ("h.csv", "user_id,item\n", "no column 'item_id' for the item; it has user_id, item. Did you mean 'item'?"),
@@ -63,6 +71,9 @@ MISTAKES = [
     ("h.csv", "user_id,item_id\n", "holds no interactions, only a header"),
     ("h.csv", "user_id,item_id\na,b,c\n", "h.csv, with cells separated by ',': its first line has fewer cells"),
     ("h.csv", "user_id,item_id,timestamp\na,b,1\na,b,noon\n", "row 2, column timestamp: 'noon' is not a number of sec"),
+    ("h.csv", "user_id,item_id,timestamp\na,b,\n", "row 1, column timestamp: the cell is empty; `recbole-lisa convert"),
+    ("h.csv", "user_id\titem_id\ttimestamp\na\tb\t1\n", "looks separated by '\\t': separate the columns by ','"),
+    ("h.csv", "user_id item_id timestamp\na b 1\n", "looks separated by ' ': separate the columns by ','"),
     ("h.csv", "user_id,item_id\na,b\n,c\n", "row 2: there is no user_id"),
     ("h.csv", "user_id,item_id\na,b\na\n", "row 2: there is no item_id"),
     ("h.xlsx", "", "must end in .csv, .tsv, .inter or .parquet"),

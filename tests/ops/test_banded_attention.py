@@ -21,3 +21,5 @@ def test_no_pair_of_all_positions_exists() -> None:
     """Memory for 10^5 positions: all pairs would take 40 GB."""
     x = torch.randn(1, 100_000, 1, 2)
     assert banded_attention(x, x, x, torch.zeros(1, 8)).shape == x.shape
+    x = torch.randn(1, 9, 1, 2)
+    assert banded_attention(x, x, x, torch.zeros(1, 10**6)).shape == x.shape

@@ -198,7 +198,7 @@ def test_time_gaps_count_between_updates() -> None:
 def test_mistakes_are_named() -> None:
     recommender = small_recommender()
     calls: tuple[tuple[Callable[[], object], str], ...] = (
-        (lambda: recommender.start().recommend(3), "session 0 has no item yet"),
+        (lambda: recommender.start().recommend(3), "the session has no item yet"),
         (lambda: recommender.start().batch.update(raw([1, 2])), "one item, and one time where .* each of 1 session"),
         (small_recommender("Transformer").start, "Transformer has no sessions: FullAttention has no state of constant"),
         (small_recommender(positions="from_end", n_layers=2).start, "sessions: with positions from_end, a new item"),
