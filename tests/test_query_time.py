@@ -196,7 +196,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
         ({"eval_args": {"split": {"TS": [8, 1, 1]}}}, "full_ranking, eval_args changed: split {'TS': [8, 1, 1]}"),
         ({"protocol": "paper", **ON, "eval_args": {"split": {"LS": "valid_and_test"}}},
          "paper, eval_args changed: split {'LS': 'valid_and_test'}, query_time gap_hour_weekday"),
-        ({"benchmark_filename": ["a", "b", "c"], "eval_args": {"split": {"LS": "test_only"}}}, "full_ranking"),
+        ({"benchmark_filename": ["a", "b", "c"], "eval_args": {"split": {"LS": "test_only"}}},
+         "full_ranking, split by files"),
     ],
 )  # fmt: skip
 def test_the_name_of_a_protocol_has_the_settings_that_change_its_figures(settings: dict[str, Any], name: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from inspect import signature
+from types import NoneType
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -21,7 +22,7 @@ class CodedSequences(NamedTuple):
     vectors: Tensor | None = None  # (N, L, D), what the layer reads without codes, for an attention with needs_vectors
 
 
-_PLAIN = {int, float, bool, str}
+_CHECKED = {int, float, bool, str, Codebook, NoneType}
 Input = Tensor | CodedSequences
 """What an attention reads: vectors (N, L, D), or codes where it has a quantizer."""
 
@@ -81,7 +82,7 @@ def project_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def plain_keywords(mechanism: type[nn.Module], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of a constructor as plain values; a ValueError for one of another kind than its plain annotation."""
+    """The keywords of a constructor as plain values; a ValueError for one of another kind than its annotation."""
     parameters, plain = signature(mechanism.__init__).parameters, dict(keywords)
     for name, value in keywords.items():
         annotation = parameters[name].annotation if name in parameters else object
@@ -89,7 +90,7 @@ def plain_keywords(mechanism: type[nn.Module], keywords: Mapping[str, Any]) -> d
         value = plain[name] = value.item() if isinstance(value, np.generic) else value
         huge = type(value) is int and abs(value) >= 2**63
         is_right = type(value) in kinds or (type(value) is int and float in kinds)
-        if _PLAIN.issuperset(kinds) and (huge or not is_right):
+        if _CHECKED.issuperset(kinds) and (huge or not is_right):
             known = " or ".join(kind.__name__ for kind in kinds) + huge * " below 2^63"
             raise ValueError(f"{mechanism.__name__}: {name} must be {known}, got {value!r}")
     return plain

@@ -108,7 +108,11 @@ def _sources(options: argparse.Namespace) -> tuple[Recommender, list[UserHistory
             bundle, dataset = saved.bundle_of_checkpoint(options.checkpoint, data_path=options.data_path)
             return Recommender(bundle), _users_of(dataset)
         recommender = Recommender(saved.load_bundle(options.checkpoint, data_path=options.data_path))
-    return recommender, read_user_histories(options.input, user=options.user, item=options.item, time=options.time)
+    users = read_user_histories(options.input, user=options.user, item=options.item, time=options.time)
+    if users[0].times is None:
+        order = "the order of its rows is that of time; --time names another column"
+        print(f"note: '{options.input}' has no column timestamp: {order}", file=sys.stderr)
+    return recommender, users
 
 
 def _users_of(dataset: Any) -> list[UserHistory]:

@@ -19,9 +19,10 @@ def protocol_name(config: Any) -> str:
     )
     if config["benchmark_filename"]:  # the files are the split
         of_run["split"] = of_file["split"]
+    files = ", split by files" if config["benchmark_filename"] else ""
     changed = ", ".join(f"{part} {value}" for part, value in of_run.items() if value != of_file.get(part))
     times = f", query_time {config['query_time']}" if reads_query_time(config) else ""
-    return f"{config['protocol']}{changed and f', eval_args changed: {changed}'}{times}"
+    return f"{config['protocol']}{files}{changed and f', eval_args changed: {changed}'}{times}"
 
 
 def _parts(eval_args: Mapping[str, Any]) -> dict[str, Any]:

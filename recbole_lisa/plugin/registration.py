@@ -19,7 +19,7 @@ from recbole_lisa.config.config import LISAConfig, known_keys
 from recbole_lisa.config.model_defaults import LOSS_WITHOUT_NEGATIVES, model_defaults, settings_files
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.query_time import reads_query_time
-from recbole_lisa.config.registry import MODELS, model_class
+from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS, model_class
 from recbole_lisa.config.schema import check_value, declared_keys, read_yaml
 from recbole_lisa.config.validation import check_model, check_valid_metric, valid_metric_of
 from recbole_lisa.data.dataset import WindowDataset
@@ -63,7 +63,7 @@ def register(dataset: type[Any] | None = None) -> None:
         example = "such as AllPositionsDataset"
         raise UsageError(f"register takes a class of sequential data sets, {example}, got {shown(dataset)}")
     unregister()
-    for name in MODELS:
+    for name in (*MODELS, *OPTIONAL_MODELS):
         # Where `get_model` looks; the class keeps its own module, so that it can be pickled.
         path = f"recbole.model.sequential_recommender.{name.lower()}"
         sys.modules[path] = sys.modules[model_class(name).__module__]

@@ -97,7 +97,9 @@ def _step_bytes(config: Any, windows: Windows) -> Counter[str]:
     inner, largest = 4 * layers * inner_width(config["inner_size"], width), "train_batch_size or MAX_ITEM_LIST_LENGTH"
     needed = Counter({largest: positions * 20 * layers * width})
     needed[largest if inner <= 20 * layers * width else "inner_size"] += positions * inner
-    needed["n_hashes"] = 8 * positions * (config["n_hashes"] or 0)
+    if config["n_hashes"]:  # measured: buckets, order, logits and outputs of each round
+        of_round = 400 + 40 * min(config["bucket_size"], max(shortest, 0))
+        needed["n_hashes"] = of_round * positions * config["n_hashes"]
     needed["n_projected"] = 4 * layers * positions * (config["n_projected"] or 0)
     needed["n_hash_planes"] = positions * (config["n_hash_planes"] or 0)
     sampling = config["train_neg_sample_args"]
