@@ -72,9 +72,7 @@ def _codes(source: str, books: list[Codebook], config: Any, dataset: Any) -> Cod
         return _kept_svd_codes(source, books, dataset, **options)
     if source == "kmeans":
         vectors = main_directions(_vectors(config["item_codes_checkpoint"], dataset), MODEL_COMPONENTS)
-        return np.concatenate(
-            [residual_kmeans(vectors, book.n_codebooks, book.n_codewords, **options) for book in books], 1
-        )
+        return _clusters(vectors, books, **options)
     return _codes_of_file(source, books, dataset)
 
 
@@ -94,9 +92,7 @@ def _kept_svd_codes(source: str, books: list[Codebook], dataset: Any, *, seed: i
         components = svd_components(dataset, books[0].n_codebooks, seed)
         codes = np.concatenate([quantile_codes(components, book.n_codewords, seed) for book in books], 1)
     else:
-        vectors = svd_vectors(dataset, SVD_COMPONENTS, seed)
-        sets = [residual_kmeans(vectors, n, w, seed, show_progress=show_progress) for n, w in sizes]
-        codes = np.concatenate(sets, 1)
+        codes = _clusters(svd_vectors(dataset, SVD_COMPONENTS, seed), books, seed=seed, show_progress=show_progress)
         fill_columns(codes, dataset, seed)
     if path is not None:
         with suppress(OSError), atomic_writer(path) as stream:  # a folder that cannot be written keeps none
@@ -180,6 +176,12 @@ def quantile_codes(components: Vectors, n_codewords: int, seed: int) -> Codes:
         order = rng.permutation(n)
         codes[order[column[order].argsort()], b] = np.arange(n) * n_codewords // n
     return codes
+
+
+def _clusters(vectors: Vectors, books: list[Codebook], *, seed: int, show_progress: bool) -> Codes:
+    """Codes (V, C) of vectors (V, D) by residual_kmeans, for each of several sets of codebooks."""
+    sets = [(book.n_codebooks, book.n_codewords) for book in books]
+    return np.concatenate([residual_kmeans(vectors, n, w, seed, show_progress=show_progress) for n, w in sets], 1)
 
 
 def residual_kmeans(

@@ -67,10 +67,10 @@ class Study:
         for row in rows.values():
             settings = {**self.settings, **row.settings, "seed": options.seeds[0]}
             config = LISAConfig(row.model, options.dataset, protocol=self.protocol, command_line=settings)
-            if options.dataset not in known_datasets():  # a run fetches those
-                if not options.only_page:
-                    check_data(config)
-                self.settings.setdefault("data_path", str(Path(config["data_path"]).parent))
+        if options.dataset not in known_datasets():  # a run fetches those; the rows have the same data
+            if not options.only_page:
+                check_data(config)
+            self.settings.setdefault("data_path", str(Path(config["data_path"]).parent))
         folder = Path(options.runs, "" if self.name == "ranking" else self.name, options.dataset).resolve()
         # A run starts in its own folder, so a relative path must not move with it.
         paths = {"data_path": str(Path(self.settings.get("data_path", "")).resolve())}

@@ -17,9 +17,9 @@ def protocol_name(config: Any) -> str:
     of_file, of_run = (
         _parts(arguments) for arguments in (config.internal_config_dict["eval_args"], config["eval_args"])
     )
+    files = ""
     if config["benchmark_filename"]:  # the files are the split
-        of_run["split"] = of_file["split"]
-    files = ", split by files" if config["benchmark_filename"] else ""
+        of_run["split"], files = of_file["split"], ", split by files"
     changed = ", ".join(f"{part} {value}" for part, value in of_run.items() if value != of_file.get(part))
     times = f", query_time {config['query_time']}" if reads_query_time(config) else ""
     return f"{config['protocol']}{files}{changed and f', eval_args changed: {changed}'}{times}"

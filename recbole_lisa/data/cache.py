@@ -71,10 +71,11 @@ def check_arrays(arrays: Mapping[str, npt.NDArray[Any]], checked: Set[str]) -> N
         if not is_right:
             raise ValueError(f"{name}.npy has a number out of range")
     for role in ("user", "item"):
-        text, places = arrays[f"{role}_text"], arrays[f"{role}_ends"]
-        if f"{role}_text" in checked and not np.array_equal(np.flatnonzero(text == 0) + 1, places):
-            raise ValueError(f"{role}_text.npy has other texts than {role}_ends.npy")
-        _ = text.tobytes().decode(*ENCODING) if f"{role}_text" in checked else ""
+        if f"{role}_text" in checked:
+            text = arrays[f"{role}_text"]
+            if not np.array_equal(np.flatnonzero(text == 0) + 1, arrays[f"{role}_ends"]):
+                raise ValueError(f"{role}_text.npy has other texts than {role}_ends.npy")
+            text.tobytes().decode(*ENCODING)  # an error of it is a ValueError, too
 
 
 def dataset_key(config: Config) -> str:

@@ -148,6 +148,11 @@ OF_MODELS: list[tuple[str, dict[Any, Any], str]] = [
     ("LISABase", {"item_codes": "kmeans"}, "but item_codes_checkpoint is ~: name the checkpoint of a trained model"),
     ("LISABase", {"item_codes": "learned", "dense_items": 3}, "dense_items is 3, with item_codes learned it must be 0"),
     ("LISABase", {"item_codes": None}, "item_codes (config_dict) is None, it must be str"),
+    (
+        "SASRec",
+        {"query_time": "gap"},
+        "'query_time' for SASRec (config_dict): it is a setting of the models of this pack",
+    ),
     ("RecGRELA", {"n_heads": 8, "hidden_size": 24}, "RecGRELA cannot be built: twice n_heads must divide hidden_size"),
     ("Transformer", {"item_codes": "svd"}, "quantize_items is False, with item_codes svd it must be True"),
 ]

@@ -17,7 +17,7 @@ from recbole.trainer import Trainer
 from recbole.utils import get_model
 
 import recbole_lisa
-from recbole_lisa.config.registry import MODELS, model_class
+from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS, model_class
 from recbole_lisa.errors import UsageError
 from recbole_lisa.plugin.dataset import AllPositionsDataset
 from recbole_lisa.quick_start import run
@@ -137,8 +137,16 @@ def test_other_models_find_recbole_as_it_was() -> None:
 
 def test_no_model_has_the_name_of_a_model_of_recbole() -> None:
     kinds = ("sequential", "general", "context_aware", "knowledge_aware")
-    paths = [f"recbole.model.{kind}_recommender.{name.lower()}" for kind in kinds for name in MODELS]
+    paths = [
+        f"recbole.model.{kind}_recommender.{name.lower()}" for kind in kinds for name in (*MODELS, *OPTIONAL_MODELS)
+    ]
     assert [path for path in paths if importlib.util.find_spec(path)] == []
+
+
+def test_an_optional_model_is_found_by_name() -> None:
+    recbole_lisa.register()
+    for name in OPTIONAL_MODELS:
+        assert get_model(name) is model_class(name)
 
 
 @pytest.mark.parametrize("dataset", ["AllPositionsDataset", dict])
