@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -23,8 +24,11 @@ class UsageParser(argparse.ArgumentParser):
         self.register("action", None, _Once)
 
     def error(self, message: str) -> NoReturn:
-        """Raise `UsageError` with argparse's message."""
-        raise UsageError(message)
+        """Raise `UsageError` with argparse's message, reworded where it does not say what to write."""
+        flag = re.fullmatch(r"argument (\S+): ignored explicit argument (.*)", message, re.DOTALL)
+        raise UsageError(
+            f"{flag[1]} takes no value, got {flag[2]}: write {flag[1]}, or leave it out" if flag else message
+        )
 
     def parse_with_settings(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
         """Read the options, and as settings what `parse_settings` reads of the rest; an option --overwrite is one."""

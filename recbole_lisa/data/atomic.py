@@ -95,7 +95,12 @@ def read_parts(
     try:
         with open_raw(path) as raw:
             n_before: int | None = 0
+            is_checked = False
             for piece in read_pieces(raw, layout, show_progress=reading.show_progress):
+                if not is_checked and any(piece[name].dropna().isin((0, 1)).all() for name in numbers):
+                    is_checked = True  # pandas reads a column of True and False as 1 and 0
+                    if odd := _odd_number(path, layout):
+                        raise UsageError(odd)
                 for name in categories:  # not left to the reader, which would take 7 and 007 for one category
                     piece[name] = pd.Categorical.from_codes(*pd.factorize(piece[name]))
                 if n_before is not None:  # nothing is named yet

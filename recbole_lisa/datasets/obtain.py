@@ -52,6 +52,8 @@ def check_data(config: Mapping[str, Any]) -> None:
     if not missing:
         return
     path = missing[0]
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder, it must be a file ({_FORM})")
     if config["benchmark_filename"] is not None:
         raise UsageError(f"there is no file {path} ({_FORM}), which benchmark_filename names: put it there")
     if dataset in known and config["conversion"]:

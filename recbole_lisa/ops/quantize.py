@@ -57,7 +57,8 @@ def quantize(
     a block again, so hard codes take O(U D) memory, and O(U B W) with the assignment.
 
     Args:
-        x: (U, D). Of a row with NaN the assignment and reconstruction are NaN, and its codes mean nothing.
+        x: (U, D). Of a row with NaN, or with a score / temperature beyond its dtype, the assignment and reconstruction
+            are NaN, and its codes mean nothing.
         codebooks: (B, W, D).
         similarity: bilinear (x^T M c), dot (x^T c) or euclidean (-|x - c|^2).
         bilinear: (D, D) matrix M, for similarity="bilinear" only.

@@ -148,6 +148,8 @@ def _check_our_settings(self: Config) -> Any:
             check_valid_metric(ranked)
         if settings.get("item_codes", "learned") != "learned":
             raise UsageError(f"item_codes is {settings['item_codes']!r}, in RecBole's own run it must be learned")
+        if settings.get("shared_negatives"):
+            raise UsageError(f"shared_negatives is {settings['shared_negatives']}, in RecBole's own run it must be 0")
         if settings.get("windows") in ("random_offset", "whole"):
             raise UsageError(f"windows is {settings['windows']}, which only recbole_lisa.run can follow: leave it out")
     return settings

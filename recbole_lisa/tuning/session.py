@@ -29,6 +29,25 @@ def import_tune() -> Any:
         raise UsageError(f"a search needs Ray Tune ({error}): {install_extra('tune')}") from error
 
 
+def check_address(address: str | None) -> None:
+    """Raise a `UsageError` for an address that is none, or where nothing answers: Ray would try without an end."""
+    if address in (None, "auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) < 2**16:
+        raise UsageError(f"--address is '{address}', it must be auto, local or HOST:PORT of a Ray cluster")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:  # a host that is no host name is a ValueError
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str | None, error: Exception) -> UsageError:
+    reason = " ".join(str(error).split())
+    advice = "start one by `ray start --head`, or leave --address out"
+    return UsageError(f"--address is '{address}': no Ray cluster answers there ({reason}); {advice}")
+
+
 @contextlib.contextmanager
 def ray_session(address: str | None) -> Iterator[None]:
     """Connect to a Ray cluster, or start one with the cores and GPUs of this machine, until the block ends.
@@ -48,15 +67,9 @@ def ray_session(address: str | None) -> Iterator[None]:
     import ray
 
     try:
-        host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
-        if colon:  # Ray itself repeats its attempts without an end
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         ray.init(log_to_driver=False, logging_level="ERROR", **init_options)
-    except (OSError, OverflowError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"--address is '{address}': no Ray cluster answers there ({' '.join(str(error).split())}); start one by "
-            "`ray start --head`, or leave --address out"
-        ) from error
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _no_cluster(address, error) from error
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the table at the end names failed trials
     signals = []
 

@@ -18,7 +18,7 @@ from recbole_lisa.files import atomic_writer, locked
 from recbole_lisa.training.evaluation import check_phases
 from recbole_lisa.training.memory import check_memory
 from recbole_lisa.tuning.results import Row, conclude, trial_row
-from recbole_lisa.tuning.session import check_resources, import_tune, ray_session
+from recbole_lisa.tuning.session import check_address, check_resources, import_tune, ray_session
 from recbole_lisa.tuning.space import Domain, Settings, draws, grid, planned
 from recbole_lisa.tuning.trial import PRUNING_EPOCH, RUN_TO_END, build_config, trainable
 
@@ -81,6 +81,7 @@ def run_study(study: Study, *, address: str | None, resume: bool) -> int:
     if study.search == "optuna" and find_spec("optuna") is None:
         raise UsageError(f"--search=optuna needs optuna: {install_extra('tune')}, or write --search=random")
     _check_folder(study, resume=resume)
+    check_address(address)
     check_memory(build_config(study.fixed))
     for line in ensure_data(build_config(study.fixed)):
         print(line)

@@ -84,7 +84,7 @@ def test_arguments_are_taken_and_paths_made_absolute(search: Mock, isolated_run_
         (["--gpus_per_trial=0.5", "--use_gpu=False"], "--gpus_per_trial is 0.5, but use_gpu is False"),
         (["--gpu_id=1"], "use --gpus_per_trial"),
         (["--checkpoint_dir=here"], "use --storage"),
-        (["--resume=auto"], "argument --resume: ignored explicit argument 'auto'"),
+        (["--resume=auto"], "--resume takes no value, got 'auto': write --resume, or leave it out"),
         (["--name=a/b"], "--name is 'a/b', it must be the name of one folder"),
         (["--name=.."], "--name is '..', it must be the name of one folder"),
         (["--name="], "--name is '', it must be the name of one folder"),

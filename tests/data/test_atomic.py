@@ -89,6 +89,7 @@ def test_cells_are_read_as_they_are_written(
         ("::", "u:token::t:float\nv::1\nu::5::6", "Expected 2 fields in line 3, saw 3"),
         ("::", "u:token::t:float\nu::1\x1f", "x.inter has a cell with '.x1f': use a separator of one character"),
         ("\t", HEAD + "u\t1\nu\tNA\nv\t1-1-1", "x.inter, line 4: the column time must hold numbers, got '1-1-1'"),
+        ("\t", HEAD + "u\tTrue\nv\tFALSE", "x.inter, line 2: the column time must hold numbers, got 'True'"),
         ("::", "u:token::t:float\nu::1,000", "line 2: the column t must hold numbers, got '1,000'; `recbole-lisa conv"),
         ("\t", "v:float_seq\n1 x\n", "x.inter cannot be read: could not convert string to float: 'x'"),
         ("\t", "user_id\titem_id\n1\t2\n", "name:type.*got 'user_id.titem_id'"),

@@ -116,4 +116,7 @@ def test_a_row_with_nan_is_nan_and_changes_no_other_row(quantised: Callable[...,
 def test_the_least_temperature_gives_numbers_and_no_vector_gives_no_code() -> None:
     q = quantize(torch.randn(5, D), torch.randn(B, W, D), temperature=1e-30, hard=False)
     assert torch.isfinite(q.reconstruction).all() and torch.isfinite(q.assignment).all()
+    for hard in (True, False):
+        q = quantize(torch.full((5, D), 1e20), torch.randn(B, W, D), temperature=1e-30, hard=hard)
+        assert q.reconstruction.isnan().all() and q.assignment.isnan().all()
     assert quantize(torch.ones(0, D), torch.ones(B, W, D)).codes.shape == (0, B)

@@ -1,6 +1,7 @@
 """A search before its trials: the folder, the lock, the resources, the signals. No test starts Ray."""
 
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -95,11 +96,22 @@ def test_what_is_refused_of_the_data_starts_no_ray(isolated_run_dir: Path, monke
         run_study(study(fixed=fixed, folder=isolated_run_dir / "search"), address=None, resume=False)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://[::1]:1", "127.0.0.1:99999", "127.0.0.1:x"])
-def test_an_address_without_an_answer_is_refused_before_ray_tries(monkeypatch: MonkeyPatch, address: str) -> None:
-    monkeypatch.setattr("ray.init", lambda **_: pytest.fail("Ray repeats its attempts"))
-    with pytest.raises(UsageError, match="no Ray cluster answers there"), ray_session(address):
-        pass
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        *((address, "no Ray cluster answers there") for address in ("127.0.0.1:1", "ray://[::1]:1", "a..b:6379")),
+        *(
+            (address, "must be auto, local or HOST:PORT")
+            for address in ("127.0.0.1:99999", "a:x", "a", "", ":1", "a:²")
+        ),
+    ],
+)
+def test_an_address_without_an_answer_is_refused_before_data_is_read(
+    tmp_path: Path, monkeypatch: MonkeyPatch, address: str, message: str
+) -> None:
+    monkeypatch.setattr(module, "ensure_data", lambda _: pytest.fail("data is read"))
+    with pytest.raises(UsageError, match=re.escape(f"--address is '{address}'") + f".* {message}"):
+        run_study(study(folder=tmp_path / "search"), address=address, resume=False)
 
 
 def test_resources_that_no_node_has_are_refused(monkeypatch: MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from importlib.resources import files
 from itertools import islice
 from typing import Annotated, Any, cast
 
-from fastapi import FastAPI, Path, Query, Response
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
@@ -63,6 +63,7 @@ def build_app(service: "Service", hosts: frozenset[str] | None = None) -> FastAP
         redirect_slashes=False,
         lifespan=lifespan,
         exception_handlers=dict.fromkeys(errors, answer_error),
+        dependencies=[Depends(check_query)],
     )
     app.get("/", include_in_schema=False)(service.page)
     app.get("/health")(service.health)
@@ -79,6 +80,18 @@ def build_app(service: "Service", hosts: frozenset[str] | None = None) -> FastAP
     app.add_middleware(Direct, {one.path: one.endpoint for one in cast("Any", app.routes) if "POST" in one.methods})
     app.add_middleware(Boundary, service.measured, service.limits, service.model.in_flight, hosts)
     return app
+
+
+def check_query(request: Request) -> None:
+    """Refuse parameters after the `?` of a path that its route does not have, or twice."""
+    names, known = [*request.query_params.keys()], [one.name for one in request.scope["route"].dependant.query_params]
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
+        if name not in known:
+            takes = f"this path takes {', '.join(known)}" if known else "this path takes no parameters"
+            raise UsageError(f"{name[:50]!r} is not known: {takes}")
+        if given.count(name) > 1:
+            raise UsageError(f"{name!r} is given twice: give it once")
 
 
 class Service:

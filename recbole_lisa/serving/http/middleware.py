@@ -134,7 +134,8 @@ class Direct:
         elif path.startswith("/sessions/"):
             path = ""  # not the id of a session
         kind = next((value for name, value in scope.get("headers", ()) if name == b"content-type"), b"")
-        if path in self.endpoints and scope.get("method") == "POST" and _JSON.fullmatch(kind):
+        plain = scope.get("method") == "POST" and not scope.get("query_string")
+        if plain and path in self.endpoints and _JSON.fullmatch(kind):
             endpoint = scope["endpoint"] = self.endpoints[path]
             try:
                 if body := await _read(endpoint.__annotations__["body"], receive, received):

@@ -157,6 +157,11 @@ def test_items_are_searched_by_a_part_of_their_id(service: Running) -> None:
     assert len(service.get("/items").json["items"]) == 20
     for query in ("limit=0", "limit=101", "limit=x", "limit=%C2%B2", "limit=" + "9" * 999, "query=" + "x" * 101):
         assert service.get(f"/items?{query}").error == (422, "invalid")
+    for path in ("/items?quer=UP", "/items?query=a&query=b", "/health?x", "/metrics?query=a", "/sessions/a?limit=1"):
+        assert service.get(path).error == (422, "invalid")
+    for path in ("/recommend?top_k=3", "/sessions?id=a"):
+        answer = service.post(path, {"histories": [["item 2"]]} if "top_k" in path else {"history": []})
+        assert answer.error == (422, "invalid") and "takes no parameters" in answer.json["message"]
 
 
 def test_titles_are_part_of_every_list() -> None:
