@@ -3,6 +3,8 @@
 import statistics
 from collections.abc import Sequence
 
+from scipy.stats import spearmanr
+
 from benchmarks.paper.runs import METRICS, ROWS, Results, paper_figures, results_of
 from benchmarks.paper.study import Study, cells, paper_settings, write_csv
 from benchmarks.report import Panel, draw, markdown
@@ -32,7 +34,8 @@ def write_page(study: Study, results: Results) -> None:
     draw([_panel(results, dataset, metric) for metric in ("hit@10", "ndcg@10")], plot)
     shared = [f"--dataset={dataset}", "--protocol=paper", *study.shared(), "--seed=SEED", "--result_file=r.json"]
     alone = [" ".join(["python run_recbole_lisa.py", *ROWS[row].arguments(), *shared]) for row in results]
-    body = [_table(results, dataset), "", "The whole table, and each row alone (for every SEED):", ""]
+    body = [_table(results, dataset), "", *_correlation(results, dataset)]
+    body += ["The whole table, and each row alone (for every SEED):", ""]
     body += ["```bash", study.command(results), *alone, "```", ""]
     about = "Test metrics every few epochs, for the curve only (nothing is chosen by them), are in"
     body += [f"{about} [{curve.name}]({curve.name}):", "", f"![HR@10 and NDCG@10 by epoch]({plot.name})"]
@@ -53,6 +56,20 @@ def _table(results: Results, dataset: str) -> str:
         lines.append(line)
     more = ["paper: HR@10, NDCG@10", "difference"] if paper else []
     return markdown(["row", *METRICS.values(), "seeds", *more], lines)
+
+
+def _correlation(results: Results, dataset: str) -> list[str]:
+    """A paragraph about the order of the finished rows beside the paper's, from three rows on."""
+    paper = paper_figures(dataset)
+    rows = [row for row, runs in results.items() if runs and row in paper]
+    if len(rows) < 3:
+        return []
+    texts = []
+    for metric in ("hit@10", "ndcg@10"):
+        ours = [statistics.mean(run["test"][metric] for run in results[row]) for row in rows]
+        correlation = spearmanr(ours, [paper[row][metric] for row in rows])
+        texts.append(f"{correlation.statistic:.2f} by {METRICS[metric]} (p = {correlation.pvalue:.2f})")
+    return [f"Rank correlation (Spearman) of these {len(rows)} rows with the paper's: {', '.join(texts)}.", ""]
 
 
 def _panel(results: Results, dataset: str, metric: str) -> Panel:

@@ -69,6 +69,7 @@ def test_the_ranking_shows_mean_spread_and_difference_to_the_paper(tmp_path: Pat
     assert rows["LSH-4"] == ["not run"] * 4 + ["-", "0.7627, 0.5408", "-"]
     command = "run_recbole_lisa.py --model=Reformer --n_hashes=4 --dataset=ml-1m --protocol=paper"
     assert command in text
+    assert "Spearman" not in text, "two rows"
     points = list(csv.DictReader((tmp_path / "ml-1m-curve.csv").open()))
     assert [(p["row"], p["seed"], p["epoch"], p["hit@10"]) for p in points[:3]] == [
         ("Transformer", "1", "10", "0.8"), ("Transformer", "1", "20", "0.8"), ("Transformer", "2", "10", "0.79")
@@ -78,6 +79,10 @@ def test_the_ranking_shows_mean_spread_and_difference_to_the_paper(tmp_path: Pat
     ranking.write_page(made, {"LISA-Soft": [made_up(1, 0.7)]})
     text = (tmp_path / "ml-1m.md").read_text()
     assert text.endswith("\nBy hand.\n"), "notes below the mark stay"
+    hits = {"Transformer": 0.80, "LISA-Soft": 0.78, "LSH-4": 0.79, "Linear": 0.9}  # the paper: .7914, .7887, .7627
+    ranking.write_page(made, {row: [made_up(1, hit)] for row, hit in hits.items()})
+    expected = "Spearman) of these 3 rows with the paper's: 0.50 by HR@10 (p = 0.67), "
+    assert expected in (tmp_path / "ml-1m.md").read_text()
     assert (table(text)["LISA-Soft"][2], text.count(MARK)) == ("0.7000", 1)
 
 
