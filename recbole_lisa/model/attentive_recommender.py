@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from recbole.data.interaction import Interaction
@@ -18,10 +18,10 @@ from recbole_lisa.config.fields import field_names
 from recbole_lisa.config.model_defaults import fill_defaults, inner_width
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
-from recbole_lisa.layers.query_time import Query
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 from recbole_lisa.model import losses
 from recbole_lisa.model.items import item_table
+from recbole_lisa.model.training_batch import read_batch, read_history
 from recbole_lisa.ops.checks import check_choice
 from recbole_lisa.ops.codeword_usage import CodewordUsage, codeword_usage
 from recbole_lisa.ops.numba_threads import numba_serves
@@ -37,18 +37,6 @@ SETTINGS = {"max_length": "MAX_ITEM_LIST_LENGTH", "dropout": "attn_dropout_prob"
 
 MAX_WATCHED = 2**16
 """Number of items that codebook_usage quantises at most; of a larger catalogue it takes every n-th item."""
-
-
-class TrainingBatch(NamedTuple):
-    """A batch as rows of its U distinct items, with M supervised positions."""
-
-    items: Tensor  # (U,) ids
-    history: Sequences
-    target: Tensor  # (M,) ids
-    pairs: Tensor | None  # (M, 1 + R) rows of targets and negatives, (M, 1) with shared; None for CE
-    shared: Tensor | None  # (K,) rows of the negatives of all positions
-    supervised: Tensor | None  # (M,) numbers among the non-padding positions, None for all
-    group: Tensor | None  # (M,) the window of each position, None where seen items are negatives
 
 
 class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecBole carries no types
@@ -183,7 +171,14 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def calculate_loss(self, interaction: Interaction) -> Tensor | tuple[Tensor, ...]:
         """Training loss of a batch, and the regulariser where there is one."""
-        batch = self._read(interaction)
+        batch = read_batch(
+            interaction,
+            self.fields,
+            self.history(interaction),
+            loss_type=self.loss_type,
+            shared_negatives=bool(self.shared_negatives),
+            seen_negatives=self.seen_negatives,
+        )
         x = self.embed(batch.items)  # embed, (U, D)
         view = self.view(x)
         everywhere = self.fields.target_list in interaction
@@ -330,54 +325,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def history(self, interaction: Interaction) -> Sequences:
         """The input items of a batch, by id."""
-        f = self.fields
-        items, length = interaction[f.item_list], interaction[f.item_length]
-        valid = torch.arange(items.shape[1], device=items.device) < length.unsqueeze(1)  # (N, L)
-        gaps = interaction[f.time_gap_list] / self.time_unit if f.time_gap_list in interaction else None
-        if self.encoder.query_time is None:
-            return Sequences(items, valid, gaps)
-        if f.query_gap_list not in interaction:
-            raise ValueError(
-                "query_time needs the times of the targets: use the loaders of this package, or set it to none"
-            )
-        return Sequences(items, valid, gaps, Query(interaction[f.query_gap_list], interaction[f.query_time_list]))
-
-    def _supervision(self, interaction: Interaction, at: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Targets (M,) and negatives (M, R), (K,) if shared, None for CE, of the supervised positions at (N, L)."""
-        f = self.fields
-        everywhere = f.target_list in interaction
-        target = interaction[f.target_list][at] if everywhere else interaction[f.item]
-        if self.loss_type not in losses.SAMPLED_LOSSES:
-            return target, None
-        name = f.negative_list if everywhere and not self.shared_negatives else f.negative
-        if name not in interaction:
-            raise ValueError(
-                f"loss_type {self.loss_type} needs negatives: set train_neg_sample_args, or loss_type to CE"
-            )
-        if self.shared_negatives:
-            if interaction[name].dim() != 2:
-                raise ValueError("shared_negatives needs the loaders of this package: set it to 0 in RecBole's own run")
-            return target, interaction[name][0]
-        return target, interaction[name][at] if everywhere else interaction[name].view(len(target), -1)
-
-    def _read(self, interaction: Interaction) -> TrainingBatch:
-        history = self.history(interaction)
-        at, supervised = history.valid, None
-        everywhere = self.fields.target_list in interaction
-        if everywhere:
-            has_target = interaction[self.fields.target_list] > 0  # (N, L)
-            if not (of_valid := has_target[at]).all():
-                at, supervised = at & has_target, of_valid.nonzero().squeeze(1)  # (N, L), (M,)
-        target, negative = self._supervision(interaction, at)
-        ids = [history.rows] if negative is None else [history.rows, target.unsqueeze(1), negative]
-        items, inverse = torch.unique(torch.cat([x.flatten() for x in ids]), return_inverse=True)
-        rows = [part.view_as(x) for part, x in zip(inverse.split([x.numel() for x in ids]), ids, strict=True)]
-        shared = rows.pop() if self.shared_negatives and negative is not None else None
-        pairs = None if negative is None else torch.cat(rows[1:], dim=1)
-        group = None
-        if negative is None and not self.seen_negatives:
-            group = at.nonzero()[:, 0] if everywhere else torch.arange(len(at), device=at.device)  # (M,)
-        return TrainingBatch(items, history._replace(rows=rows[0]), target, pairs, shared, supervised, group)
+        has_query = self.encoder.query_time is not None
+        return read_history(interaction, self.fields, time_unit=self.time_unit, query_time=has_query)
 
     @torch.no_grad()
     def item_store(self) -> ItemStore:
