@@ -22,7 +22,7 @@ ROWS = [(f"u{user}", f"i{(user * 3 + step) % 7}", 10.25 * step + user) for user 
 @pytest.fixture
 def parsed() -> Iterator[Mock]:
     """Counts the data sets that are loaded from text."""
-    with patch.object(mapped, "_prepare", side_effect=mapped._prepare) as loaded:
+    with patch.object(mapped, "write_arrays", side_effect=mapped.write_arrays) as loaded:
         yield loaded
 
 

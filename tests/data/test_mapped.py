@@ -17,7 +17,7 @@ import pytest
 import torch
 from pytest import MonkeyPatch
 
-from recbole_lisa.data import mapped
+from recbole_lisa.data import mapped, preparation
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import MappedDataset, WindowDataset, create_dataset
 from recbole_lisa.data.tokens import _HASH_KEYS, Numbering
@@ -62,7 +62,7 @@ def contents(data: WindowDataset) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped, "_BLOCK_ROWS", 37)
+    monkeypatch.setattr(preparation, "_BLOCK_ROWS", 37)
 
 
 @pytest.mark.parametrize(
@@ -237,14 +237,14 @@ def test_nothing_is_left_of_a_data_set_that_is_not_complete(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: MonkeyPatch, step: str, failure: str
 ) -> None:
     config = make_config(odd_rows(), memory_map=True, dataset_save_path=str(tmp_path / "saved" / "kept"))
-    done, (error, raised, message) = getattr(mapped, step), FAILURES[failure]
+    done, (error, raised, message) = getattr(preparation, step), FAILURES[failure]
 
     def fail(*arguments: Any) -> None:
         done(*arguments)
         raise error
 
     with monkeypatch.context() as patched, pytest.raises(raised, match=message):
-        patched.setattr(mapped, step, fail)
+        patched.setattr(preparation, step, fail)
         create_dataset(config)
     assert list((tmp_path / "saved").iterdir()) == []
     assert create_dataset(config).build()
@@ -254,7 +254,7 @@ def test_one_of_two_prepares_and_the_other_waits(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = make_config(odd_rows(), memory_map=True, dataset_save_path=str(tmp_path / "saved" / "kept"))
-    begun, may_end, prepare = threading.Event(), threading.Event(), mapped._prepare
+    begun, may_end, prepare = threading.Event(), threading.Event(), mapped.write_arrays
     calls: list[Path] = []
 
     def slow(data: Any, folder: Path) -> None:
@@ -263,7 +263,7 @@ def test_one_of_two_prepares_and_the_other_waits(
         assert may_end.wait(60)
         prepare(data, folder)
 
-    monkeypatch.setattr(mapped, "_prepare", slow)
+    monkeypatch.setattr(mapped, "write_arrays", slow)
     with ThreadPoolExecutor(2) as pool, caplog.at_level("INFO"):  # the lock is between threads as between processes
         first = pool.submit(create_dataset, config)
         assert begun.wait(60)
