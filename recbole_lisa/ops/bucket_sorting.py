@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_operands, check_range, check_sizes
+from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_mask, check_number, check_operands, check_range, check_sizes
 
 
 def choose_buckets(scores: Tensor, own: Tensor, *, n_top: int, temperature: float) -> tuple[Tensor, Tensor]:
@@ -49,9 +49,10 @@ def sorted_bucket_attention(
     says which positions of it count and broadcasts to (N, U, Q, b). past_key and past_value (N, U, T * b, D) are of the
     chosen buckets; each of their positions stands for `copies` equal ones.
     """
-    forms = "query: N U Q D; key: N U b D; past_key: N U P D; past_value: N U P D; value: N U b D; visible: bool ..."
-    operands = query, key, past_key, past_value, value, visible, probability
+    forms = "query: N U Q D; key: N U b D; past_key: N U P D; past_value: N U P D; value: N U b D"
+    operands = query, key, past_key, past_value, value, probability
     check_operands(f"{forms}; probability: floating-point N U T+", *operands)
+    check_mask("visible", visible, (*query.shape[:3], key.shape[2]))
     check_sizes(copies=copies)
     n_past = past_key.shape[2]
     if n_past % probability.shape[-1]:

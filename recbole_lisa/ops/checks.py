@@ -1,7 +1,8 @@
 """Checks of operands, before any computation: one ValueError that names the operand, and what it must be."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Any
@@ -126,10 +127,23 @@ def check_range(name: str, x: Tensor, low: float, high: float = math.inf) -> Non
 
 def check_number(name: str, value: object, low: float, below: float = math.inf) -> None:
     """Raise a ValueError for what is no finite number from low to, and without, below."""
-    number = float(value) if isinstance(value, Real) or (isinstance(value, Tensor) and value.dim() == 0) else math.nan
+    number = math.nan
+    if isinstance(value, Real) or (isinstance(value, Tensor) and value.dim() == 0):
+        with suppress(OverflowError):  # a whole number of hundreds of digits
+            number = float(value)
     if isinstance(value, bool) or not low <= number < below:
         right = f"in [{low:g}, {below:g})" if below < math.inf else f"a finite number of at least {low:g}"
         raise ValueError(f"{name} must be {right}, got {value!r}")
+
+
+def check_mask(name: str, mask: object, shape: Sequence[int]) -> None:
+    """Raise a ValueError for what is no mask that broadcasts to a shape."""
+    if torch.compiler.is_compiling():
+        return
+    sizes = [*mask.shape] if isinstance(mask, Tensor) and mask.dtype == torch.bool else [*shape, 0]
+    if len(sizes) > len(shape) or any(a not in (1, b) for a, b in zip(sizes[::-1], shape[::-1], strict=False)):
+        is_now = f"{mask.dtype} {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"{name} must be bool and broadcast to {tuple(shape)}, got {is_now}")
 
 
 def check_right_padding(valid: Tensor) -> None:

@@ -33,6 +33,7 @@ class Groups(NamedTuple):
 def cluster_means(x: Tensor, cluster: Tensor, valid: Tensor, n_clusters: int) -> Tensor:
     """Mean of each cluster's valid vectors, 0 for an empty one: x (N, L, D), cluster (N, L) int64 -> (N, C, D)."""
     check_operands("x: N L D; cluster: int64 N L; valid: bool N L", x, cluster, valid)
+    check_sizes(n_clusters=n_clusters)
     check_rows(cluster, n_clusters, "cluster")
     n = x.shape[0]
     rows = (cluster + torch.arange(n, device=x.device).unsqueeze(1) * n_clusters).flatten()
@@ -48,6 +49,7 @@ def group_queries(cluster: Tensor, n_clusters: int) -> Groups:
     C + L / GROUP groups hold any clustering.
     """
     check_operands("cluster: int64 N L+", cluster)
+    check_sizes(n_clusters=n_clusters)
     check_rows(cluster, n_clusters, "cluster")
     n, length = cluster.shape
     most = min(n_clusters, length)
@@ -74,7 +76,7 @@ def causal_clustered_attention(
     (N, L, D), centroid (N, C, D) mean queries, valid (N, L) bool with padding on the right, and the groups of the
     queries to compute. Returns (N, M, D) at the places of the groups.
     """
-    _check(n_top, query, key, value, centroid, valid)
+    _check(n_top, groups, query, key, value, centroid, valid)
     with torch.no_grad():
         top = _scores(centroid, key, valid).topk(min(n_top, key.shape[1]), dim=-1, sorted=False).indices
     keys = take_rows(top, groups.cluster).unsqueeze(2)  # (N, G, 1, K)
@@ -92,7 +94,7 @@ def bidirectional_clustered_attention(
 
     Arguments and result as causal_clustered_attention.
     """
-    _check(n_top, query, key, value, centroid, valid)
+    _check(n_top, groups, query, key, value, centroid, valid)
     scores = _scores(centroid, key, valid)  # (N, C, L)
     top = scores.detach().topk(min(n_top, key.shape[1]), dim=-1, sorted=False).indices
     rest = torch.softmax(scores, dim=-1).scatter(-1, top, 0.0)  # (N, C, L)
@@ -109,11 +111,16 @@ def _cluster_of_places(groups: Groups) -> Tensor:
     return groups.cluster.gather(1, groups.place // groups.position.shape[2])  # (N, M)
 
 
-def _check(n_top: int, *operands: Tensor) -> None:
+def _check(n_top: int, groups: Groups, *operands: Tensor) -> None:
     check_sizes(n_top=n_top)
-    forms = "query: N L+ D; key: N L D; value: floating-point N L D; centroid: floating-point N C D; valid: bool N L"
-    check_operands(forms, *operands)
+    forms = "query: N L+ D; key: N L D; value: floating-point N L D; centroid: floating-point N C D; valid: bool N L; "
+    if not isinstance(groups, Groups):
+        raise ValueError(f"groups must be Groups, such as of group_queries, got {type(groups).__name__}")
+    check_operands(f"{forms}position: int64 N G m; cluster: int64 N G; place: int64 N M", *operands, *groups)
     check_right_padding(operands[-1])
+    check_rows(groups.position, operands[0].shape[1] + 1, "position of groups")
+    check_rows(groups.cluster, operands[3].shape[1], "cluster of groups")
+    check_rows(groups.place, groups.position[0].numel(), "place of groups")
 
 
 def _scores(centroid: Tensor, key: Tensor, valid: Tensor) -> Tensor:

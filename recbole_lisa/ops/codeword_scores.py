@@ -25,7 +25,7 @@ def sum_of_rows(codes: Tensor, tables: Tensor) -> Tensor:
 
     From the tables (B, W, N) of N queries these are scores (m, N), from codewords (B, W, D) vectors (m, D).
     """
-    check_operands("tables: floating-point B W N; codes: integer m B", tables, codes)
+    check_operands("tables: floating-point B+ W N; codes: integer m B", tables, codes)
     n_codebooks, n_codewords, _ = tables.shape
     check_rows(codes, n_codewords, "codes")
     first_rows = torch.arange(n_codebooks, dtype=torch.int32, device=codes.device) * n_codewords
@@ -41,7 +41,7 @@ def scores_of_one(codes: Tensor, tables: Tensor) -> Tensor:
         ValueError: the shapes do not fit, or the codes are not integers.
         IndexError: a code is not in 0..W-1.
     """
-    check_operands("tables: floating-point B W; codes: integer m B", tables, codes)
+    check_operands("tables: floating-point B+ W; codes: integer m B", tables, codes)
     check_rows(codes, tables.shape[1], "codes")
     if not (codes.numel() and numba_serves(tables)):
         return sum_of_rows(codes, tables.unsqueeze(2)).squeeze(1)

@@ -23,13 +23,13 @@ def bits_per_code(n_codewords: int) -> int:
     check_sizes(n_codewords=n_codewords)
     if n_codewords > MOST_CODEWORDS:
         raise ValueError(f"n_codewords must be at most {MOST_CODEWORDS}, got {n_codewords}")
-    return (n_codewords - 1).bit_length()
+    return (int(n_codewords) - 1).bit_length()
 
 
 def packed_size(n_codes: int, n_codewords: int) -> int:
     """Bytes that `n_codes` packed codes take."""
     check_sizes(0, n_codes=n_codes)
-    return -(-n_codes * bits_per_code(n_codewords) // 8)
+    return -(-int(n_codes) * bits_per_code(n_codewords) // 8)
 
 
 def code_dtype(n_codewords: int) -> torch.dtype:
@@ -68,9 +68,13 @@ def unpack_codes(packed: Tensor, shape: tuple[int, ...], n_codewords: int) -> Te
         ValueError: the number of bytes does not fit, a code is W or more, or with W = 1, where codes take no bytes,
             there are MOST_CODEWORDS codes or more.
     """
+    if not isinstance(shape, tuple):
+        raise ValueError(f"shape must be a tuple of sizes, got {shape!r}")
+    for size in shape:
+        check_sizes(0, **{"a size of shape": size})
     bits, n_codes = bits_per_code(n_codewords), math.prod(shape)
-    if n_codes >= MOST_CODEWORDS and not bits or min(shape, default=0) < 0:
-        raise ValueError(f"shape must be sizes of below {MOST_CODEWORDS} codes, got {tuple(shape)}")
+    if n_codes >= MOST_CODEWORDS and not bits:
+        raise ValueError(f"shape must be sizes of below {MOST_CODEWORDS} codes, got {shape}")
     check_operands("packed: integer n", packed)
     n_bytes = packed_size(n_codes, n_codewords)
     if packed.dtype != torch.uint8 or len(packed) != n_bytes:

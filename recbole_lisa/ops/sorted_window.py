@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import check_operands, check_range, check_sizes
+from recbole_lisa.ops.checks import check_mask, check_operands, check_range, check_sizes
 from recbole_lisa.ops.numba_threads import check_rows
 
 SELF_LOGIT = -5e4
@@ -26,6 +26,10 @@ SELF_LOGIT = -5e4
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """x[n, index[n]]: x (N, L, ...), index (N, M) int64 -> (N, M, ...); an IndexError outside of 0..L-1."""
+    check_operands("index: int64 N M", index)
+    if not isinstance(x, Tensor) or x.dim() < 2 or len(x) != len(index):
+        is_now = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"x must be (N, L, ...) with N = {len(index)}, got {is_now}")
     check_rows(index, x.shape[1], "index")
     offsets = torch.arange(x.shape[0], device=x.device).unsqueeze(1) * x.shape[1]
     rows = x.flatten(0, 1).index_select(0, (index + offsets).flatten())
@@ -34,8 +38,9 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
 
 def split(x: Tensor, size: int) -> Tensor:
     """Cut the second dimension into pieces: (N, C * size, ...) -> (N, C, size, ...)."""
-    if size < 1 or x.shape[1] % size:
-        raise ValueError(f"size must be at least 1 and divide the length {x.shape[1]}, got {size}")
+    check_sizes(size=size)
+    if x.dim() < 2 or x.shape[1] % size:
+        raise ValueError(f"size must divide the length of x, (N, L, ...), got {size} and {tuple(x.shape)}")
     return x.reshape(x.shape[0], x.shape[1] // size, size, *x.shape[2:])
 
 
@@ -45,6 +50,9 @@ def chunk_logits(query: Tensor, key: Tensor, visible: Tensor, own: Tensor) -> Te
     `visible` says which keys count, without the query's own; `own` is that of its position, with logit SELF_LOGIT. Both
     broadcast to (N, C, w, m). What is masked has the lowest finite number.
     """
+    check_operands("query: N C w D; key: N C m D", query, key)
+    for name, mask in {"visible": visible, "own": own}.items():
+        check_mask(name, mask, (*query.shape[:3], key.shape[2]))
     flat_query, flat_key = query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2)  # (N C, w, D), (N C, D, m)
     unused = flat_query.new_zeros(())
     logits = torch.baddbmm(unused, flat_query, flat_key, beta=0, alpha=1 / math.sqrt(query.shape[-1]))

@@ -89,11 +89,13 @@ def check_weights(bundle: Bundle) -> None:
 
 
 def check_shapes(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise a ValueError with the first weight whose shape is not that of the expected tensor, which may be on meta."""
+    """Raise a ValueError with the first weight of another shape or kind of numbers than the expected tensor has."""
     for name in sorted(weights.keys() | expected.keys()):
         shape, right = (None if name not in x else tuple(x[name].shape) for x in (weights, expected))
         if shape != right:
             raise ValueError(f"the weight {name} has the shape {shape}, its settings give {right}")
+        if weights[name].is_floating_point() != expected[name].is_floating_point():
+            raise ValueError(f"the weight {name} is of {weights[name].dtype}, its settings give {expected[name].dtype}")
 
 
 def encoder_weights(encoder: nn.Module, items: ItemStore) -> dict[str, Tensor]:

@@ -39,6 +39,8 @@ from recbole_lisa.serving.ids import IdMap
 FORMAT, VERSION = "recbole-lisa export", 1
 MANIFEST, ITEMS, ENCODER, ITEM_IDS = "manifest.json", "items.npz", "encoder.npz", "item_ids.npz"
 TITLES = "titles.json"
+MOST_POSITIONS = 2**24
+"""A session remembers as many items as max_length: 64 MB for this many."""
 _SETS = ("history", "target")
 _DTYPES = ("float32", "float64", "bool", "uint8", "int32", "int64", "uint64")
 Arrays = dict[str, npt.NDArray[Any]]
@@ -79,7 +81,7 @@ class _Items(_Part):
 
 class _Encoder(BaseModel):
     hidden_size: PositiveInt
-    max_length: PositiveInt
+    max_length: Annotated[int, Strict(), Field(ge=1, le=MOST_POSITIONS)]
     layers: list[tuple[str, dict[str, Any]]]
     layer_norm_eps: Annotated[float, Strict(), Field(gt=0, le=1)]
     hidden_act: Name
@@ -324,6 +326,11 @@ def _items(arrays: Arrays, settings: dict[str, Any], n_items: int, hidden_size: 
     """The items of an export; a ValueError where the arrays do not fit the settings."""
     if settings["n_items"] != n_items:
         raise ValueError(f"{MANIFEST} has {settings['n_items']} items, {ITEM_IDS} has {n_items}")
+    names = {f"{name}_{part}" for name in _SETS if settings.get(name) for part in ("codes", "codewords")}
+    names |= {"dense_items", "dense_vectors"} if settings.get("dense_items") else set()
+    names |= {"vectors"} if settings["kind"] == "vectors" else set()
+    if odd := arrays.keys() ^ names:
+        raise ValueError(f"{ITEMS} and the settings of the items in {MANIFEST} differ in {min(odd)}")
     temperature = settings.get("temperature")
     if settings["kind"] == "vectors":
         _check(arrays["vectors"], (n_items, hidden_size))

@@ -193,7 +193,33 @@ MESSAGES: list[tuple[Callable[[], Any], str]] = [
     (lambda: pack_codes(torch.tensor([1, 4]), 4), r"codes must lie in 0\.\.3 \(W - 1\), got 1\.\.4"),
     (lambda: pack_codes(torch.tensor([0, -1]), 4), r"got -1\.\.0"),
     (lambda: unpack_codes(torch.zeros(0, dtype=torch.uint8), (10**12, 3), 1), "shape must be .*below 2147483648 codes"),
-    (lambda: unpack_codes(whole(0), (-3,), 4), "shape must be sizes of below"),
+    *(
+        (partial(unpack_codes, whole(0).byte(), shape, 4), message)
+        for shape, message in (
+            *((sizes, "a size of shape must be a whole number of at least 0") for sizes in ((-3,), (True, 8), ("8",))),
+            *((sizes, "shape must be a tuple of sizes, got ") for sizes in (8, None, [3])),
+        )
+    ),
+    *((partial(codeword_usage, whole(3, 2), w), "n_codewords must be a whole number") for w in (2.5, True, 0)),
+    *((partial(take_rows, x, whole(1, 2)), r"x must be \(N, L, ...\) with N = 1, got") for x in (X, X[0, 0], None)),
+    (lambda: take_rows(X, whole(2)), r"index must be int64 \(N, M\), got"),
+    (lambda: split(X, 2.0), "size must be a whole number of at least 1, got 2.0"),  # type: ignore[arg-type]  # a user's mistake
+    (lambda: split(X[0, 0], 2), r"size must divide the length of x, \(N, L, ...\), got 2 and \(4,\)"),
+    (lambda: cluster_means(X, whole(N, L), VALID, 3.0), "n_clusters must be a whole number"),  # type: ignore[arg-type]  # a user's mistake
+    *(
+        (partial(bidirectional, **CLUSTERED | {"groups": groups}), message)
+        for groups, message in ((None, "groups must be Groups.* got NoneType"), ((1, 2), "groups must be .* got tuple"))
+    ),
+    *(
+        (
+            partial(sorted_bucket_attention, *[X[:, None]] * 5, torch.ones(N, 1, 3), visible),
+            "visible must be bool and bro",
+        )
+        for visible in (torch.ones(5, 3, dtype=torch.bool), torch.ones(L, L), None, torch.ones(1, N, 1, L, L) > 0)
+    ),
+    (lambda: check_number("x", 10**400, 0), "x must be a finite number of at least 0, got 1000"),
+    (lambda: sum_of_rows(whole(6, 0), X[:0]), r"tables must be floating-point \(B >= 1, W, N\)"),
+    (lambda: scores_of_one(whole(6, 0), X[0, :0]), r"tables must be floating-point \(B >= 1, W\)"),
     (lambda: unpack_codes(torch.tensor([9, 250], dtype=torch.uint8), (2,), 200), r"codes must lie in 0\.\.199 .* 250"),
     (lambda: unpack_codes(whole(2).byte(), (4,), 4), r"4 codes of 2 bits take 1 bytes of uint8, got \(2,\)"),
     (lambda: code_dtype(2**40), "n_codewords must be at most 2147483648, got"),
@@ -213,8 +239,8 @@ MESSAGES: list[tuple[Callable[[], Any], str]] = [
     (lambda: best_of_row(X[0, 0], 3), r"scores must be floating-point \(N, m\), got"),
     (lambda: merge([], 3), "number_of_blocks must be a whole number of at least 1, got 0"),
     (lambda: merge([Best(X[:n, :, 0], whole(n, L)) for n in (2, 1)], 3), r"scores must be .*32 \(N, n\) with N = "),
-    (lambda: split(X, 0), f"size must be at least 1 and divide the length {L}, got 0"),
-    (lambda: split(X, L - 1), f"size must be at least 1 and divide the length {L}, got {L - 1}"),
+    (lambda: split(X, 0), "size must be a whole number of at least 1, got 0"),
+    (lambda: split(X, L - 1), f"size must divide the length of x, .*, got {L - 1} and "),
     (lambda: build_attention([], hidden_size=4, max_length=9), r"unknown attention \[\]"),  # type: ignore[arg-type]  # a user's mistake
     *(
         (partial(call, **{flag: value}), f"{flag} must be True or False, got {shown}")

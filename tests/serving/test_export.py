@@ -5,6 +5,7 @@ import os
 import resource
 import zipfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,12 +162,12 @@ NO_NAMES = ("", "a\n", "\x1b[31m", "\x9b", "a\ud800", 5, [])
         ("items.n_items", "many", "items.n_items: input should be a valid integer"),
         ("items.history.n_codewords", 10**12, "an array of items.npz has the shape"),
         ("items.history.n_codebooks", 10**12, "an array of items.npz has the shape"),
-        ("items.kind", "vectors", "there is no 'vectors'"),
-        ("items.history", None, "manifest.json names no codebooks"),
-        ("items.dense_items", 3, "there is no 'dense_items'"),
+        ("items.kind", "vectors", "items.npz and the settings of the items in manifest.json differ in vectors"),
+        ("items.history", None, "differ in history_codes"),
+        ("items.dense_items", 3, "differ in dense_items"),
         ("encoder.hidden_size", 10**12, "an array of items.npz has the shape"),
-        ("encoder.max_length", 10**12, "the weight position_embedding.weight has the shape"),
-        ("encoder.max_length", 10**30, "its settings build no encoder"),
+        ("encoder.max_length", 10**6, "the weight position_embedding.weight has the shape"),
+        ("encoder.max_length", 10**9, "encoder.max_length: input should be less than or equal to 16777216"),
         ("encoder.inner_size", 10**12, "its settings give"),
         ("encoder.inner_size", "wide", "its settings build no encoder"),
         ("encoder.inner_size", None, "its settings build no encoder"),
@@ -252,6 +253,9 @@ def test_a_forged_array_is_one_line(manifest: dict[str, Any], tmp_path: Path) ->
     def save(**more: Any) -> None:
         np.savez(tmp_path / ENCODER, **(weights | more))
 
+    def save_as(kind: str) -> None:
+        save(**{position: weights[position].astype(kind)})
+
     for write, message in (
         (lambda: (tmp_path / ENCODER).write_bytes(b"no zip"), "encoder.npz: File is not a zip file"),
         (lambda: store(npy("<f4", "1000000000000")), "does not have the shape"),
@@ -263,6 +267,7 @@ def test_a_forged_array_is_one_line(manifest: dict[str, Any], tmp_path: Path) ->
         (lambda: np.savez_compressed(tmp_path / ENCODER, **weights), "is compressed"),
         (lambda: save(more=np.zeros(3)), "the weight more has the shape"),
         (lambda: save(**{position: np.zeros((2, 16))}), f"the weight {position} has the shape"),
+        *((partial(save_as, kind), f"the weight {position} is of torch.{kind}, its") for kind in ("int64", "bool")),
     ):
         write()
         forge(tmp_path, manifest)
