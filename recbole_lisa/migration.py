@@ -33,6 +33,7 @@ SOURCE, TARGET = "Transformer", "LISABase"
 _UNTRAINED = -1
 _SIZES = ("hidden_size", "inner_size", "n_codebooks", "n_codewords", "codebook_similarity", "MAX_ITEM_LIST_LENGTH")
 _LOCAL = ("resume", "result_file", "per_user_file", "overwrite", "epochs")
+_OF_TRAINING = ("resume", "result_file", "per_user_file")
 _FORM = {"block": "post_norm", "positions": "absolute", "conv_width": 0, "attention_gate": False}
 
 
@@ -53,6 +54,8 @@ def migrate(
     Raises:
         UsageError: The checkpoint does not fit, or a setting is wrong.
     """
+    if idle := [key for key in _OF_TRAINING if settings.get(key) and "epochs" not in settings]:
+        raise UsageError(f"{idle[0]} is of the training after the migration: give epochs, too, or leave it out")
     state = load_checkpoint(path, needed=RUN_KEYS)
     check_source(state, path)
     config = _config(state, settings)

@@ -98,6 +98,14 @@ def test_what_cannot_migrate_is_named(transformer: Path, tmp_path: Path, capsys:
         (transformer, [f"--output={transformer}"], "is the input, too: name another file for the output"),
         (transformer, ["--n_codewords=9"], "n_codewords is 9, it must be that of the checkpoint, 8: leave it out"),
         (transformer, ["--block=gated"], "block is gated: only the codebooks of a model with block post_norm migrate"),
+        *(
+            (
+                transformer,
+                [f"--{key}=x"],
+                f"{key} is of the training after the migration: give epochs, too, or leave it",
+            )
+            for key in ("result_file", "per_user_file", "resume")
+        ),
         (transformer, ["--epoch=3"], "unknown key 'epoch' (command line). Did you mean 'epochs'?"),
     ):
         output = [] if any("--output" in argument for argument in arguments) else [f"--output={tmp_path / 'x.pth'}"]

@@ -12,6 +12,7 @@ import torch
 from pytest import CaptureFixture, MonkeyPatch
 
 from recbole_lisa.cli.main import main
+from recbole_lisa.cli.serve_command import warm_up
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.config.query_time import protocol_name
 from recbole_lisa.errors import UsageError
@@ -165,6 +166,7 @@ def test_histories_have_one_time_or_their_own(asked: Asked) -> None:
 
 def test_the_service_takes_the_time_of_a_question(asked: Asked) -> None:
     recommender, times = asked[1], [float(START), START + 7.0]
+    warm_up(recommender)
     with running(recommender) as service:
         assert service.get("/health").json["needs_times"] is True
         service.post("/sessions", {"id": "t", "history": raw([1, 2]), "times": times})

@@ -35,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("give one of --checkpoint FILE and --export DIR")
     if options.export is not None and options.input is None:
         raise UsageError("--export holds no users: give their histories with --input, or use --checkpoint")
+    _check_effects(options)
     for source in (options.input, options.candidates):
         check_table(options.output, overwrite=options.overwrite, source=source)
     candidates = None if options.candidates is None else UserHistory("", read_ids(options.candidates), None)
@@ -61,6 +62,18 @@ def main(arguments: Sequence[str]) -> int:
     total = write_recommendations(options.output, rows(), titles, overwrite=options.overwrite)
     print(f"{options.output}: {total:,} rows for {len(users) - empty:,} users; {empty:,} users without recommendations")
     return 0
+
+
+def _check_effects(options: argparse.Namespace) -> None:
+    """Refuse options without effect, and give those of --input their defaults."""
+    if options.export is not None and options.data_path is not None:
+        raise UsageError("--data_path is the folder of a checkpoint's data set, an export reads none: leave it out")
+    readers = {name: getattr(options, name) for name in ("user", "item", "time", "on_unknown")}
+    idle = [name for name, value in readers.items() if value is not None and options.input is None]
+    if idle and not (idle == ["on_unknown"] and options.candidates is not None):
+        raise UsageError(f"--{idle[0]} is about the rows of --input: give one, or leave --{idle[0]} out")
+    for name, default in {"user": "user_id", "item": "item_id", "on_unknown": "raise"}.items():
+        setattr(options, name, readers[name] or default)
 
 
 def _check_query_time(at: float | None, users: Sequence[UserHistory]) -> None:
@@ -140,10 +153,11 @@ def _parser() -> UsageParser:
     parser.add_argument("--keep_seen", action="store_true", help="items of the history may be recommended again")
     parser.add_argument("--candidates", type=Path, metavar="FILE", help="choose from these items, one id a line")
     meaning = "unknown items: raise stops, warn and skip leave them out (default: raise)"
-    parser.add_argument("--on_unknown", choices=POLICIES, default="raise", help=meaning)
-    parser.add_argument("--data_path", metavar="DIR", help="folder of the checkpoint's data set, if it moved")
+    parser.add_argument("--on_unknown", choices=POLICIES, help=meaning)
+    meaning = "folder of the checkpoint's data set, if it moved; with --input only a file of 0.1.0 reads it"
+    parser.add_argument("--data_path", metavar="DIR", help=meaning)
     columns = parser.add_argument_group("columns of the input")
     for role, default in (("user", "user_id"), ("item", "item_id")):
-        columns.add_argument(f"--{role}", metavar="COLUMN", default=default, help=f"default: {default}")
+        columns.add_argument(f"--{role}", metavar="COLUMN", help=f"default: {default}")
     columns.add_argument("--time", metavar="COLUMN", help="default: timestamp, where the input has it")
     return parser

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def warm_up(recommender: Recommender) -> None:
     """Load and compile what the first calls need, so that the first callers do not wait for it."""
-    history, times = [recommender.ids.raw(0)], [0.0]
+    history, times = [recommender.ids.raw(0)], [time.time()]
     recommender.recommend([history], k=1, times=[times], filter_seen=False)
     if recommender.has_sessions:
         recommender.start(history, times).recommend(1, filter_seen=False)

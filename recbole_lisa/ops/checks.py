@@ -137,11 +137,12 @@ def check_number(name: str, value: object, low: float, below: float = math.inf) 
 
 
 def check_mask(name: str, mask: object, shape: Sequence[int]) -> None:
-    """Raise a ValueError for what is no mask that broadcasts to a shape."""
+    """Raise a ValueError for what is no mask that broadcasts to a shape, in which -1 is any size."""
     if torch.compiler.is_compiling():
         return
-    sizes = [*mask.shape] if isinstance(mask, Tensor) and mask.dtype == torch.bool else [*shape, 0]
-    if len(sizes) > len(shape) or any(a not in (1, b) for a, b in zip(sizes[::-1], shape[::-1], strict=False)):
+    sizes = mask.shape if isinstance(mask, Tensor) and mask.dtype == torch.bool else [*shape, 0]
+    pairs = zip(reversed(sizes), reversed(shape), strict=False)
+    if len(sizes) > len(shape) or any(size not in (1, right) and right >= 0 for size, right in pairs):
         is_now = f"{mask.dtype} {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
         raise ValueError(f"{name} must be bool and broadcast to {tuple(shape)}, got {is_now}")
 

@@ -48,11 +48,12 @@ def chunk_logits(query: Tensor, key: Tensor, visible: Tensor, own: Tensor) -> Te
     """query key^T / sqrt(D) inside chunks: query (N, C, w, D), key (N, C, m, D) -> (N, C, w, m), at least float32.
 
     `visible` says which keys count, without the query's own; `own` is that of its position, with logit SELF_LOGIT. Both
-    broadcast to (N, C, w, m). What is masked has the lowest finite number.
+    broadcast to (N, C, w, m), C from them where the query has 1. What is masked has the lowest finite number.
     """
     check_operands("query: N C w D; key: N C m D", query, key)
     for name, mask in {"visible": visible, "own": own}.items():
-        check_mask(name, mask, (*query.shape[:3], key.shape[2]))
+        n, n_chunks, size, _ = query.shape
+        check_mask(name, mask, (n, -1 if n_chunks == 1 else n_chunks, size, key.shape[2]))
     flat_query, flat_key = query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2)  # (N C, w, D), (N C, D, m)
     unused = flat_query.new_zeros(())
     logits = torch.baddbmm(unused, flat_query, flat_key, beta=0, alpha=1 / math.sqrt(query.shape[-1]))

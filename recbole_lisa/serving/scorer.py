@@ -152,6 +152,8 @@ class Scorer:
 
     def _named(self, scores: Tensor, numbers: Tensor) -> list[Recommendation]:
         answers = []
+        if not bool((scores < float("inf")).all()):  # NaN is not
+            raise UsageError(f"the scores of this {self.bundle.model} are no finite numbers: train it again")
         for row_scores, row in zip(scores.tolist(), numbers.tolist(), strict=True):
             n = sum(score > float("-inf") for score in row_scores)
             answers.append(Recommendation([self.ids.raw(number) for number in row[:n]], row_scores[:n]))

@@ -131,6 +131,14 @@ def test_an_output_is_checked_before_the_checkpoint_is_read(tmp_path: Path, caps
         (["--export=x", "--checkpoint=y"], "give one of --checkpoint FILE and --export DIR"),
         (["--export=x"], "--export holds no users: give their histories with --input, or use --checkpoint"),
         (["--export=x", "--input=y.csv"], "'x' is not an export (manifest.json: No such file or directory): give a"),
+        (["--export=x", "--input=y.csv", "--data_path=z"], "--data_path is the folder of a checkpoint's data set"),
+        *(
+            (
+                ["--checkpoint=y", f"--{name}=skip"],
+                f"--{name} is about the rows of --input: give one, or leave --{name}",
+            )
+            for name in ("user", "item", "time", "on_unknown")
+        ),
         (["--checkpoint=gone.pth"], "there is no checkpoint 'gone.pth'"),
         (["--export=x", "--input=y.csv", "--candidates=gone.txt"], "cannot read 'gone.txt': No such file"),
         (["--export=x", "--input=top.csv", "--output=./top.csv", "--overwrite"], "top.csv' is the input, too: name"),

@@ -208,3 +208,12 @@ def test_models_that_fade_with_time_need_the_times() -> None:
     )
     assert_close(scores_of(best), scores[1:].sort(descending=True).values)
     assert later.scores != best.scores
+
+
+@pytest.mark.parametrize("number", [1e308, float("nan")])
+def test_scores_that_are_no_numbers_are_refused(number: float) -> None:
+    bundle = small_bundle("LISABase")[1]
+    bundle.weights["blocks.0.feed_forward_norm.bias"].fill_(number)
+    recommender = Recommender(bundle)
+    with pytest.raises(UsageError, match="the scores of this LISABase are no finite numbers"):
+        recommender.recommend([raw([1, 2])], 3)

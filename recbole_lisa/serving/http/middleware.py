@@ -101,8 +101,8 @@ def limited(receive: Receive, announced: int, limits: Limits) -> Receive:
         try:
             message: Any = await receive() if announced <= READ_ON * limits.body_bytes else {}
         except asyncio.CancelledError as error:
-            if error.args != ("late",):
-                raise
+            if error.args != ("late",):  # of uvicorn, after stop_seconds
+                raise RefusalError(503, "stopping", "the service stops; try again", close=True) from error
             hint = f"the body did not arrive within {limits.read_seconds:g} seconds"
             raise RefusalError(408, "too_slow", hint, close=True) from error
         finally:

@@ -292,6 +292,17 @@ def test_requests_that_wait_when_the_service_stops_get_503(caplog: pytest.LogCap
     assert not [record for record in caplog.records if record.exc_info]
 
 
+def test_a_body_that_is_half_sent_when_the_service_stops_gets_503(caplog: pytest.LogCaptureFixture) -> None:
+    with running(seeded_recommender()) as service, ThreadPoolExecutor(1) as clients:
+        half = clients.submit(service.raw, HEAD + b"Content-Length: 9\r\n\r\n{", then_close=False)
+        wait_until(lambda: b"recbole_lisa_in_flight 1.0" in service.get("/metrics").body)
+        service.server.config.timeout_graceful_shutdown = 0.1
+        service.server.should_exit = True
+        answer = half.result()
+    assert answer.startswith(b"HTTP/1.1 503 ") and b'"stopping"' in answer
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def send_while_held(held: HeldUp, bodies: list[Any], limits: Limits) -> list[Any]:
     """The answers to `bodies`; the first request holds up the model until all the others wait."""
     with running(held.recommender, limits=limits) as service, ThreadPoolExecutor(len(bodies)) as clients:
