@@ -6,6 +6,7 @@ import torch
 
 from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import locked, new_folder
 from recbole_lisa.layers.sequence_encoder import Sequences
 from recbole_lisa.migration import take_over
 from recbole_lisa.saved import bundle_of_checkpoint, load_data_and_model
@@ -60,6 +61,17 @@ def test_where_every_codebook_attends_alike_nothing_changes(decay: float) -> Non
     items, valid = torch.full((1, 7), 3), torch.ones(1, 7, dtype=torch.bool)
     theirs = transformer.encoder.encode(Sequences(items, valid), transformer.item_view()).hidden
     assert_close(lisa.encoder.encode(Sequences(items, valid), lisa.item_view()).hidden, theirs)
+
+
+def test_of_two_that_write_one_file_the_second_is_refused(
+    transformer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["migrate", f"--checkpoint={transformer}", f"--output={tmp_path / 'new' / 'm.pth'}"]
+    with new_folder(tmp_path / "new"), locked(tmp_path / "new" / "m.lock"):
+        assert main(arguments) == 2
+    assert "m.pth': wait for its end, or name another file" in capsys.readouterr().err
+    assert main(arguments) == 0
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["m.pth"]
 
 
 @pytest.mark.usefixtures("isolated_run_dir")

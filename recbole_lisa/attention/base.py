@@ -258,9 +258,14 @@ class Attention(nn.Module):
         if valid.dtype != torch.bool or valid.shape != shape[:2]:
             raise ValueError(f"valid must be bool {tuple(shape[:2])}, got {valid.dtype} {tuple(valid.shape)}")
         check_right_padding(valid)
+        parameter = next(self.parameters(), None)
+        if isinstance(x, Tensor):
+            check_operands("x: floating-point N L D; valid: bool N L", x, valid)
+            if parameter is not None and x.device != parameter.device:
+                raise ValueError(f"x is on {x.device}, but the parameters are on {parameter.device}: move one of them")
         if self.longest is not None and shape[1] > self.longest:
             built = f"{type(self).__name__} was built for {self.longest} positions"
             raise ValueError(f"{built}, got a sequence of {shape[1]}")
-        dtype = next((parameter.dtype for parameter in self.parameters()), None)
+        dtype = None if parameter is None else parameter.dtype
         if isinstance(x, Tensor) and x.dtype != (dtype or x.dtype) and not torch.is_autocast_enabled(x.device.type):
             raise ValueError(f"x is {x.dtype}, but the parameters are {dtype}: convert one of them, or use autocast")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from recbole_lisa.cli.arguments import UsageParser, parse_settings
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import check_output
+from recbole_lisa.files import check_output, locked, new_folder
 from recbole_lisa.migration import migrate
 
 _EPILOG = """\
@@ -34,7 +34,9 @@ def main(arguments: Sequence[str]) -> int:
     check_output(options.output, overwrite=may_replace, source=options.checkpoint)
     if options.overwrite:
         settings["overwrite"] = "True"
-    metrics, _ = migrate(options.checkpoint, options.output, settings)
+    refusal = f"another process writes '{options.output}': wait for its end, or name another file"
+    with new_folder(options.output.parent), locked(options.output.with_suffix(".lock"), refusal):
+        metrics, _ = migrate(options.checkpoint, options.output, settings)
     text = ", ".join(f"{name} {value:.4f}" for name, value in (metrics or {}).items()) or "there is no test set"
     print(f"{options.output}: LISABase without further training: {text}")
     return 0

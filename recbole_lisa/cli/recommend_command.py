@@ -59,8 +59,8 @@ def main(arguments: Sequence[str]) -> int:
                 bar.update(len(batch))
 
     titles = recommender.bundle.titles
-    total = write_recommendations(options.output, rows(), titles, overwrite=options.overwrite)
-    print(f"{options.output}: {total:,} rows for {len(users) - empty:,} users; {empty:,} users without recommendations")
+    output, total = write_recommendations(options.output, rows(), titles, overwrite=options.overwrite)
+    print(f"{output}: {total:,} rows for {len(users) - empty:,} users; {empty:,} users without recommendations")
     return 0
 
 

@@ -292,6 +292,8 @@ def _read(scorer: Scorer, data: Any, template: Kept) -> list[Tensor]:
         array = np.frombuffer(body, dtype=like.numpy().dtype, count=like.numel(), offset=at).reshape(like.shape)
         tensors.append(torch.from_numpy(array.copy()))
         at += array.nbytes
-    if not fits or int(tensors[0]) < 0 or int(tensors[2].min()) < -1 or int(tensors[2].max()) >= len(scorer.ids):
+    is_right = fits and 0 <= int(tensors[0]) < 2**53 and not bool(tensors[1].isinf())
+    is_right = is_right and int(tensors[2].min()) >= -1 and int(tensors[2].max()) < len(scorer.ids)
+    if not is_right or not all(bool(x.isfinite().all()) for x in tensors[3:]):
         raise UsageError("the session is damaged: its checksum, length or numbers are wrong; start it again")
     return tensors

@@ -40,8 +40,8 @@ def read_ids(path: Path) -> list[str]:
 
 def write_recommendations(
     path: Path, rows: Iterable[UserItems], titles: Mapping[str, str] | None = None, *, overwrite: bool = True
-) -> int:
-    """Write the items of each user, best first, one a row; the number of rows. The file is complete or not there.
+) -> tuple[Path, int]:
+    """Write the items of each user, best first, one a row; where (see `atomic_writer`), and the number of rows.
 
     rows are (user, items, scores). Titles by item make a column `title`; without any there is no such column.
     """
@@ -56,7 +56,7 @@ def write_recommendations(
                 write(batch)
                 batch = []
         write(batch)
-    return total
+    return stream.path, total
 
 
 @contextmanager

@@ -181,6 +181,8 @@ def test_inputs_of_another_shape_or_type_are_named(attention: Attention) -> None
             (x, valid.long(), "valid must be bool (2, 5), got torch.int64 (2, 5)"),
             (x, valid[:, 1:], "valid must be bool (2, 5), got torch.bool (2, 4)"),
             (x, valid[0], "valid must be bool (2, 5), got torch.bool (5,)"),
+            (x.to_sparse(), valid, "x must be a dense tensor with numbers, on one device with the others, got"),
+            (x.to("meta"), valid, "x must be a dense tensor with numbers, on one device with the others, got"),
             (x.double(), valid, "x is torch.float64, but the parameters are torch.float32"),
         ):
             with pytest.raises(ValueError, match=re.escape(message)):

@@ -216,6 +216,8 @@ def test_bytes_that_do_not_fit_are_named() -> None:
     changed = data[:100] + bytes([data[100] ^ 1]) + data[101:]
     body, huge = data[:-16], struct.pack("<i", N_ITEMS)  # an item number that the model does not have
     forged = [body[:-8], body + bytes(8), body[:38] + struct.pack("<q", -1) + body[46:], body[:54] + huge + body[58:]]
+    forged += [body[:-8] + struct.pack("<d", number) for number in (float("nan"), float("inf"))]
+    forged += [body[:38] + struct.pack("<q", 2**63 - 1) + body[46:]]
     wrong: list[tuple[Any, str]] = [
         (b"abc", "these 3 bytes are no session"),
         (b"X" + data[1:], "these .* bytes are no session"),

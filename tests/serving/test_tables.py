@@ -9,17 +9,20 @@ ANSWERS = [("b", ['i"3', "i,1"], [2.5, 1 / 3]), ("nobody", [], []), ("a\n", ["i4
 
 
 def test_csv_output_can_be_read_again(tmp_path: Path) -> None:
-    assert write_recommendations(tmp_path / "top.csv", ANSWERS) == 3
+    assert write_recommendations(tmp_path / "top.csv", ANSWERS) == (tmp_path / "top.csv", 3)
     text = (tmp_path / "top.csv").read_text(encoding="utf-8")
     assert text == 'user_id,rank,item_id,score\nb,1,"i""3",2.5\nb,2,"i,1",0.333333333\n"a\n",1,i4,-1\n'
-    assert write_recommendations(tmp_path / "top.tsv", ANSWERS[2:], {"i4": "Up, é", "i5": "x"}) == 1
+    assert write_recommendations(tmp_path / "top.tsv", ANSWERS[2:], {"i4": "Up, é", "i5": "x"})[1] == 1
+    assert write_recommendations(tmp_path / "top.tsv", [], overwrite=False) == (tmp_path / "top-2.tsv", 0), (
+        "both are kept"
+    )
     text = (tmp_path / "top.tsv").read_text(encoding="utf-8")
     assert text == 'user_id\trank\titem_id\tscore\ttitle\n"a\n"\t1\ti4\t-1\tUp, é\n'
 
 
 def test_parquet_output_has_types(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert write_recommendations(tmp_path / "top.parquet", ANSWERS) == 3
+    assert write_recommendations(tmp_path / "top.parquet", ANSWERS)[1] == 3
     columns = {"user_id": ["b", "b", "a\n"], "rank": [1, 2, 1], "item_id": ['i"3', "i,1", "i4"]}
     columns |= {"score": [2.5, 1 / 3, -1.0]}
     assert parquet.read_table(tmp_path / "top.parquet").to_pydict() == columns
