@@ -26,7 +26,7 @@ from recbole_lisa.distributed.processes import from_first
 from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import AnyPath, atomic_writer
-from recbole_lisa.training.checkpoint_schema import check_entries
+from recbole_lisa.training.checkpoint_schema import check_entries, load_optimizer
 from recbole_lisa.training.schedule import WeightAverage
 
 FORMAT = "recbole-lisa checkpoint 1"
@@ -87,7 +87,7 @@ class Checkpoint:
             setattr(run, name, state[name])
         run.train_loss_dict = {entry["epoch"] - 1: entry["loss"] for entry in run.history}
         self.load_model(state)
-        run.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(run.optimizer, state["optimizer"])
         run.step.scaler.load_state_dict(state["scaler"])
         for name, part in _optional_parts(run).items():
             part.load_state_dict(state[name])
@@ -150,6 +150,9 @@ class Checkpoint:
 
     def load_model(self, state: Mapping[str, Any]) -> None:
         """Put the parameters of a state into the model; a UsageError where they do not fit."""
+        for name, weight in state["state_dict"].items():
+            if weight.is_floating_point() and not bool(weight.isfinite().all()):
+                raise UsageError(f"the checkpoint is damaged or forged: {name} has a number that is not finite")
         try:
             self.run.model.load_state_dict(state["state_dict"])
         except RuntimeError as error:

@@ -1,10 +1,12 @@
 """The entries of a checkpoint and their types. Checksums are no signature, so every file that is read is checked."""
 
+import math
 import os
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from torch import Tensor
+from torch.optim import Adam, AdamW, Optimizer
 from typing_extensions import NotRequired, TypedDict  # pydantic needs it before Python 3.12
 
 from recbole_lisa.errors import UsageError, first_mistake
@@ -76,3 +78,27 @@ def check_entries(checkpoint: dict[str, Any], path: str | os.PathLike[str]) -> N
         name, of_config = checkpoint.get(key), checkpoint.get("config", checkpoint).get(key)
         if name is not None and name != of_config:
             raise UsageError(f"'{path}' is damaged or forged: {key} is {name!r}, in its settings {of_config!r}")
+
+
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """`optimizer.load_state_dict`; a ValueError where the state fits neither its settings nor its parameters."""
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, right in zip(optimizer.param_groups, settings, strict=True):
+        rate = group.get("lr")  # a schedule changes it
+        if not isinstance(rate, float) or not 0 <= rate < math.inf:
+            raise ValueError(f"lr of the optimizer is {rate!r}")
+        if changed := [key for key in right if key not in group or (key != "lr" and group[key] != right[key])]:
+            raise ValueError(f"{changed[0]} of the optimizer is {group.get(changed[0])!r}, not {right[changed[0]]!r}")
+    names = {"step", "exp_avg", "exp_avg_sq"} if isinstance(optimizer, Adam | AdamW) else None
+    for parameter, entries in optimizer.state.items():
+        names = entries.keys() if names is None else names
+        if entries.keys() != names:
+            raise ValueError(f"the optimizer has {', '.join(entries)} of a parameter, not {', '.join(sorted(names))}")
+        for name, x in entries.items():
+            if (x is None and name == "momentum_buffer") or (name == "step" and type(x) is int and x >= 0):
+                continue
+            shape = () if name == "step" else tuple(parameter.shape)
+            if not isinstance(x, Tensor) or x.shape != shape or not bool(x.isfinite().all()):
+                is_now = tuple(x.shape) if isinstance(x, Tensor) else repr(x)
+                raise ValueError(f"{name} of the optimizer is {is_now}, it must be finite numbers {shape}")

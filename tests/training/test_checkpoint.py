@@ -1,7 +1,9 @@
 """Checkpoint files: plain, atomic, and clear about what is wrong with them."""
 
+import math
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from recbole_lisa.training.checkpoint import (
     restore_rng,
     save_checkpoint,
 )
+from recbole_lisa.training.checkpoint_schema import load_optimizer
 from tests.tiny import tiny_config, tiny_trainer
 
 
@@ -105,3 +108,47 @@ def test_generators_continue_where_they_were_captured() -> None:
     draws()
     restore_rng(state)
     assert draws() == expected
+
+
+def stepped(kind: type[torch.optim.Optimizer], **settings: Any) -> torch.optim.Optimizer:
+    weight = torch.nn.Parameter(torch.ones(3, 2))
+    optimizer = kind([weight], lr=0.01, **settings)
+    weight.grad = torch.ones(3, 2).to_sparse() if kind is torch.optim.SparseAdam else torch.ones(3, 2)
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "SparseAdam"])
+def test_the_state_of_every_optimizer_comes_back(name: str) -> None:
+    before, after = (stepped(getattr(torch.optim, name)) for _ in range(2))
+    load_optimizer(after, before.state_dict())
+    assert str(after.state_dict()) == str(before.state_dict())
+    load_optimizer(stepped(torch.optim.SGD, momentum=0.9), stepped(torch.optim.SGD, momentum=0.9).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "message"),
+    [
+        *(
+            ("state", "exp_avg", x, r"exp_avg of the optimizer is .*, it must be finite numbers \(3, 2\)")
+            for x in (torch.zeros(1), torch.full((3, 2), torch.nan), None, "x")
+        ),
+        ("state", "step", torch.ones(3), r"step of the optimizer is \(3,\), it must be finite numbers \(\)"),
+        (
+            "state",
+            "surprise",
+            torch.zeros(3, 2),
+            "the optimizer has .*surprise of a parameter, not exp_avg, exp_avg_sq",
+        ),
+        *(("param_groups", "lr", x, "lr of the optimizer is") for x in (None, "x", math.nan, math.inf, -1.0)),
+        ("param_groups", "betas", None, r"betas of the optimizer is None, not \(0.9, 0.999\)"),
+        ("param_groups", "eps", "x", "eps of the optimizer is 'x', not 1e-08"),
+        ("param_groups", "amsgrad", True, "amsgrad of the optimizer is True, not False"),
+        ("param_groups", "capturable", 1, "capturable of the optimizer is 1, not False"),
+    ],
+)
+def test_a_forged_optimizer_is_named(part: str, name: str, value: Any, message: str) -> None:
+    state = stepped(torch.optim.Adam).state_dict()
+    state[part][0][name] = value
+    with pytest.raises(ValueError, match=message):
+        load_optimizer(stepped(torch.optim.Adam), state)
