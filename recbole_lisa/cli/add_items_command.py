@@ -67,6 +67,8 @@ def _read_vectors(path: Path) -> tuple[list[str], torch.Tensor]:
         separator = SEPARATORS[path.suffix]
         check_header(path, pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str).loc[0])
         cells = pd.read_csv(path, sep=separator, index_col="item_id", dtype={"item_id": str}, keep_default_na=False)
+        if len(flags := cells.select_dtypes(bool).columns):  # pandas would make 1 and 0 of them
+            raise ValueError(f"the column {flags[0]} holds True and False")
         with np.errstate(over="ignore"):
             table = cells.apply(pd.to_numeric, errors="coerce").astype(np.float32)
     except KeyError as error:

@@ -16,7 +16,7 @@ from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.http.bodies import Limits
 
 REDIS_VARIABLE = "RECBOLE_LISA_REDIS"
-MAX_WAIT_MS = 1000
+MAX_WAIT_MS, MAX_SESSIONS = 1000, 10_000
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 _EPILOG = """\
@@ -82,9 +82,13 @@ def hosts_of(options: argparse.Namespace) -> frozenset[str] | None:
 def _store(options: argparse.Namespace, recommender: Recommender, metrics: Any) -> Any:
     stores = imported("serving.http.stores")
     if options.redis:
+        if options.max_sessions is not None:
+            raise UsageError("--max_sessions is of sessions in memory, and Redis keeps them here: leave it out")
         return stores.RedisStore(options.redis, recommender.fingerprint, options.session_seconds)
     return stores.MemoryStore(
-        options.max_sessions, options.session_seconds, lambda reason: metrics.dropped.labels(reason).inc()
+        options.max_sessions or MAX_SESSIONS,
+        options.session_seconds,
+        lambda reason: metrics.dropped.labels(reason).inc(),
     )
 
 
@@ -116,7 +120,6 @@ def _parser() -> UsageParser:
     sessions.add_argument("--redis", metavar="URL", default=os.environ.get(REDIS_VARIABLE), help=meaning)
     for group, name, default, meaning in (
         (sessions, "session_seconds", 86400, "seconds that a session lives after it was last used"),
-        (sessions, "max_sessions", 10_000, "sessions in memory; the one unused for longest is removed"),
         (parser, "threads", 1, "threads of torch"),
         (parser, "stop_seconds", 30, "seconds that requests may take to end after SIGTERM"),
         (parser, "max_body_bytes", Limits.body_bytes, "bytes of a request"),
@@ -128,4 +131,6 @@ def _parser() -> UsageParser:
         (parser, "max_batch", Limits.batch, "requests for lists that the model answers together; 1 answers each alone"),
     ):
         group.add_argument(f"--{name}", type=positive, default=default, help=f"{meaning} (default: {default})")
+    meaning = f"sessions in memory; the one unused for longest is removed (default: {MAX_SESSIONS})"
+    sessions.add_argument("--max_sessions", type=positive, help=meaning)
     return parser

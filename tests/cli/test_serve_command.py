@@ -136,6 +136,7 @@ def update_until_it_dies(service: Running, name: str, acknowledged: list[str]) -
         (["--host=nowhere.invalid"], "cannot listen on nowhere.invalid, port 8000: "),
         (["--host=192.0.2.1"], "cannot listen on 192.0.2.1, port 8000: Cannot assign requested address"),
         (["--port=TAKEN"], "Address already in use; choose another --port or --host"),
+        (["--redis=redis://x", "--max_sessions=5"], "--max_sessions is of sessions in memory, and Redis keeps them"),
         (["--redis=http://x"], "--redis: Redis URL must specify one of the following schemes"),
     ],
     ids=lambda value: str(value)[:20],

@@ -107,6 +107,7 @@ def test_add_items_writes_an_export(export: Path, tmp_path: Path, option: str, c
         ("in.csv", "item_id,a,a\nfresh,1,2\n", "the first line names the column a twice: rename one of them"),
         ("in.csv", "item_id,a\nfresh,x\n", "the numbers of item 'fresh' must be finite float32 and not all 0"),
         ("in.csv", "item,a\nfresh,1\n", "is not a table of item_id and numbers, separated by ',':"),
+        ("in.csv", f"item_id,a\n{IDS[1]},True\nfresh,False\n", "the column a holds True and False"),
         ("in.csv", "item_id,a\nfresh,nan\n", "the numbers of item 'fresh' must be finite float32 and not all 0"),
         ("in.csv", f"item_id,a\n{IDS[1]},1\nfresh,1e308\n", "the numbers of item 'fresh' must be finite float32"),
         ("in.csv", f"item_id,a\n{IDS[1]},1\nfresh,0\n", "the numbers of item 'fresh' must be finite float32 and not"),
