@@ -32,7 +32,10 @@ def main(arguments: Sequence[str]) -> int:
         values[option] = [file.stem for file in (properties_path() / name).iterdir()]
     values["-m|--model"] = [*MODELS, *OPTIONAL_MODELS]
     settings = {f"--{rule.name}" for rule in rules}
-    options = {name: _options(name) | (settings if name in _WITH_SETTINGS else set()) for name in commands}
+    helps = {name: _help(name) for name in commands}
+    choices = (found for text in helps.values() for found in re.findall(r"(--[a-z]\w*) \{([^}\s]+)\}", text))
+    values |= {option: words.split(",") for option, words in choices}
+    options = {name: _options(helps[name]) | (settings if name in _WITH_SETTINGS else set()) for name in commands}
     options["*"] = options.pop("run")  # the last case: `run` may be left out
     script = Path(__file__).with_name("completion.sh").read_text(encoding="utf-8")
     script = script.replace("# values", _cases(values)).replace("# options", _cases(options))
@@ -40,11 +43,15 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _options(command: str) -> set[str]:
-    """The long options in the help of a command."""
+def _help(command: str) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
         imported(f"cli.{command.replace('-', '_')}_command").main(["--help"])
-    return set(re.findall(r"--[a-z][\w-]*", text.getvalue())) - {"--key"}  # the placeholder
+    return text.getvalue()
+
+
+def _options(text: str) -> set[str]:
+    """The long options in the help of a command."""
+    return set(re.findall(r"--[a-z][\w-]*", text)) - {"--key"}  # the placeholder
 
 
 def _cases(words: Mapping[str, Iterable[str]]) -> str:

@@ -9,6 +9,7 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output
 from recbole_lisa.saved import load_data_and_model
 from recbole_lisa.training.evaluation import evaluate_targets
+from recbole_lisa.training.logging import metric_text
 from recbole_lisa.training.result import write_per_user
 
 _SETTINGS = ("eval_seen", "metrics", "topk", "metric_decimal_place", "per_user_file", "overwrite")
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     names = config["model"], config["dataset"], protocol_name(config), config["eval_seen"]
     print("{} on {}, protocol {}, eval_seen {}, {} targets".format(*names, f"{len(loader.targets)} {options.phase}"))
     for name, value in metrics.items():
-        print(f"{name:<{max(map(len, metrics))}}  {value:.4f}")
+        print(f"{name:<{max(map(len, metrics))}}  {metric_text(value, config)}")
     if file is not None:
         write_per_user(loader, config, collected, file, overwrite=overwrite)
     return 0

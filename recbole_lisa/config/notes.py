@@ -37,6 +37,9 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
         is_idle = other in settings and not _is_one_of(settings[other], values)
         if is_idle and (key in changed or settings.get(key) is False):  # False is of a recipe
             lines.append(f"no effect: {key}={settings[key]!r}; it needs {other} {values}, not {settings[other]}")
+    lines += _of_item_codes(settings, changed)
+    if settings["normalize_all"] or settings["TIME_FIELD"] in (settings["normalize_field"] or ()):
+        lines.append(f"no effect on {settings['TIME_FIELD']}: normalize_all and normalize_field leave times in seconds")
     negatives = settings.get("train_neg_sample_args") or {}
     if negatives.get("distribution") == "uniform" and (alpha := negatives.get("alpha", 1)) != 1:
         lines.append(
@@ -56,6 +59,17 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
 def _is_one_of(value: Any, values: str) -> bool:
     known, given = values.lower().split(" or "), value if isinstance(value, list) else [value]
     return bool(value) if values == "above 0" else any(str(one).lower() in known for one in given)
+
+
+def _of_item_codes(settings: Settings, changed: Settings) -> list[str]:
+    """Settings of item embeddings, and with one layer those of the quantiser, beside fixed codes."""
+    if settings.get("item_codes", "learned") == "learned":
+        return []
+    of_quantiser = [f"codebook_{part}" for part in ("similarity", "encoding", "temperature")]
+    keys = ["scale_embedding", *(of_quantiser if settings["n_layers"] == 1 else [])]
+    idle = [f"{key}={changed[key]!r}" for key in keys if key in changed]
+    codes = f"items have the codes of item_codes {settings['item_codes']}"
+    return [f"no effect: {', '.join(idle)}; {codes}"] if idle else []
 
 
 def _of_epochs(settings: Settings, changed: Settings) -> list[str]:

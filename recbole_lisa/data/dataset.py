@@ -48,7 +48,11 @@ def create_dataset(config: Config) -> WindowDataset:
             raise UsageError(f"{key} is not supported: loaders are made in seconds; leave it out, or set save_dataset")
     check_data(config)
     folder = MappedFolder.of(config)
-    return WindowDataset(config) if folder is None else MappedDataset(config, folder)
+    dataset = WindowDataset(config) if folder is None else MappedDataset(config, folder)
+    if unknown := [name for name in config["seq_len"] or () if name not in dataset.field2type]:
+        hint = did_you_mean(str(unknown[0]), dataset.field2type)
+        raise UsageError(f"seq_len names {unknown[0]!r}, which is not a loaded column.{hint}")
+    return dataset
 
 
 class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no annotations

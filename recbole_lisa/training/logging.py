@@ -140,9 +140,14 @@ def training_line(epoch: int, seconds: float, parts: Sequence[float], names: Seq
     return line + "]"
 
 
-def metric_rows(metrics: Mapping[str, float]) -> str:
+def metric_text(value: float, config: Mapping[str, Any]) -> str:
+    """A metric with `metric_decimal_place` decimal places, but at least four."""
+    return f"{value:.{max(4, config['metric_decimal_place'] or 0)}f}"
+
+
+def metric_rows(metrics: Mapping[str, float], config: Mapping[str, Any]) -> str:
     """A table of two rows: the names of metrics and their values."""
-    cells = [(name, f"{value:.4f}") for name, value in metrics.items()]
+    cells = [(name, metric_text(value, config)) for name, value in metrics.items()]
     widths = [max(map(len, cell)) for cell in cells]
     rows = zip(*cells, strict=True)
     return "\n".join("  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)) for row in rows)

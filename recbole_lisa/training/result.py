@@ -21,6 +21,7 @@ from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.distributed.processes import n_processes
 from recbole_lisa.environment import peak_gpu_memory_mb, peak_memory_mb, versions
 from recbole_lisa.files import atomic_writer
+from recbole_lisa.training.logging import metric_text
 from recbole_lisa.training.trainer import LISATrainer
 
 
@@ -93,7 +94,7 @@ def result_table(result: Mapping[str, Any]) -> str:
         "-" * len(head),
     ]
     for name in names:
-        shown = [f"{phase[name]:.4f}" if name in phase else "-" for phase in (valid, test)]
+        shown = [metric_text(phase[name], result["config"]) if name in phase else "-" for phase in (valid, test)]
         lines.append(f"{name:<{width}}  {shown[0]:>8}  {shown[1]:>8}")
     return "\n".join([*lines, f"checkpoint: {result['checkpoint']}"])
 

@@ -30,7 +30,7 @@ from recbole_lisa.progress import progress_bar
 from recbole_lisa.training import evaluation
 from recbole_lisa.training.checkpoint import Checkpoint, Saver, check_contents, fingerprint_of, last_file
 from recbole_lisa.training.codebook_usage import watch_codebooks
-from recbole_lisa.training.logging import curves_of_first_process, metric_rows, training_line
+from recbole_lisa.training.logging import curves_of_first_process, metric_rows, metric_text, training_line
 from recbole_lisa.training.schedule import LearningRate, WeightAverage
 from recbole_lisa.training.step import LossFunction, OptimizerStep, RowAdam, amp_of
 
@@ -236,7 +236,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             self.curve.append({"epoch": epoch + 1, **metrics})
             for name, value in metrics.items():
                 self.tensorboard.add_scalar(f"Test/{name}", value, epoch)
-            log(f"epoch {epoch + 1} on the test set, for the curve only\n{metric_rows(metrics)}")
+            log(f"epoch {epoch + 1} on the test set, for the curve only\n{metric_rows(metrics, self.config)}")
         return score
 
     def _validate_and_record(self, valid_data: Any, epoch: int, show_progress: bool) -> tuple[float, str]:
@@ -255,9 +255,11 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         # RecBole's spelling of the tag, so that its curves and ours share one plot.
         self.tensorboard.add_scalar("Vaild_score", score, epoch)
         self.wandblogger.log_metrics({**metrics, "valid_step": epoch}, head="valid")
-        best = "the best so far" if improved else f"best {self.best_valid_score:.4f}"
-        figures = f"{perf_counter() - started:.2f} s, {self.valid_metric} {score:.4f}, {best}"
-        message = set_color(f"epoch {epoch + 1} evaluating", "green") + f" [{figures}]\n{metric_rows(metrics)}"
+        best = "the best so far" if improved else f"best {metric_text(self.best_valid_score, self.config)}"
+        figures = f"{perf_counter() - started:.2f} s, {self.valid_metric} {metric_text(score, self.config)}, {best}"
+        message = (
+            set_color(f"epoch {epoch + 1} evaluating", "green") + f" [{figures}]\n{metric_rows(metrics, self.config)}"
+        )
         if stopped and self.best_epoch is not None:
             message += f"\nstopped early, the best epoch is {self.best_epoch + 1}"
         return score, message

@@ -117,6 +117,8 @@ def test_the_completion_of_bash(isolated_run_dir: Path, capsys: CaptureFixture[s
         "re": "report recommend", "report --ov": "--overwrite", "-m LISAS": "LISASoft", "--model = LISAM": "LISAMini",
         "--loss_type =": "BCE BPR CE SSM gBCE", "--loss_type=g": "--loss_type=gBCE", "tune --d ml-1": "",
         "tune --max_ite": "", "migrate --learning_rate_d": "--learning_rate_decay", "export --checkpoint s": "",
+        "recommend --on_unknown =": "raise skip warn", "evaluate --phase=v": "--phase=valid",
+        "tune --search r": "random",
     }  # fmt: skip
     asked = "".join(
         f'COMP_WORDS=(recbole-lisa {line}); COMP_CWORD={len(line.split())}; _recbole_lisa; echo "${{COMPREPLY[*]}}"\n'

@@ -260,6 +260,10 @@ NOTES: list[tuple[dict[str, Any], str | None]] = [
     ({"local_heads": 4, "local_window": 2}, None),
     ({"adam_betas": [0.9, 0.98], "learner": "sgd"}, "no effect: adam_betas=[0.9, 0.98]; it needs learner " + ADAM),
     ({"adam_betas": [0.9, 0.98], "learner": "adamw"}, None),
+    *(
+        (settings, "no effect on timestamp: normalize_all and normalize_field leave times in seconds")
+        for settings in ({"normalize_all": True}, {"normalize_field": ["timestamp"]})
+    ),
 ]
 
 
@@ -278,6 +282,15 @@ def test_codebooks_without_quantised_items_are_a_note(key: str) -> None:
     settings = ({key: 4, "quantize_items": quantize_items} for quantize_items in (False, True))
     notes = [LISAConfig("Transformer", "ml-100k", config_dict=each).notes for each in settings]
     assert notes == [[f"no effect: {key}=4; it needs quantize_items True, not False"], []]
+
+
+def test_settings_of_item_embeddings_beside_fixed_codes_are_a_note() -> None:
+    changed = {"scale_embedding": False, "codebook_similarity": "dot", "codebook_temperature": 0.3}
+    for n_layers, idle in ((1, [*changed]), (2, ["scale_embedding"])):
+        settings = {"item_codes": "svd", "n_layers": n_layers, **changed}
+        (note,) = LISAConfig("LISABase", "ml-100k", config_dict=settings).notes
+        shown = ", ".join(f"{key}={changed[key]!r}" for key in idle)
+        assert note == f"no effect: {shown}; items have the codes of item_codes svd"
 
 
 def test_values_of_numpy_paths_and_tuples_are_plain_ones(isolated_run_dir: Path) -> None:

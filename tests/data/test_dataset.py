@@ -169,6 +169,7 @@ def test_ml_100k_has_the_papers_counts_and_the_order_of_time() -> None:
         ({"load_col": {"inter": [*FIELDS, "item"]}}, "load_col names 'item', .*inter has user_id:.* mean 'item_id'"),
         ({"unload_col": {"inter": ["rating"]}, "load_col": None}, "unload_col names 'rating', .*inter has user_id"),
         ({"normalize_field": ["user_id"]}, "normalize_field names 'user_id', which is not a loaded column of numbers"),
+        ({"seq_len": {"user": 3}}, "seq_len names 'user', which is not a loaded column. Did you mean 'user_id'?"),
         ({"USER_ID_FIELD": "session_id"}, r"no column session_id:token \(USER_ID_FIELD\).* has user_id:token"),
         ({"TIME_FIELD": "when"}, "ordered by a column when:float .* set TIME_FIELD to ~ where the file is in"),
         ({"val_interval": {"price": "[0,5]"}}, "loaded are user_id, item_id, timestamp; load_col adds more"),

@@ -61,7 +61,7 @@ def test_written_result_is_strict_json(tmp_path: Path) -> None:
 def test_table_sets_validation_beside_test() -> None:
     result = {
         **{"model": "LISASoft", "dataset": "ml-100k", "protocol": "full_ranking", "seed": 1, "seconds": 3.14},
-        **{"best_epoch": 2, "epochs_run": 5, "checkpoint": "saved/run.pth"},
+        **{"best_epoch": 2, "epochs_run": 5, "checkpoint": "saved/run.pth", "config": {"metric_decimal_place": 4}},
         "valid": {"hit@5": 0.25, "ndcg@10": 0.125},
         "test": {"hit@5": 0.5, "ndcg@10": 0.0625},
     }
@@ -73,6 +73,8 @@ def test_table_sets_validation_beside_test() -> None:
         "ndcg@10    0.1250    0.0625",
         "checkpoint: saved/run.pth",
     ]
+    shown = result_table({**result, "config": {"metric_decimal_place": 6}})
+    assert "hit@5    0.250000  0.500000" in shown, "more places are shown, fewer than four are not"
     assert "hit@5           -    0.5000" in result_table({**result, "valid": None})
     assert "hit@5      0.2500         -" in result_table({**result, "test": None})
     assert result_table({**result, "valid": None, "test": None}).splitlines()[1:4] == [
