@@ -33,10 +33,7 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
     changed = {key: value for key, value in external.items() if value != defaults.get(key)}
     without_effect = [f"{key}={changed[key]!r}" for key in WITHOUT_EFFECT if key in changed]
     lines = [f"no effect: {', '.join(without_effect)}"] if without_effect else []
-    for key, other, values in _ONLY_WITH:
-        is_idle = other in settings and not _is_one_of(settings[other], values)
-        if is_idle and (key in changed or settings.get(key) is False):  # False is of a recipe
-            lines.append(f"no effect: {key}={settings[key]!r}; it needs {other} {values}, not {settings[other]}")
+    lines += of_other_settings(settings, changed)
     lines += _of_item_codes(settings, changed)
     if settings["normalize_all"] or settings["TIME_FIELD"] in (settings["normalize_field"] or ()):
         lines.append(f"no effect on {settings['TIME_FIELD']}: normalize_all and normalize_field leave times in seconds")
@@ -53,6 +50,16 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
         lines.append(f"gpu_id is {settings['gpu_id']!r}: the first GPU is used; nproc takes several")
     if settings["valid_metric"] != external.get("valid_metric", defaults["valid_metric"]):
         lines.append(f"valid_metric is {settings['valid_metric']}: {defaults['valid_metric']} is not among the metrics")
+    return lines
+
+
+def of_other_settings(settings: Settings, changed: Settings) -> list[str]:
+    """Lines for settings that need another value of another setting."""
+    lines = []
+    for key, other, values in _ONLY_WITH:
+        is_idle = other in settings and not _is_one_of(settings[other], values)
+        if is_idle and (key in changed or settings.get(key) is False):  # False is of a recipe
+            lines.append(f"no effect: {key}={settings[key]!r}; it needs {other} {values}, not {settings[other]}")
     return lines
 
 

@@ -17,6 +17,7 @@ from recbole.trainer import Trainer
 from recbole_lisa import saved
 from recbole_lisa.config.config import LISAConfig, known_keys
 from recbole_lisa.config.model_defaults import LOSS_WITHOUT_NEGATIVES, model_defaults, settings_files
+from recbole_lisa.config.notes import of_other_settings
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.query_time import reads_query_time
 from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS, model_class
@@ -164,11 +165,14 @@ def _check_trainer(self: Any, config: Config, model: Any) -> None:
         overall = read_yaml(properties_path() / "overall.yaml")
         has_windows = f"{config['model']}Dataset" in vars(recbole.data.dataset)
         read = {*known_keys([], config["model"]), "encoding", "tail_ratio", *(("windows", "supervision") * has_windows)}
-        ours = {*overall, "codebook_init", "restart_dead_codewords"} - read
-        defaults = overall | model_defaults(type(model))
-        changed = [key for key, value in config.external_config_dict.items() if value != defaults.get(key)]
-        if idle := [key for key in changed if key in ours]:
+        ours = {*overall, "codebook_init", "restart_dead_codewords", "protocol"} - read
+        external, defaults = config.external_config_dict, overall | model_defaults(type(model))
+        changed = {key: value for key, value in external.items() if value != defaults.get(key)}
+        if idle := [key for key in external if key in ours and (key in changed or key == "supervision")]:
             self.logger.warning(f"no effect in RecBole's run, only in recbole_lisa.run: {', '.join(idle)}")
+        rest = {key: value for key, value in changed.items() if key not in ours}
+        for line in of_other_settings(config.final_config_dict, rest):
+            self.logger.warning(line)
 
 
 def _has_histories_in_files(dataset: Any) -> bool:

@@ -133,7 +133,9 @@ def test_a_topk_above_the_items_is_refused_before_the_training(topk: list[int]) 
         (None, {"recipe": "modern", "ema_decay": 0.9, "windows": "overlapping"}, "recipe, ema_decay, windows"),
         (None, {"learning_rate_warmup": 5, "codebook_init": "data"}, "learning_rate_warmup, codebook_init"),
         (AllPositionsDataset, {"windows": "overlapping", "adam_betas": [0.9, 0.98]}, "adam_betas"),
-        (None, {"ema_decay": 0.0, "adam_betas": [0.9, 0.999], "windows": "disjoint", "tail_ratio": 0.2}, None),
+        (None, {"ema_decay": 0.0, "adam_betas": [0.9, 0.999], "windows": "disjoint"}, None),
+        (None, {"supervision": "all_positions", "protocol": "paper"}, "supervision, protocol"),
+        (AllPositionsDataset, {"supervision": "all_positions"}, None),
     ],
     ids=str,
 )
@@ -148,6 +150,19 @@ def test_settings_that_recboles_trainer_does_not_read_are_named(
     line = f"no effect in RecBole's run, only in recbole_lisa.run: {names}"
     logged = [record.message[: len(line)] for record in caplog.records if "no effect" in record.message]
     assert logged == ([line] if names else [])
+
+
+def test_settings_without_effect_beside_others_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    recbole_lisa.register()
+    config = small("LISASoft", score_temperature=0.5, local_heads=2, tail_ratio=0.2)
+    train, _, _ = data_preparation(config, create_dataset(config))
+    caplog.clear()
+    Trainer(config, config.model_class(config, train.dataset))
+    assert [record.message for record in caplog.records if "no effect" in record.message] == [
+        "no effect: score_temperature=0.5; it needs score cosine, not dot",
+        "no effect: local_heads=2; it needs local_window above 0, not 0",
+        "no effect: tail_ratio=0.2; it needs metrics TailPercentage, not ['Hit', 'NDCG']",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["float_seq", "token"])
