@@ -159,6 +159,8 @@ class LISAConfig(Config):
             if name not in self._keys and name not in arguments:
                 if name in _DERIVED:
                     raise UsageError(f"{name!r} ({origin}) follows from other settings: leave it out")
+                if name in self._suggestions:
+                    raise UsageError(f"{name!r} ({origin}) is no setting: give it as an argument of its own")
                 if other := [key for pair in _SYNONYMS if name in pair for key in pair if key in self._keys]:
                     raise UsageError(f"unknown key {name!r} ({origin}): {self.model} has {other[0]!r} instead")
                 if models := ", ".join(models_with(name)):

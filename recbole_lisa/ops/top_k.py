@@ -68,7 +68,7 @@ def merge(blocks: list[Best], k: int) -> Best:
     """Join the best of consecutive blocks of items; equal scores stay in the order of the blocks."""
     check_sizes(k=k, number_of_blocks=len(blocks))
     for scores, ids in blocks:
-        check_operands("first: N m; scores: N n; ids: integer N n", blocks[0].scores, scores, ids)
+        check_operands("first: N m; scores: N n; ids: integer N n", blocks[0][0], scores, ids)
     scores, ids = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
     order = scores.argsort(dim=1, descending=True, stable=True)[:, :k]
     return Best(scores.gather(1, order), ids.gather(1, order))

@@ -110,6 +110,7 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"LIST_SUFFIX": "", "ITEM_LIST_LENGTH_FIELD": "item_id"}, "LIST_SUFFIX is '', it must be"),
     ({"ITEM_LIST_LENGTH_FIELD": "item_id"}, "two columns of a batch have the name 'item_id': change NEG_PREFIX"),
     ({"USER_ID_FIELD": "item_id_list"}, "two columns of a batch have the name 'item_id_list'"),
+    ({"config_files": ["a.yaml"]}, "'config_files' (config_dict) is no setting: give it as an argument of its own"),
     ({"metric_decimal_place": 400}, "metric_decimal_place (config_dict) is 400, it must be in [0, 15"),
     ({"ITEM_ID_FIELD": "user_id"}, "ITEM_ID_FIELD and USER_ID_FIELD are both 'user_id': each must"),
     ({"load_col": {"inter": None}}, "load_col inter is None, it must be a list of columns"),
