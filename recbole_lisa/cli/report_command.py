@@ -162,6 +162,8 @@ def _evaluated(
             collected = evaluation.evaluate_targets(model, test, config, show_progress=True).collected
             table = imported("training.result").per_user_table(test, config, collected)
             table = table.set_index(IDS).sort_index(level=0, sort_remaining=False, kind="stable")
+        if titles and titles.keys().isdisjoint(map(str, test.dataset.field2id_token[test.dataset.iid_field])):
+            notes.append("--titles names none of its items")
         users = _recommended(model, test, config, titles or _titles_of(config), targets)
     except UsageError as error:
         notes.append(str(error))

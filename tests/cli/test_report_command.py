@@ -90,6 +90,9 @@ def test_an_old_result_has_a_page_with_notes(runs: list[dict[str, Any]], capsys:
     assert "metrics" not in shown[0] and shown[0]["users"] == [] and "difference" not in shown[1]
     texts = {title for user in shown[1]["users"] for title in user["history"]}
     assert texts <= {"First", *(f"i{item}" for item in range(N_ITEMS))}
+    Path("titles.csv").write_text("item_id,title\nother,First\n")
+    assert main(["report", "a.json", "--titles=titles.csv", "--output=page.html", "--overwrite"]) == 0
+    assert "warning: 'a.json': --titles names none of its items" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
