@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.standin import FIELDS, Catalogue, default_settings
 from recbole_lisa import saved
-from recbole_lisa.attention import FullAttention
+from recbole_lisa.attention import Attention, FullAttention
 from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.sequence_encoder import ItemView
@@ -132,6 +132,7 @@ def test_a_class_without_layers_is_named() -> None:
         ("must define build_layer.*, got None", {}),
         ("must define build_layer.*, got 5", {"mechanism": 5}),
         ("must define build_layer.*, got <class .*Linear", {"mechanism": torch.nn.Linear}),
+        (r"NoForm must define everywhere\(x, valid\)", {"mechanism": type("NoForm", (Attention,), {})}),
         ("it returned int", returns(5)),
         ("hidden_size 16, it returned FullAttention of hidden_size 2", returns(FullAttention(hidden_size=2))),
         ("it returned None", returns(None)),

@@ -1,6 +1,7 @@
 """The interface of all attention mechanisms. Letters of shapes: N batch, L length, D width, U distinct items."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from inspect import signature
 from types import NoneType
 from typing import Any, NamedTuple, get_args
@@ -148,6 +149,8 @@ class Attention(nn.Module):
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
         check_sizes(hidden_size=hidden_size)
+        if type(self).everywhere is Attention.everywhere and type(self).forward is Attention.forward:
+            raise TypeError(f"{type(self).__name__} must define everywhere(x, valid): (N, L, D) -> (N, L, D)")
         self.hidden_size = hidden_size
 
     @property
@@ -195,7 +198,7 @@ class Attention(nn.Module):
 
     def everywhere(self, x: Tensor, valid: Tensor) -> Tensor:
         """As forward; x is 0 at padding, N and L are at least 1, and the result at padding is ignored."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define everywhere(x, valid)")
 
     def at_last(self, x: Tensor, valid: Tensor) -> Tensor:
         """As last; x is 0 at padding, N and L are at least 1, and the result of a row of padding is ignored."""
@@ -234,11 +237,25 @@ class Attention(nn.Module):
     def check_step(self, state: Any, x: Any, *kinds: type[Any]) -> None:
         """Refuse operands of step that are swapped or of another kind; x is one of kinds."""
         shape = tuple(x.shape) if isinstance(x, Tensor) else ()
-        if isinstance(state, Tensor) or not isinstance(x, kinds) or (shape and shape[1:] != (self.hidden_size,)):
+        kind, forms = self._state_form
+        if type(state) is not kind or not isinstance(x, kinds) or (shape and shape[1:] != (self.hidden_size,)):
             given = f"{type(state).__name__} and {type(x).__name__} {shape}"
             raise ValueError(f"step takes a state, then x (N, {self.hidden_size}), got {given}")
-        if shape and shape[0] not in state[0].shape[:2]:  # (N, ...), or (H, N) of LRU
-            raise ValueError(f"x has {shape[0]} rows, the state is of other users: {tuple(state[0].shape)}")
+        n = shape[0] if shape else len(x.codes)
+        for name, part, form in zip(kind._fields, state, forms, strict=True):
+            if tuple(part.shape) != tuple(n if size is None else size for size in form):
+                right = f"{name} must be {tuple('N' if size is None else size for size in form)}"
+                raise ValueError(f"x has {n} rows, the state is of other users: {tuple(part.shape)}; {right}")
+        parameter = next(self.parameters(), None) if shape else None
+        if parameter is not None and x.dtype != parameter.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(f"x is {x.dtype}, but the parameters are {parameter.dtype}: convert one of them")
+
+    @cached_property
+    def _state_form(self) -> tuple[Any, list[tuple[int | None, ...]]]:
+        """The class of a state, and of each part the sizes, None where it is the number of users."""
+        none, one = self.init_state(0), self.init_state(1)
+        pairs = ((a.shape, b.shape) for a, b in zip(none, one, strict=True))
+        return type(none), [tuple(x if x == y else None for x, y in zip(*pair, strict=True)) for pair in pairs]
 
     def checked_vectors(self, x: Input, valid: Tensor) -> Tensor:
         """Return x after check_input; raise ValueError for codes."""

@@ -90,6 +90,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         trained = Part(train.first - 1, train.count + train.first)
         self.item_counts, self.time_unit = _training_statistics(self.histories, trained, self.item_num)
         self.data_fingerprint = self._fingerprint()
+        self._release_pages()
         self.training = self._phase(train, trained)
         return [self.training, self._phase(valid, valid), self._phase(test, test)]
 
@@ -111,6 +112,9 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     def _parts(self) -> Index:
         """The number of the file of each interaction, in the order of `_timed_rows`."""
         return self.inter_feat[PART].to_numpy().astype(np.int64)
+
+    def _release_pages(self) -> None:
+        """Nothing: the histories are in memory."""
 
     def _log_split(self, *parts: Part) -> None:
         store = self.histories
@@ -272,3 +276,10 @@ class MappedDataset(WindowDataset):
 
     def _parts(self) -> Index:
         return self._files.astype(np.int64)  # type: ignore[no-any-return]  # of an array in a dictionary of Any
+
+    def _release_pages(self) -> None:
+        """Map the histories anew: the pages that the statistics have read no longer count as memory of the process."""
+        if isinstance(self.histories.gaps.base, np.memmap):
+            paths = {name: f"{self.folder}/{name}.npy" for name in ("items", "gaps")}
+            arrays = {name: np.load(path, mmap_mode="r").view(np.ndarray) for name, path in paths.items()}
+            self.histories = replace(self.histories, **arrays)

@@ -119,11 +119,13 @@ class CodedTargets(_Targets):
         """As _Targets; items with vectors beside their codes are no one's equal."""
         n_codebooks, n_codewords, _ = self.codewords.shape
         rows: Tensor = self.codes if self.vectors is None else self.codes[self.slots == len(self.vectors) - 1]
-        if numbered := n_codewords**n_codebooks <= 2**64:  # a number for each row, which stays its own in int64
-            start = rows.new_zeros(1, dtype=torch.int64)
-            rows = reduce(lambda number, column: number * n_codewords + column, rows.t(), start)
-        counts = torch.unique(rows, dim=None if numbered else 0, return_counts=True)[1]
-        return int(counts[counts > 1].sum())
+        if n_codewords**n_codebooks > 2**64:
+            counts = torch.unique(rows, dim=0, return_counts=True)[1]
+            return int(counts[counts > 1].sum())
+        start = rows.new_zeros(1, dtype=torch.int64)  # a number for each row, which stays its own in int64
+        numbers = reduce(lambda number, column: number * n_codewords + column, rows.t(), start).sort().values
+        equal = numbers[1:] == numbers[:-1]  # a sort takes less memory than torch.unique, which may hash
+        return int(torch.cat([equal, equal.new_zeros(1)]).logical_or_(torch.cat([equal.new_zeros(1), equal])).sum())
 
     def build_index(self) -> None:
         """Set blocks, B bytes an item, and listed for `shortlist`: for products, W <= 256, on the CPU."""

@@ -1,6 +1,6 @@
 """One recommender for all attention mechanisms: embed, attend, feed forward, score, loss (SASRec's architecture)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from inspect import signature
@@ -129,7 +129,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
                 # The constructor checks its settings and allocates nothing. check_memory refuses sizes that overflow.
                 with torch.device("meta"), suppress(RuntimeError):
                     cls._build_mechanism(settings, 0)
-            except ValueError as error:
+            except (ValueError, TypeError) as error:
                 raise UsageError(f"{cls.__name__} cannot be built: {error}") from error
 
     def build_layer(self, config: Any, index: int) -> Attention:
@@ -250,10 +250,10 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         """Target vectors of all items, (V, D), with cosine scores of length 1."""
         return self._normalised(self.target(self.embed(torch.arange(self.n_items, device=self.time_unit.device))))
 
-    def _blocks(self, start: int, step: int = 1) -> Iterator[Tensor]:
+    def _blocks(self, start: int, step: int = 1) -> tuple[Tensor, ...]:
         """The ids from start on, or every step-th, in blocks of BLOCK_ITEMS."""
         ids = torch.arange(start, self.n_items, step, device=self.item_embedding.weight.device)
-        yield from torch.split(ids, BLOCK_ITEMS)
+        return torch.split(ids, BLOCK_ITEMS)
 
     def predict(self, interaction: Interaction) -> Tensor:
         """Score of the item in each row: (N,)."""
@@ -340,8 +340,12 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def item_codes(self, codebook: Codebook, *, step: int = 1) -> Tensor:
         """Codes (V - 1, B) of the items, or of every step-th item, by a quantiser, block by block."""
-        small, read = code_dtype(codebook.n_codewords), self.item_embedding.quantized
-        return torch.cat([read(codebook, self.embed(ids)).codes.to(small) for ids in self._blocks(1, step)])
+        blocks = self._blocks(1, step)
+        shape, dtype = (sum(map(len, blocks)), codebook.n_codebooks), code_dtype(codebook.n_codewords)
+        codes = torch.empty(shape, dtype=dtype, device=blocks[0].device)
+        for rows, ids in zip(torch.split(codes, BLOCK_ITEMS), blocks, strict=True):
+            rows.copy_(self.item_embedding.codes(codebook, self.embed(ids)))
+        return codes
 
     @torch.no_grad()
     def codebook_usage(self) -> dict[str, tuple[int, CodewordUsage]]:

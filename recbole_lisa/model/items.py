@@ -35,6 +35,10 @@ class ItemTable(nn.Embedding):
         """Items x (U, D) by a quantiser; without keys hard codes have no assignment."""
         return Quantized(*book(x, keys=keys))
 
+    def codes(self, book: Codebook, x: Tensor) -> Tensor:
+        """Codes (U, B) of items x by a quantiser."""
+        return self.quantized(book, x).codes
+
     def dense_from(self, first: int) -> Dense | None:
         """Vectors beside the codes of the items from id `first` on: none."""
         return None
@@ -79,6 +83,10 @@ class FixedCodes(nn.Module):
         words = [words.index_select(0, code) for words, code in zip(book.codewords, codes.t(), strict=True)]
         words += [] if rows is None else [rows.index_select(0, x[:, -1])]
         return Quantized(codes, book.codewords.new_empty(len(x), 0), reduce(torch.add, words))
+
+    def codes(self, book: Codebook, x: Tensor) -> Tensor:
+        """As ItemTable: no codeword is read."""
+        return x[:, book.columns]
 
     def dense_from(self, first: int) -> Dense | None:
         """As ItemTable: slots, and vectors by slot; or None."""

@@ -84,7 +84,7 @@ class LISARecommender(AttentiveRecommender):
     @torch.no_grad()
     def _restart_codebooks(self, history: Sequences, *, used_too: bool) -> None:
         """Codebook.restart of the codebooks that learn, layer by layer; all processes use the first one's batch."""
-        items = self.embed(next(self._blocks(1, -(-self.n_items // SAMPLED))))
+        items = self.embed(self._blocks(1, -(-self.n_items // SAMPLED))[0])
         for book in (book for book in self.codebooks().values() if book.codewords.requires_grad):
             book.restart(items, used_too=used_too)
         for i, layer in list(enumerate(self.encoder.layers()))[1:]:

@@ -81,6 +81,9 @@ def check_weights(bundle: Bundle) -> None:
             encoder = SessionEncoder(**_arguments(bundle.encoder))
     except (TypeError, RuntimeError, OverflowError, KeyError, IndexError) as error:
         raise ValueError("its settings build no encoder: one has a value of the wrong type or size") from error
+    quantizer = encoder.layers()[0].quantizer
+    if quantizer is not None and not quantizer.hard and not isinstance(bundle.items, DenseItems):
+        raise ValueError("its items are codes, its first layer reads soft assignments: hard must be true there")
     tensors = (*bundle.weights.values(), *bundle.items.state_dict().values())
     types = {str(tensor.dtype) for tensor in tensors if tensor.is_floating_point()}
     if len(types) > 1:

@@ -70,8 +70,13 @@ class IdMap:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "IdMap":
-        """The inverse of arrays."""
-        return cls(arrays["text"], arrays["ends"], arrays["hashes"], arrays["order"])
+        """The inverse of arrays; a ValueError where an id is no text."""
+        ids = cls(arrays["text"], arrays["ends"], arrays["hashes"], arrays["order"])
+        ids._text.decode(_ENCODING, _ERRORS)
+        starts = arrays["ends"][:-1]
+        if (arrays["text"][starts[starts < len(ids._text)]] & 0xC0 == 0x80).any():
+            raise ValueError("the id map does not fit: an id begins within a letter")
+        return ids
 
     def with_new(self, ids: Iterable[str]) -> "IdMap":
         """A map with more ids, numbered from V on in the order given; a ValueError where one appears twice."""

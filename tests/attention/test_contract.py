@@ -195,6 +195,13 @@ def test_inputs_of_another_shape_or_type_are_named(attention: Attention) -> None
             attention.step(state, x[:, 0, 1:])
         with pytest.raises(ValueError, match="x has 9 rows, the state is of other users: "):
             attention.step(state, torch.randn(9, D))
+        with pytest.raises(ValueError, match="x is torch.float64, but the parameters are torch.float32"):
+            attention.step(state, x[:, 0].double())
+        for other in (None, type("Other", (type(state),), {})(*state)):
+            with pytest.raises(ValueError, match="step takes a state, then x"):
+                attention.step(other, x[:, 0])
+        with pytest.raises(ValueError, match=r"the state is of other users: .*; \w+ must be \("):
+            attention.step(type(state)(*(part[..., None] for part in state)), x[:, 0])
 
 
 def test_last_and_non_padding_are_those_positions_of_forward(attention: Attention) -> None:

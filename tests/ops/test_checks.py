@@ -217,6 +217,10 @@ MESSAGES: list[tuple[Callable[[], Any], str]] = [
         )
         for visible in (torch.ones(5, 3, dtype=torch.bool), torch.ones(L, L), None, torch.ones(1, N, 1, L, L) > 0)
     ),
+    (
+        lambda: lisa_attention(**GOOD[lisa_attention] | {"decay": torch.tensor(1j)}),
+        "decay must be real numbers, got torch.complex64",
+    ),
     (lambda: check_number("x", 10**400, 0), "x must be a finite number of at least 0, got 1000"),
     (lambda: sum_of_rows(whole(6, 0), X[:0]), r"tables must be floating-point \(B >= 1, W, N\)"),
     (lambda: scores_of_one(whole(6, 0), X[0, :0]), r"tables must be floating-point \(B >= 1, W\)"),

@@ -188,6 +188,7 @@ NO_NAMES = ("", "a\n", "\x1b[31m", "\x9b", "a\ud800", 5, [])
             for eps in ("", "x", [], -1, 10**12, 10**40, math.inf, math.nan)
         ),
         *(("encoder.attention_gate", gate, "attention_gate: input should be a valid boolean") for gate in (0, "", [])),
+        ("encoder.layers.0.1.hard", False, "its first layer reads soft assignments: hard must be true there"),
         *(("encoder.layers.0.1.hard", hard, "hard must be bool") for hard in (0, "", [], "x", math.nan)),
         *(("encoder.layers.0.1.bidirectional", value, "bidirectional must be bool") for value in (0, "", [])),
         *(("encoder.layers.0.1." + size, True, size + " must be") for size in ("n_codewords", "hidden_size")),

@@ -57,6 +57,8 @@ def test_arrays_that_do_not_fit_are_named() -> None:
     arrays = IdMap.from_ids(["a", "bc"]).arrays()
     ends, order = arrays["ends"], arrays["order"]
     for change, message in (
+        ({"text": np.array([0x61, 0x62, 0xFF], np.uint8)}, "'utf-8' codec can't decode byte 0xff"),
+        ({"text": np.array([0xC3, 0xA4, 0x61], np.uint8)}, "an id begins within a letter"),
         ({"text": arrays["text"][:2]}, "2 ends, 2 hashes, 2 bytes of text"),
         ({"ends": ends[::-1]}, "does not fit"),
         ({"order": order + 1}, "does not fit: its ends or numbers are out of range"),

@@ -19,6 +19,8 @@ def check_lisa(
     """
     forms = f"table: floating-point B+ W+ W; values: floating-point B W D; codes: integer {rows} B"
     check_operands(f"{forms}; assignment?: floating-point {rows} B W", table, values, codes, assignment)
+    if isinstance(decay, Tensor) and decay.is_complex():
+        raise ValueError(f"decay must be real numbers, got {decay.dtype}")
     lowest: object = decay
     if isinstance(decay, Tensor):
         lowest = float(decay.detach().min()) if decay.device.type == "cpu" and decay.numel() else 0.0
