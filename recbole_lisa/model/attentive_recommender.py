@@ -141,7 +141,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         if not (isinstance(cls.mechanism, type) and issubclass(cls.mechanism, Attention)):
             right = "must define build_layer(config, index), which returns an attention, or mechanism, a class of them"
             raise TypeError(f"{cls.__name__} {right}, got {cls.mechanism!r}")
-        settings = {name: config[SETTINGS.get(name, name)] for name in signature(cls.mechanism).parameters}
+        _, *names = signature(cls.mechanism.__init__).parameters
+        settings = {name: config[SETTINGS.get(name, name)] for name in names}
         seeds = {name: value + index for name, value in settings.items() if name.endswith("_seed")}
         return cls.mechanism(**(settings | seeds))
 
