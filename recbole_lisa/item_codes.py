@@ -140,6 +140,8 @@ def _truncated_svd(matrix: Any, n_components: int, seed: int) -> tuple[Vectors, 
     from sklearn.utils.extmath import randomized_svd
 
     n = min(n_components, *matrix.shape)
+    if n < n_components:
+        getLogger().warning(f"the SVD of the training data has {n} components, not {n_components}: the others are 0")
     components, scale = np.zeros((matrix.shape[1], n_components), np.float32), np.zeros(n_components, np.float32)
     _, scale[:n], rows = randomized_svd(matrix, n, n_iter=POWER_ITERATIONS, random_state=seed)
     components[:, :n] = rows.T

@@ -37,7 +37,14 @@ from recbole_lisa.serving.ids import IdMap
 from recbole_lisa.serving.inputs import History
 from recbole_lisa.serving.recommender import Recommender
 from recbole_lisa.serving.tables import SEPARATORS
-from recbole_lisa.training.checkpoint import RUN_KEYS, check_data, differences, item_ids_of, load_checkpoint
+from recbole_lisa.training.checkpoint import (
+    RUN_KEYS,
+    check_data,
+    check_finite,
+    differences,
+    item_ids_of,
+    load_checkpoint,
+)
 
 Loaded = tuple[Any, torch.nn.Module, Any, Any, Any, Any]  # configuration, model, data set, and three loaders
 
@@ -158,6 +165,7 @@ def _line(error: Exception) -> str:
 
 
 def _with_weights(network: Any, state: Mapping[str, Any], path: Any) -> Any:
+    check_finite(state["state_dict"])
     try:
         network.load_state_dict(state["state_dict"])
         if unknown := {*(state["other_parameter"] or {})} - {*getattr(network, "other_parameter_name", ())}:

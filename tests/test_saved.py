@@ -254,6 +254,10 @@ def test_forged_parts_are_one_line(trained: dict[str, Any], tmp_path: Path) -> N
         ({"other_parameter": {"forward": 1}}, "other_parameter has 'forward'"),
         ({"state_dict": weights | {"more": torch.zeros(1)}}, "the weight more has the shape"),
         ({"state_dict": {}}, "n_layers is 1, it has 0 weights"),
+        *(
+            ({"state_dict": weights | {"time_unit": torch.tensor(value)}}, f"damaged or forged: time_unit {message}")
+            for value, message in ((float("nan"), "has a number that is not"), (0.0, "is not above 0"))
+        ),
         ({"config": config | {"n_layers": 10**9}}, "n_layers is 1000000000, it has"),
         ({"config": config | {"hidden_size": HUGE}}, "overflowed"),
         ({"config": config | {"hidden_size": 18}}, "its settings give"),

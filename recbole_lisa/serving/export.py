@@ -30,7 +30,7 @@ from torch.nn.functional import pad
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError, first_mistake
-from recbole_lisa.files import ARCHIVE_ERRORS, AnyPath, atomic_writer, check_output, locked, path_of
+from recbole_lisa.files import ARCHIVE_ERRORS, AnyPath, atomic_writer, check_output, locked, new_folder, path_of
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.ops.packing import pack_codes, unpack_codes
 from recbole_lisa.serving.bundle import Bundle, check_weights
@@ -127,7 +127,7 @@ def write_export(bundle: Bundle, folder: AnyPath, *, overwrite: bool = False) ->
     files = {}
     try:
         message = f"another process writes the export '{folder}': wait for its end, or name another folder"
-        with locked(target / ".lock", message):
+        with new_folder(target), locked(target / ".lock", message):
             for name, data in _data(bundle):
                 files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
                 with atomic_writer(target / name) as stream:

@@ -150,9 +150,7 @@ class Checkpoint:
 
     def load_model(self, state: Mapping[str, Any]) -> None:
         """Put the parameters of a state into the model; a UsageError where they do not fit."""
-        for name, weight in state["state_dict"].items():
-            if weight.is_floating_point() and not bool(weight.isfinite().all()):
-                raise UsageError(f"the checkpoint is damaged or forged: {name} has a number that is not finite")
+        check_finite(state["state_dict"])
         try:
             self.run.model.load_state_dict(state["state_dict"])
         except RuntimeError as error:
@@ -282,6 +280,15 @@ def item_ids_of(state: Mapping[str, Any]) -> bytes | None:
 def last_file(best_file: AnyPath) -> Path:
     """The file with the newest state beside the best one: `<name>.pth` -> `<name>-last.pth`."""
     return Path(best_file).with_name(Path(best_file).stem + LAST_SUFFIX)
+
+
+def check_finite(weights: Mapping[str, torch.Tensor]) -> None:
+    """Refuse, as a UsageError, weights with a number that is not finite, and a unit of time that is not above 0."""
+    for name, weight in weights.items():
+        if weight.is_floating_point() and not bool(weight.isfinite().all()):
+            raise UsageError(f"the checkpoint is damaged or forged: {name} has a number that is not finite")
+    if "time_unit" in weights and not bool((weights["time_unit"] > 0).all()):
+        raise UsageError("the checkpoint is damaged or forged: time_unit is not above 0")
 
 
 def check_resume(source: str | None) -> None:

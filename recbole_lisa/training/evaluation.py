@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from recbole.config import Config
 from recbole.evaluator import Collector, Evaluator
+from recbole.evaluator.register import metrics_dict
 
 from recbole_lisa.config.validation import SEEN_SUFFIXES
 from recbole_lisa.data.dataloader import EvalBatch, EvalLoader, TrainLoader
@@ -91,12 +92,24 @@ def evaluate_targets(
         collector.data_collect(SimpleNamespace(dataset=loader.dataset.training))
         if "data.num_items" in collector.data_struct:  # RecBole counts the padding as an item
             collector.data_struct.set("data.num_items", loader.dataset.training.item_num - 1)
-        values = Evaluator(config).evaluate(collector.data_struct)
-        metrics |= {f"{name}{suffix}": float(value) for name, value in values.items()}
+        metrics |= {f"{name}{suffix}": value for name, value in _values(config, collector.data_struct).items()}
     # From one process, so that decisions that depend on them are the same in all.
     collected = {suffix: collector.data_struct for suffix, collector in collectors.items()}
     tied = next(iter(collected.values())).get("lisa.tied").double().mean()
     return Evaluation(*from_first((metrics, float(tied))), collected)
+
+
+def _values(config: Config, collected: Any) -> dict[str, float]:
+    """RecBole's evaluation; a UsageError where a metric that the user registered gives something else than numbers."""
+    try:
+        return {name: float(value) for name, value in Evaluator(config).evaluate(collected).items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        classes = [metrics_dict[name.lower()] for name in config["metrics"]]
+        own = [one.__name__ for one in classes if one.__module__.partition(".")[0] not in ("recbole", "recbole_lisa")]
+        if not own:
+            raise
+        right = "calculate_metric must return a dictionary of names and numbers"
+        raise UsageError(f"the metrics {', '.join(own)} cannot be computed ({error}): {right}") from error
 
 
 def _merge(collected: Any) -> None:

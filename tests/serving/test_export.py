@@ -112,6 +112,16 @@ def test_damage_is_named(name: str, tmp_path: Path) -> None:
         read_export(tmp_path)
 
 
+def test_an_export_that_fails_leaves_no_folder(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("recbole_lisa.serving.export.atomic_writer", full)
+    with pytest.raises(UsageError, match="cannot write the export .*: No space left on device"):
+        write_export(small_bundle("LISASoft")[1], tmp_path / "deep" / "export")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_other_manifests_are_named(manifest: dict[str, Any], tmp_path: Path) -> None:
     for other, message in (
         ({"version": 2}, "has version 2, this program reads version 1: install the recbole-lisa that wrote it"),
