@@ -39,4 +39,4 @@ def balanced_cluster_attention(query: Tensor, key: Tensor, value: Tensor, member
     count = out.new_zeros(n, length).scatter_add_(1, position, present.to(out.dtype))
     rows = (position + torch.arange(n, device=position.device).unsqueeze(1) * length).flatten()
     total = out.new_zeros(n * length, out.shape[-1]).index_add(0, rows, (out * present.unsqueeze(-1)).flatten(0, 1))
-    return total.view(n, length, -1) / (count + MEAN_EPSILON).unsqueeze(-1)
+    return total.view(n, length, value.shape[2]) / (count + MEAN_EPSILON).unsqueeze(-1)

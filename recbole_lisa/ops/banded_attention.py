@@ -42,5 +42,6 @@ def banded_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) ->
     age = torch.arange(size, device=bias.device).unsqueeze(1) + window - columns  # (S, w + S)
     band = bias[:, age.clamp(0, window - 1)].masked_fill((age < 0) | (age >= window), -torch.inf)  # (H, S, w + S)
     first = band.masked_fill(columns < window, -torch.inf)  # no position is before that of index 0
-    attended = torch.softmax(logits + torch.stack([first, *[band] * (n_blocks - 1)]), dim=-1) @ blocks(value, window)
+    weights = torch.softmax(logits + torch.stack([first, *[band] * (n_blocks - 1)]), dim=-1)
+    attended = weights.to(value.dtype) @ blocks(value, window)
     return attended.transpose(2, 3).reshape(n, n_blocks * size, n_heads, width)[:, :length]

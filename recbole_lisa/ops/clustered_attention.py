@@ -40,7 +40,7 @@ def cluster_means(x: Tensor, cluster: Tensor, valid: Tensor, n_clusters: int) ->
     present = valid.unsqueeze(-1).to(x.dtype)
     sums = x.new_zeros(n * n_clusters, x.shape[-1]).index_add(0, rows, (x * present).flatten(0, 1))
     count = x.new_zeros(n * n_clusters, 1).index_add(0, rows, present.flatten(0, 1))
-    return (sums / count.clamp_min(1)).view(n, n_clusters, -1)
+    return (sums / count.clamp_min(1)).view(n, n_clusters, x.shape[2])
 
 
 def group_queries(cluster: Tensor, n_clusters: int) -> Groups:

@@ -69,6 +69,6 @@ def _majorities(points: Tensor, cluster: Tensor, centroids: Tensor) -> Tensor:
     n, n_clusters, _ = centroids.shape
     rows = (cluster + torch.arange(n, device=points.device).unsqueeze(1) * n_clusters).flatten()
     votes = points.new_zeros(n * n_clusters, points.shape[-1]).index_add_(0, rows, points.flatten(0, 1))
-    votes = votes.view(n, n_clusters, -1)
+    votes = votes.view(n, n_clusters, points.shape[-1])
     majority = (votes[..., :-1] > 0).to(points.dtype) * 2 - 1
     return torch.where(votes[..., -1:] > 0, majority, centroids)

@@ -20,6 +20,12 @@ def _carry(state: Tensor, factors: Tensor, added: Tensor) -> list[Tensor]:
     return list(accumulate(zip(factors, added, strict=True), lambda s, chunk: chunk[0] * s + chunk[1], initial=state))
 
 
+def _chunks(length: int) -> tuple[int, int]:
+    """How many chunks, and the size of each: the shortest that needs no more of them than CHUNK does."""
+    size = -(-length // -(-length // CHUNK))
+    return -(-length // size), size
+
+
 def diagonal_recurrence(state: Tensor, decay: Tensor, angle: Tensor, u: Tensor) -> Tensor:
     """h_t = exp(-decay + i angle) h_{t-1} + u_t: h (H, N, L) in O(L C) a channel.
 
@@ -30,17 +36,17 @@ def diagonal_recurrence(state: Tensor, decay: Tensor, angle: Tensor, u: Tensor) 
     check_operands(forms, u, state, decay, angle)
     check_range("decay", decay, 0, 1e30)
     h, n, length = u.shape
-    chunk = -(-length // -(-length // CHUNK))  # the shortest that needs no more chunks
-    x = pad(u, (0, -length % chunk)).view(h, -1, chunk)  # (H, N K, C)
+    n_chunks, chunk = _chunks(length)
+    x = pad(u, (0, -length % chunk)).view(h, n * n_chunks, chunk)  # (H, N K, C)
     steps = torch.arange(chunk + 1, device=u.device)
     log_radius, turn = (torch.outer(y.double(), steps.double()) for y in (-decay, angle))
     power = torch.polar(log_radius.exp(), turn).to(u.dtype)  # (H, C + 1)
-    added = (x @ power[:, :chunk].flip(1).unsqueeze(-1)).view(h, n, -1).movedim(2, 0)  # (K, H, N)
+    added = (x @ power[:, :chunk].flip(1).unsqueeze(-1)).view(h, n, n_chunks).movedim(2, 0)  # (K, H, N)
     before = _carry(state, power[:, chunk:].expand(len(added), -1, -1), added)[:-1]
     lag = steps[1:] - steps.unsqueeze(1)  # (C + 1, C), from the carried state and from each position of a chunk
     kernel = torch.where(lag >= 0, power[:, lag.clamp_min(0)], 0)  # (H, C + 1, C)
-    out = torch.cat([torch.stack(before, dim=2).view(h, -1, 1), x], dim=-1) @ kernel  # (H, N K, C)
-    return out.view(h, n, -1)[..., :length]
+    out = torch.cat([torch.stack(before, dim=2).view(h, n * n_chunks, 1), x], dim=-1) @ kernel  # (H, N K, C)
+    return out.view(h, n, n_chunks * chunk)[..., :length]
 
 
 def selective_recurrence(state: Tensor, a: Tensor, x: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,9 +58,9 @@ def selective_recurrence(state: Tensor, a: Tensor, x: Tensor, b: Tensor, c: Tens
     check_operands("x: N L+ H P; a: N L H; b: N L S; c: N L S; state: N H P S", x, a, b, c, state)
     check_range("a", a, -1e30, 0)
     n, length = x.shape[:2]
-    chunk = -(-length // -(-length // CHUNK))
-    extra = -length % chunk
-    a, x, b, c = (pad(y, (*[0, 0] * (y.ndim - 2), 0, extra)).view(n, -1, chunk, *y.shape[2:]) for y in (a, x, b, c))
+    n_chunks, chunk = _chunks(length)
+    extra, shape = n_chunks * chunk - length, (n, n_chunks, chunk)
+    a, x, b, c = (pad(y, (*[0, 0] * (y.ndim - 2), 0, extra)).view(*shape, *y.shape[2:]) for y in (a, x, b, c))
     x, total = x.transpose(2, 3), a.transpose(2, 3).cumsum(dim=-1)  # (N, K, H, C, P), (N, K, H, C)
     future = torch.ones(chunk, chunk, dtype=torch.bool, device=x.device).triu(diagonal=1)
     between = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(future, -torch.inf).exp()  # (N, K, H, C, C)

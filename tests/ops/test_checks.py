@@ -146,6 +146,22 @@ def test_an_operand_of_another_kind_or_shape_is_named(op: Callable[..., Any], na
             assert " must be " in str(error)
 
 
+@pytest.mark.parametrize("op", GOOD, ids=name_of)
+def test_no_rows_give_no_rows_or_are_named(op: Callable[..., Any]) -> None:
+    at = 1 if op is diagonal_recurrence else 0  # (H, N, ...)
+    rows = {name: x.narrow(at, 0, 0) if x.dim() > at and x.shape[at] == N else x for name, x in GOOD[op].items()}
+    try:
+        op(**rows)
+    except ValueError as error:
+        assert " must be " in str(error)
+
+
+def test_a_band_takes_a_bias_of_another_precision() -> None:
+    half = {name: x.half() for name, x in GOOD[banded_attention].items()}
+    expected = banded_attention(**half)
+    assert banded_attention(**half | {"bias": half["bias"].float()}).dtype == expected.dtype == torch.float16
+
+
 def of_codes(hidden: Tensor, codewords: Tensor) -> Tensor:
     return coded_cross_entropy(hidden, [(whole(6, 3), codewords)], whole(L))
 
