@@ -164,6 +164,11 @@ def path_of(path: AnyPath, what: str) -> Path:
     return Path(path)
 
 
+def resolved(path: AnyPath) -> Path:
+    """`Path.resolve`; of links that form a circle, for which it fails before Python 3.13, the path as it is."""
+    return Path(os.path.realpath(path))
+
+
 def check_output(path: AnyPath, *, overwrite: bool, folder: bool = False, source: AnyPath | None = None) -> None:
     """Refuse an output that cannot be written or that would replace something, before the work for it starts.
 
@@ -179,7 +184,7 @@ def check_output(path: AnyPath, *, overwrite: bool, folder: bool = False, source
         raise UsageError(f"overwrite must be True or False, got {shown(overwrite)}")
     if not str(path).strip():
         raise UsageError(f"the path of the output is empty: name a {kind}")
-    if source is not None and target.resolve() == Path(source).resolve():
+    if source is not None and resolved(target) == resolved(source):
         raise UsageError(f"'{path}' is the input, too: name another {kind} for the output")
     try:
         if target.is_dir() and not folder:

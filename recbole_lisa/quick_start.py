@@ -20,7 +20,7 @@ from recbole_lisa.datasets.obtain import ensure_data, interaction_files
 from recbole_lisa.distributed.launch import launch
 from recbole_lisa.distributed.processes import is_first, process_group, started_by_torchrun
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import advise_after_interruption, check_output
+from recbole_lisa.files import advise_after_interruption, check_output, resolved
 from recbole_lisa.item_codes import set_item_codes
 from recbole_lisa.training.checkpoint import Checkpoint, advice_after_interruption, check_resume
 from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks, log_equal_codes
@@ -110,10 +110,10 @@ def check_run(config: LISAConfig) -> None:
     sources += Path(config["data_path"]).glob(f"{escape(config['dataset'])}.*")  # of users and items as well
     saved = config["dataset_save_path"]
     sources += Path(saved).glob("*") if saved else Path(config["checkpoint_dir"] or "").glob("*.dataset/*")
-    inputs = {Path(path).resolve(): path for path in sources}
+    inputs = {resolved(path): path for path in sources}
     for key, endings in _ENDINGS.items():
         if config[key] is not None:
-            path = Path(config[key]).resolve()
+            path = resolved(config[key])
             check_output(config[key], overwrite=may_overwrite(config), source=inputs.get(path))
             if not str(config[key]).endswith(endings):
                 raise UsageError(f"{key} is '{config[key]}', it must end in {' or '.join(endings)}")

@@ -8,8 +8,19 @@ from unittest.mock import Mock
 
 import pytest
 
+from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, check_output, locked, new_folder, probe_writing, unique_run_name
+from recbole_lisa.files import (
+    atomic_writer,
+    check_output,
+    locked,
+    new_folder,
+    probe_writing,
+    resolved,
+    unique_run_name,
+)
+from recbole_lisa.quick_start import check_run
 
 
 def test_atomic_writer_writes_the_file_and_its_folders_with_the_usual_permissions(tmp_path: Path) -> None:
@@ -149,3 +160,15 @@ def test_a_lock_is_refused_to_a_second_process_and_ends_with_the_first(tmp_path:
     with locked(lock, "busy"):
         pass
     assert not lock.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="symbolic links")
+def test_links_in_a_circle_are_resolved_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert resolved(tmp_path / "loop") == resolved(tmp_path) / "loop"
+    (tmp_path / "data" / "loop").mkdir(parents=True)
+    (tmp_path / "data" / "loop" / "loop.inter").symlink_to("loop.inter")
+    config = LISAConfig("LISASoft", "loop", config_dict={"data_path": str(tmp_path / "data")})
+    check_run(config)
+    with pytest.raises(UsageError, match=r"there is no file .*loop.inter"):
+        ensure_data(config)

@@ -20,7 +20,7 @@ from recbole_lisa.cli import imported
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.cli.compare_command import IDS, TRAITS, read_per_user
 from recbole_lisa.errors import UsageError, shown
-from recbole_lisa.files import atomic_writer, check_output
+from recbole_lisa.files import atomic_writer, check_output, resolved
 
 _NEEDED = ("model", "dataset", "protocol", "seed", "test", "loss", "config")
 _KINDS: dict[str, Any] = {
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"'{options.output}' must end in .html")
     results: dict[Path, Any] = {}
     for path in options.results:
-        if path.resolve() in map(Path.resolve, results):
+        if resolved(path) in map(resolved, results):
             print(f"warning: '{path}' is given twice: it is shown once", file=sys.stderr)
         else:
             results[path] = read_result(path)

@@ -12,7 +12,7 @@ from typing import Any
 from recbole_lisa.cli.arguments import UsageParser, parse_settings, positive
 from recbole_lisa.config.config import BUNDLED_DATASET, LISAConfig
 from recbole_lisa.errors import UsageError, install_extra
-from recbole_lisa.files import advise_after_interruption, probe_writing
+from recbole_lisa.files import advise_after_interruption, probe_writing, resolved
 from recbole_lisa.tuning.space import Domain, check_space, defaults, grid, read_space, space_file
 from recbole_lisa.tuning.study import SEARCH_FILE, Study, run_study
 from recbole_lisa.tuning.trial import build_config, check_validation
@@ -102,7 +102,7 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]
 def _fixed(options: argparse.Namespace, settings: dict[str, str]) -> tuple[dict[str, Any], LISAConfig]:
     """The settings that all trials share, with absolute paths, and the default configuration."""
     names = {key: getattr(options, key) for key in ("model", "dataset", "protocol")}
-    files = [str(Path(file).resolve()) for file in options.config_files]
+    files = [str(resolved(file)) for file in options.config_files]
     config = LISAConfig(**names, config_files=files, command_line=settings, options=vars(options))
     fixed: dict[str, Any] = {**names, "config_files": files, **settings}
     user_settings = config.external_config_dict
@@ -110,9 +110,9 @@ def _fixed(options: argparse.Namespace, settings: dict[str, str]) -> tuple[dict[
         raise UsageError(f"'{key}' is not a setting of a search: {_REFUSED_SETTINGS[key]}")
     for key in _PATHS:  # each trial has its own working folder
         if user_settings.get(key):
-            fixed[key] = str(Path(user_settings[key]).resolve())
+            fixed[key] = str(resolved(user_settings[key]))
     if "data_path" not in user_settings and config["dataset"] != BUNDLED_DATASET:
-        fixed["data_path"] = str(Path(config["data_path"]).resolve().parent)
+        fixed["data_path"] = str(resolved(config["data_path"]).parent)
     if "epochs" not in user_settings:
         fixed["epochs"] = DEFAULT_EPOCHS
     return fixed, build_config(fixed)
@@ -158,7 +158,7 @@ def _folder(options: argparse.Namespace, config: LISAConfig) -> Path:
         raise UsageError("--storage is empty, it must name a folder, such as tuned")
     if not name.strip() or Path(name).name != name or name == os.pardir:
         raise UsageError(f"--name is '{name}', it must be the name of one folder; --storage names its parent folder")
-    folder = (Path(options.storage) / name).resolve()
+    folder = resolved(Path(options.storage) / name)
     try:
         probe_writing(folder / SEARCH_FILE)
     except OSError as error:

@@ -74,6 +74,9 @@ class LISAConfig(Config):
         self.model_class = model_class(model)
         self.model, self.dataset = self.model_class.__name__, str(dataset)
         self.files_read = _paths(config_files)
+        if Path(self.dataset).name != self.dataset:
+            right = "not a path; data_path is the folder above its folder"
+            raise UsageError(f"dataset is {shown(self.dataset)}, it must be the name of a data set, {right}")
         sources = [(saved_in, saved_settings or {}), *_sources(self.files_read, config_dict, command_line)]
         protocol = str(protocol or _strongest(sources, "protocol") or _DEFAULT_PROTOCOL)
         recipe = _strongest(sources, "recipe")

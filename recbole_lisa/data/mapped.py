@@ -25,7 +25,7 @@ from recbole_lisa.data.preparation import ROLES, write_arrays
 from recbole_lisa.data.tokens import Tokens
 from recbole_lisa.datasets.obtain import interaction_files
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import locked, temporary_path
+from recbole_lisa.files import locked, resolved, temporary_path
 
 AUTO_BYTES = 2**30
 """`memory_map: auto` maps files from this size on."""
@@ -64,7 +64,7 @@ class MappedFolder:
             return None
         key = dataset_key(config)
         path = Path(named or Path(config["checkpoint_dir"], f"{config['dataset']}-{key[:16]}.dataset"))
-        return cls(path.resolve() if path.is_symlink() else path, key, bool(setting))
+        return cls(resolved(path) if path.is_symlink() else path, key, bool(setting))
 
     def read(self) -> dict[str, Any] | None:
         """`dataset_state` with histories, times and tokens in mapped arrays; None where nothing or other data is there.

@@ -19,7 +19,7 @@ from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.reader import PARQUET_SUFFIXES, read_pieces
 from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, check_output, new_folder, tidy_termination
+from recbole_lisa.files import atomic_writer, check_output, new_folder, resolved, tidy_termination
 
 _DECIMAL = re.compile(r"-?\d+\.0")
 _LEFT_OUT = {
@@ -60,7 +60,7 @@ def convert(
     Raises:
         UsageError: No row of the raw file can be read or used, or the result cannot be written.
     """
-    name = output.resolve().name
+    name = resolved(output).name
     if not name:
         raise UsageError(f"the output is '{output}', whose name names no data set: give a folder such as dataset/mine")
     target = output / f"{name}.inter"

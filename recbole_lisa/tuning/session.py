@@ -16,6 +16,7 @@ from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.files import Termination
 
 _STORE_BYTES = 2**27
+_AGAIN_SECONDS = 5.0  # after which an interruption that was dropped comes again
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
@@ -63,7 +64,9 @@ def ray_session(address: str | None) -> Iterator[None]:
         init_options = {"address": "local", "include_dashboard": False, "object_store_memory": _STORE_BYTES}
         # The processes of trials import the package that this process runs.
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_PACKAGE_ROOT, os.environ.get("PYTHONPATH")]))
-    in_main, handler = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGTERM)
+    in_main = threading.current_thread() is threading.main_thread()
+    numbers = [signal.SIGTERM, *([signal.SIGALRM] if hasattr(signal, "SIGALRM") else [])] if in_main else []
+    before = [signal.getsignal(number) for number in numbers]  # Ray sets its own
     import ray
 
     try:
@@ -75,20 +78,29 @@ def ray_session(address: str | None) -> Iterator[None]:
 
     def interrupt(number: int, _: object) -> None:
         signals.append(number)
+        _repeat_in(_AGAIN_SECONDS)
         raise KeyboardInterrupt  # Ray would end the process at a SystemExit, without a message
 
     try:
-        if in_main:
-            signal.signal(signal.SIGTERM, interrupt)
+        for number in numbers:
+            signal.signal(number, interrupt)
         yield
     except KeyboardInterrupt:
+        _repeat_in(0)
         if signals:
             raise Termination(128 + signals[0]) from None
         raise
     finally:
+        _repeat_in(0)
         ray.shutdown()
-        if in_main:
-            signal.signal(signal.SIGTERM, handler)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _repeat_in(seconds: float) -> None:
+    """Send SIGALRM later, or with 0 never: Python drops an exception that a signal raises in a weakref's callback."""
+    if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():  # Windows has none
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def check_resources(cpus: float, gpus: float | None) -> float:

@@ -18,6 +18,7 @@ from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.schema import read_yaml
 from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.files import resolved
 
 Settings = dict[str, Any]
 Check = Callable[[Settings], str | None]
@@ -83,7 +84,7 @@ class Domain:
 def space_file(name: str | None, model: str) -> Path:
     """The file of the space: the path `name`, or `properties/tuning/<name>.yaml`; by default that of the model."""
     if name is not None and Path(name).is_file():
-        return Path(name).resolve()
+        return resolved(name)
     folder, stem = properties_path() / "tuning", model if name is None else name
     known = sorted(path.stem for path in folder.glob("*.yaml"))
     if stem not in known:

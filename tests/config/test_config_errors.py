@@ -333,7 +333,10 @@ NAMES: list[tuple[dict[str, Any], str]] = [
     ({"model": "sasrec"}, "GLATransformer and RecBole's sequential models, such as SASRec. Did you mean 'SASRec'?"),
     ({"dataset": "ml-10k"}, "there is no file dataset/ml-10k/ml-10k.inter (tab-separated"),
     ({"dataset": "ml-10k"}, "Did you mean 'ml-100k'?"),
-    ({"dataset": "/etc"}, "and '/etc' is none of the data sets with settings"),
+    *(
+        ({"dataset": name}, f"dataset is {name!r}, it must be the name of a data set, not a path; data_path is the")
+        for name in ("/data/shop", "data/shop", "shop/", ".")
+    ),
     ({"protocol": "papers"}, "'papers': known are full_ranking, global_time, paper. Did you mean 'paper'?"),
     ({"config_files": "absent.yaml"}, "cannot read the configuration file 'absent.yaml'"),
     *(

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,21 @@ def test_signals_end_the_session_and_handlers_are_put_back(
     assert signal.getsignal(signal.SIGTERM) is before
     if isinstance(caught.value, Termination):
         assert caught.value.code == 143
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_signal_whose_exception_is_dropped_comes_again(monkeypatch: MonkeyPatch) -> None:
+    class Dropped:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    dropped: list[object] = []
+    monkeypatch.setattr("ray.init", lambda **_: None)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    monkeypatch.setattr("sys.unraisablehook", lambda one: dropped.append(one.exc_type))
+    monkeypatch.setattr("recbole_lisa.tuning.session._AGAIN_SECONDS", 0.05)
+    with pytest.raises(Termination) as caught, ray_session(None):
+        Dropped()
+        time.sleep(30)
+    assert caught.value.code == 143 and dropped == [KeyboardInterrupt]
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0

@@ -38,6 +38,15 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
+class _Server(uvicorn.Server):
+    """uvicorn, which ends at the first signal: a second one would end it in the middle, with a traceback."""
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Begin to stop, once."""
+        if not self.should_exit:
+            super().handle_exit(sig, frame)
+
+
 def server_of(app: Any, stop_seconds: int) -> uvicorn.Server:
     """uvicorn with limits on what a caller may hold; after SIGTERM, requests have stop_seconds to end."""
     config = uvicorn.Config(
@@ -54,7 +63,7 @@ def server_of(app: Any, stop_seconds: int) -> uvicorn.Server:
         timeout_graceful_shutdown=stop_seconds,
         h11_max_incomplete_event_size=2**16,
     )
-    return uvicorn.Server(config)
+    return _Server(config)
 
 
 def serve(app: Any, listening: socket.socket, *, stop_seconds: int) -> None:

@@ -5,6 +5,7 @@ import gzip
 import json
 import random
 import re
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -290,6 +291,13 @@ def test_requests_that_wait_when_the_service_stops_get_503(caplog: pytest.LogCap
         held.let_go.set()
     assert len(held.calls) == 1
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_second_signal_does_not_end_the_service_in_the_middle() -> None:
+    with running(seeded_recommender()) as service:
+        for _ in range(2):
+            service.server.handle_exit(signal.SIGINT, None)
+        assert service.server.should_exit and not service.server.force_exit
 
 
 def test_a_body_that_is_half_sent_when_the_service_stops_gets_503(caplog: pytest.LogCaptureFixture) -> None:
