@@ -17,7 +17,8 @@ import math
 import stat
 import unicodedata
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -124,10 +125,10 @@ def write_export(bundle: Bundle, folder: AnyPath, *, overwrite: bool = False) ->
     """Write an export and return its manifest, which comes last; a UsageError as of `check_export_folder`."""
     target = Path(folder)
     check_export_folder(target, overwrite=overwrite)
-    files = {}
+    files: dict[str, dict[str, Any]] = {}
+    message = f"another process writes the export '{folder}': wait for its end, or name another folder"
     try:
-        message = f"another process writes the export '{folder}': wait for its end, or name another folder"
-        with new_folder(target), locked(target / ".lock", message):
+        with new_folder(target), locked(target / ".lock", message), _no_part(target, files):
             for name, data in _data(bundle):
                 files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
                 with atomic_writer(target / name) as stream:
@@ -138,6 +139,18 @@ def write_export(bundle: Bundle, folder: AnyPath, *, overwrite: bool = False) ->
     except OSError as error:
         raise UsageError(f"cannot write the export '{folder}': {error.strerror}; name another folder") from error
     return manifest
+
+
+@contextmanager
+def _no_part(folder: Path, files: Mapping[str, Any]) -> Iterator[None]:
+    """Where the work in it fails or is interrupted, remove those of the files that were not in the folder before."""
+    existed = {path.name for path in folder.iterdir()}
+    try:
+        yield
+    except BaseException:
+        for name in files.keys() - existed:
+            (folder / name).unlink(missing_ok=True)
+        raise
 
 
 def read_manifest(folder: AnyPath) -> dict[str, Any]:

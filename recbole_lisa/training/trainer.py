@@ -246,6 +246,10 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         if self.valid_metric not in metrics:  # a metric of the user, whose names are known now
             raise UsageError(f"valid_metric {self.valid_metric} is not reported: choose one of {', '.join(metrics)}")
         score: float = calculate_valid_score(metrics, self.valid_metric)
+        if math.isnan(score):
+            raise UsageError(
+                f"valid_metric {self.valid_metric} is not a number in epoch {epoch + 1}: choose another one"
+            )
         self.best_valid_score, self.cur_step, stopped, improved = early_stopping(
             score, self.best_valid_score, self.cur_step, self.stopping_step, self.valid_metric_bigger
         )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -119,6 +120,11 @@ def test_an_export_that_fails_leaves_no_folder(tmp_path: Path, monkeypatch: Monk
     monkeypatch.setattr("recbole_lisa.serving.export.atomic_writer", full)
     with pytest.raises(UsageError, match="cannot write the export .*: No space left on device"):
         write_export(small_bundle("LISASoft")[1], tmp_path / "deep" / "export")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    monkeypatch.setattr("recbole_lisa.serving.export._manifest", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        write_export(small_bundle("LISASoft")[1], tmp_path / "export")
     assert list(tmp_path.iterdir()) == []
 
 

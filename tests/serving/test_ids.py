@@ -63,6 +63,10 @@ def test_arrays_that_do_not_fit_are_named() -> None:
         ({"ends": ends[::-1]}, "does not fit"),
         ({"order": order + 1}, "does not fit: its ends or numbers are out of range"),
         ({"ends": ends.astype("f8")}, "does not fit"),
+        ({"hashes": arrays["hashes"] // 2}, "its hashes are those of other ids"),
+        ({"order": order[::-1].copy()}, "its hashes are those of other ids"),
+        ({"text": np.frombuffer(b"aaa", np.uint8), "ends": np.array([1, 2])}, "does not fit"),
+        ({"text": np.frombuffer(b"aa", np.uint8), "ends": np.array([1, 2])}, "the id 'a' appears twice"),
     ):
         with pytest.raises(ValueError, match=message):
             IdMap.from_arrays(arrays | change)

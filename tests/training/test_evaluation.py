@@ -194,6 +194,9 @@ def test_a_metric_of_the_user_is_computed_and_chooses_the_epoch(tmp_path: Path, 
         trainer, (train, valid, _) = tiny_trainer(wrong)
         with pytest.raises(UsageError, match="meanrank@5 is not reported: choose one of meanrank"):
             trainer.fit(train, valid, saved=False)
+        monkeypatch.setattr(MeanRank, "calculate_metric", lambda *_: {"meanrank": float("nan")})
+        with pytest.raises(UsageError, match="valid_metric MeanRank is not a number in epoch 1: choose another one"):
+            tiny_trainer(config)[0].fit(train, valid, saved=False)
         for wrong_value in (None, {"meanrank": None}, {"meanrank": "x"}):
             monkeypatch.setattr(MeanRank, "calculate_metric", lambda *_, value=wrong_value: value)
             with pytest.raises(
