@@ -195,7 +195,7 @@ def test_a_metric_of_the_user_is_computed_and_chooses_the_epoch(tmp_path: Path, 
         with pytest.raises(UsageError, match="meanrank@5 is not reported: choose one of meanrank"):
             trainer.fit(train, valid, saved=False)
         monkeypatch.setattr(MeanRank, "calculate_metric", lambda *_: {"meanrank": float("nan")})
-        with pytest.raises(UsageError, match="valid_metric MeanRank is not a number in epoch 1: choose another one"):
+        with pytest.raises(UsageError, match="valid_metric meanrank is no number in epoch 1: choose another"):
             tiny_trainer(config)[0].fit(train, valid, saved=False)
         for wrong_value in (None, {"meanrank": None}, {"meanrank": "x"}):
             monkeypatch.setattr(MeanRank, "calculate_metric", lambda *_, value=wrong_value: value)
