@@ -247,9 +247,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             raise UsageError(f"valid_metric {self.valid_metric} is not reported: choose one of {', '.join(metrics)}")
         score: float = calculate_valid_score(metrics, self.valid_metric)
         if math.isnan(score):
-            raise UsageError(
-                f"valid_metric {self.valid_metric} is not a number in epoch {epoch + 1}: choose another one"
-            )
+            raise UsageError(f"valid_metric {self.valid_metric} is no number in epoch {epoch + 1}: choose another")
         self.best_valid_score, self.cur_step, stopped, improved = early_stopping(
             score, self.best_valid_score, self.cur_step, self.stopping_step, self.valid_metric_bigger
         )
