@@ -57,8 +57,8 @@ def draw_quality() -> None:
         (panels[0], "ml-100k", "ml-100k, 60 epochs, mean of 3 seeds"),
         (panels[1], "ml-1m", "ml-1m, 200 epochs, 1 seed"),
     ):
-        text = (RESULTS / f"{name}.md").read_text(encoding="utf-8").partition("| seeds |")[2]
-        pattern = r"^\| ([\w-]+) \| [^|]+ \| [^|]+ \| ([\d.]+)(?: \[([\d.]+)\])? \| [^|]+ \|"
+        text = (RESULTS / f"{name}.md").read_text(encoding="utf-8").partition("| seeds")[2]
+        pattern = r"^\| ([\w-]+) *\|[^|]+\|[^|]+\| ([\d.]+)(?: \[([\d.]+)\])? *\|"
         rows = re.findall(pattern, text.partition("\n\n")[0], re.MULTILINE)
         rows.sort(key=lambda row: float(row[1]))
         for place, (row, value, spread) in enumerate(rows):
