@@ -237,13 +237,14 @@ class Attention(nn.Module):
     def check_step(self, state: Any, x: Any, *kinds: type[Any]) -> None:
         """Refuse operands of step that are swapped or of another kind; x is one of kinds."""
         shape = tuple(x.shape) if isinstance(x, Tensor) else ()
-        kind, forms = self._state_form
+        kind, forms, of_one = self._state_form
         if type(state) is not kind or not isinstance(x, kinds) or (shape and shape[1:] != (self.hidden_size,)):
             given = f"{type(state).__name__} and {type(x).__name__} {shape}"
             raise ValueError(f"step takes a state, then x (N, {self.hidden_size}), got {given}")
         n = shape[0] if shape else len(x.codes)
-        for name, part, form in zip(kind._fields, state, forms, strict=True):
-            if tuple(part.shape) != tuple(n if size is None else size for size in form):
+        sizes = of_one if n == 1 else [tuple(n if size is None else size for size in form) for form in forms]
+        for name, part, form, right_size in zip(kind._fields, state, forms, sizes, strict=True):
+            if part.shape != right_size:
                 right = f"{name} must be {tuple('N' if size is None else size for size in form)}"
                 raise ValueError(f"x has {n} rows, the state is of other users: {tuple(part.shape)}; {right}")
         parameter = next(self.parameters(), None) if shape else None
@@ -251,11 +252,12 @@ class Attention(nn.Module):
             raise ValueError(f"x is {x.dtype}, but the parameters are {parameter.dtype}: convert one of them")
 
     @cached_property
-    def _state_form(self) -> tuple[Any, list[tuple[int | None, ...]]]:
-        """The class of a state, and of each part the sizes, None where it is the number of users."""
+    def _state_form(self) -> tuple[Any, list[tuple[int | None, ...]], list[tuple[int, ...]]]:
+        """The class of a state, of each part the sizes, None where it is the number of users, and those of one user."""
         none, one = self.init_state(0), self.init_state(1)
         pairs = ((a.shape, b.shape) for a, b in zip(none, one, strict=True))
-        return type(none), [tuple(x if x == y else None for x, y in zip(*pair, strict=True)) for pair in pairs]
+        forms = [tuple(x if x == y else None for x, y in zip(*pair, strict=True)) for pair in pairs]
+        return type(none), forms, [tuple(part.shape) for part in one]
 
     def checked_vectors(self, x: Input, valid: Tensor) -> Tensor:
         """Return x after check_input; raise ValueError for codes."""
