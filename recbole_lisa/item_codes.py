@@ -1,12 +1,9 @@
 """Codes of items that are fixed before training, so that no item has an embedding (setting `item_codes`).
 
-svd: M = U S V^T of the training matrix users x items, truncated to B components, as in RecJPQ (Petrov and Macdonald,
-2024). Component b of the items is cut into W quantiles, the codes of codebook b. So every codeword has V / W items, and
-hardly two items have the same codes. Equal values are ordered at random.
-
-svd_kmeans: residual k-means of unit vectors of the items, from the truncated SVD of D_u^(-1/2) M D_i^(-1/2), where D_u
-and D_i hold the interactions of each user and item: correspondence analysis. The vector of item i is the direction of
-S v_i without the first component, sqrt(D_i), which says only how frequent the item is.
+svd: residual k-means of unit vectors of the items, from the truncated SVD of D_u^(-1/2) M D_i^(-1/2), where M is the
+training matrix users x items, and D_u and D_i hold the interactions of each user and item: correspondence analysis. The
+vector of item i is the direction of S v_i without the first component, sqrt(D_i), which says only how frequent the item
+is. RecJPQ (Petrov and Macdonald, 2024) cuts each of B components of M itself into W quantiles, which ranks worse.
 
 kmeans: residual k-means of another model's items, of the directions of their main components. The small components of
 trained vectors are mostly noise, which no codeword can say: with all of them the codebooks after the first collapse.
@@ -28,14 +25,16 @@ from recbole_lisa.distributed.processes import from_first, is_first
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import ARCHIVE_ERRORS, atomic_writer
 from recbole_lisa.ops.packing import code_dtype
+from recbole_lisa.ops.row_blocks import choose_in_blocks
 from recbole_lisa.progress import progress_bar
 from recbole_lisa.saved import load_bundle
 from recbole_lisa.serving.ids import IdMap
 
 Codes = npt.NDArray[np.integer[Any]]
 Vectors = npt.NDArray[np.float32]
-KMEANS_BATCH, POWER_ITERATIONS = 4096, 4
-SVD_COMPONENTS, MODEL_COMPONENTS = 64, 32
+KMEANS_BATCH, KMEANS_SAMPLE = 4096, 2**17
+POWER_ITERATIONS, OVERSAMPLES = 4, 4
+SVD_COMPONENTS, SVD_NUMBERS, MODEL_COMPONENTS = 64, 80_000_000, 32
 _BLOCK_IDS = 2**16
 
 
@@ -68,55 +67,43 @@ def set_item_codes(network: Any, config: Any, dataset: Any) -> None:
 def _codes(source: str, books: list[Codebook], config: Any, dataset: Any) -> Codes:
     """Codes (V - 1, C) of all codebooks."""
     options = {"seed": config["seed"], "show_progress": bool(config["show_progress"])}
-    if source in ("svd", "svd_kmeans"):
-        return _kept_svd_codes(source, books, dataset, **options)
+    if source == "svd":
+        return _kept_svd_codes(books, dataset, **options)
     if source == "kmeans":
         vectors = main_directions(_vectors(config["item_codes_checkpoint"], dataset), MODEL_COMPONENTS)
         return _clusters(vectors, books, **options)
     return _codes_of_file(source, books, dataset)
 
 
-def _kept_svd_codes(source: str, books: list[Codebook], dataset: Any, *, seed: int, show_progress: bool) -> Codes:
+def _kept_svd_codes(books: list[Codebook], dataset: Any, *, seed: int, show_progress: bool) -> Codes:
     """Codes (V - 1, C) by an SVD; those of a mapped data set are kept in its folder, by what they depend on."""
     sizes = [(book.n_codebooks, book.n_codewords) for book in books]
     trained = dataset.part.count + dataset.part.first
-    digest = sha256(f"{dataset.data_fingerprint} {seed} {sizes}".encode())
+    digest = sha256(f"clusters {dataset.data_fingerprint} {seed} {sizes}".encode())
     digest.update(trained.data)
-    path = None if dataset.folder is None else dataset.folder / f"{source}-{digest.hexdigest()[:16]}.npz"
+    path = None if dataset.folder is None else dataset.folder / f"svd-{digest.hexdigest()[:16]}.npz"
     if path is not None:
         with suppress(*ARCHIVE_ERRORS, KeyError, TypeError, IndexError):  # one that is damaged is made anew
             kept: Codes = np.load(path)["codes"]
             if _are_codes(kept, dataset.item_num - 1, books):
                 return kept
-    if source == "svd":
-        components = svd_components(dataset, books[0].n_codebooks, seed)
-        codes = np.concatenate([quantile_codes(components, book.n_codewords, seed) for book in books], 1)
-    else:
-        codes = _clusters(svd_vectors(dataset, SVD_COMPONENTS, seed), books, seed=seed, show_progress=show_progress)
-        fill_columns(codes, dataset, seed)
+    known = dataset.item_counts[1:] > 0
+    n_components = min(max(SVD_NUMBERS // dataset.item_num, 1), SVD_COMPONENTS)
+    vectors = svd_vectors(dataset, n_components, seed)[known]
+    codes = of_all_items(_clusters(vectors, books, seed=seed, show_progress=show_progress), known, seed)
     if path is not None:
         with suppress(OSError), atomic_writer(path) as stream:  # a folder that cannot be written keeps none
             np.savez(stream, codes=codes)
     return codes
 
 
-def svd_components(dataset: Any, n_components: int, seed: int) -> Vectors:
-    """Items (V - 1, B) of the truncated SVD of the training interactions; missing components are 0.
-
-    An item counts once for a user. Items without training interactions get each component of a random other item.
-    """
-    components, _ = _truncated_svd(_training_matrix(dataset), n_components, seed)
-    fill_columns(components[1:], dataset, seed)
-    return components[1:]
-
-
 def svd_vectors(dataset: Any, n_components: int, seed: int) -> Vectors:
     """Unit vectors (V - 1, K) of the items by correspondence analysis; 0 without training interactions."""
-    from scipy.sparse import diags
-
     matrix = _training_matrix(dataset)
-    users, items = (diags(np.maximum(matrix.sum(axis).A1, 1).astype(np.float32) ** -0.5) for axis in (1, 0))
-    components, scale = _truncated_svd(users @ matrix @ items, n_components + 1, seed)
+    users, items = (np.maximum(matrix.sum(axis).A1, 1).astype(np.float32) ** -0.5 for axis in (1, 0))
+    matrix.data *= np.repeat(users, np.diff(matrix.indptr))
+    matrix.data *= items[matrix.indices]
+    components, scale = _truncated_svd(matrix, n_components + 1, seed)
     return _directions((components * scale)[1:, 1:])
 
 
@@ -143,17 +130,20 @@ def _truncated_svd(matrix: Any, n_components: int, seed: int) -> tuple[Vectors, 
     if n < n_components:
         getLogger().warning(f"the SVD of the training data has {n} components, not {n_components}: the others are 0")
     components, scale = np.zeros((matrix.shape[1], n_components), np.float32), np.zeros(n_components, np.float32)
-    _, scale[:n], rows = randomized_svd(matrix, n, n_iter=POWER_ITERATIONS, random_state=seed)
+    _, scale[:n], rows = randomized_svd(
+        matrix, n, n_oversamples=OVERSAMPLES, n_iter=POWER_ITERATIONS, random_state=seed
+    )
     components[:, :n] = rows.T
     return components, scale
 
 
-def fill_columns(columns: Vectors | Codes, dataset: Any, seed: int) -> None:
-    """Set each column (V - 1) of an item without training interactions to that of a random other item, in place."""
-    rng, counts = np.random.default_rng(seed), dataset.item_counts[1:]
-    trained, new = np.flatnonzero(counts), np.flatnonzero(counts == 0)
-    for column in columns.T:
-        column[new] = column[rng.choice(trained, len(new))]
+def of_all_items(codes: Codes, known: npt.NDArray[np.bool_], seed: int) -> Codes:
+    """Codes (V - 1, C) from those of the known items; another item has each code of a random known one."""
+    rng, all_codes = np.random.default_rng(seed), np.empty((len(known), codes.shape[1]), codes.dtype)
+    all_codes[known] = codes
+    for column, of_known in zip(all_codes.T, codes.T, strict=True):
+        column[~known] = rng.choice(of_known, len(known) - len(of_known))
+    return all_codes
 
 
 def _training_matrix(dataset: Any) -> Any:
@@ -170,16 +160,6 @@ def _training_matrix(dataset: Any) -> Any:
     return matrix
 
 
-def quantile_codes(components: Vectors, n_codewords: int, seed: int) -> Codes:
-    """Codes (V, B) of components (V, B): the W quantiles of each; equal values are ordered at random."""
-    rng, n = np.random.default_rng(seed), len(components)
-    codes = np.empty(components.shape, torch.empty(0, dtype=code_dtype(n_codewords)).numpy().dtype)
-    for b, column in enumerate(components.T):
-        order = rng.permutation(n)
-        codes[order[column[order].argsort()], b] = np.arange(n) * n_codewords // n
-    return codes
-
-
 def _clusters(vectors: Vectors, books: list[Codebook], *, seed: int, show_progress: bool) -> Codes:
     """Codes (V, C) of vectors (V, D) by residual_kmeans, for each of several sets of codebooks."""
     sets = [(book.n_codebooks, book.n_codewords) for book in books]
@@ -189,16 +169,27 @@ def _clusters(vectors: Vectors, books: list[Codebook], *, seed: int, show_progre
 def residual_kmeans(
     vectors: Vectors, n_codebooks: int, n_codewords: int, seed: int, *, show_progress: bool = False
 ) -> Codes:
-    """Codes (V, B) of vectors (V, D); with fewer vectors than codewords some are not used."""
+    """Codes (V, B) of vectors (V, D); with fewer vectors than codewords some are not used.
+
+    The centres are those of at most 2^17 random vectors.
+    """
     from sklearn.cluster import MiniBatchKMeans
 
     left, k = vectors.copy(), min(n_codewords, len(vectors))
-    codes = np.empty((len(vectors), n_codebooks), np.int64)
+    sample = np.random.default_rng(seed).permutation(len(left))[:KMEANS_SAMPLE]
+    codes = np.empty((len(left), n_codebooks), torch.empty(0, dtype=code_dtype(n_codewords)).numpy().dtype)
     for b in progress_bar(range(n_codebooks), "k-means", unit=" codebooks", show_progress=show_progress):
-        clusters = MiniBatchKMeans(k, batch_size=KMEANS_BATCH, n_init=1, random_state=seed + b).fit(left)
-        codes[:, b] = clusters.labels_
-        left -= clusters.cluster_centers_[clusters.labels_]
+        clusters = MiniBatchKMeans(k, batch_size=KMEANS_BATCH, n_init=1, random_state=seed + b).fit(left[sample])
+        centres = torch.from_numpy(clusters.cluster_centers_).float()
+        codes[:, b] = _nearest(torch.from_numpy(left), centres).numpy()
+        left -= centres.numpy()[codes[:, b]]
     return codes
+
+
+def _nearest(vectors: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
+    """The centre (W, D) nearest to each vector (V, D): (V,) int64."""
+    half_square = centres.square().sum(1) / 2
+    return choose_in_blocks(lambda rows: (rows @ centres.t() - half_square).argmax(1), vectors, len(centres))
 
 
 def _vectors(checkpoint: str, dataset: Any) -> Vectors:

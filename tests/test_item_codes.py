@@ -13,7 +13,7 @@ from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.environment import free_memory
 from recbole_lisa.errors import UsageError
-from recbole_lisa.item_codes import quantile_codes, set_item_codes, svd_components, svd_vectors
+from recbole_lisa.item_codes import set_item_codes, svd_vectors
 from recbole_lisa.migration import migrate
 from recbole_lisa.model.items import FixedCodes
 from recbole_lisa.saved import export, load_bundle, load_data_and_model
@@ -123,7 +123,7 @@ def test_items_with_equal_codes_are_counted(n_codebooks: int, n_codewords: int) 
 
 
 @pytest.mark.parametrize("model", QUANTIZED)
-@pytest.mark.parametrize(("source", "n_dense"), [("svd", 0), ("svd", 5), ("svd_kmeans", 0), ("kmeans", 0)])
+@pytest.mark.parametrize(("source", "n_dense"), [("svd", 0), ("svd", 5), ("kmeans", 0)])
 def test_a_run_keeps_its_codes_in_checkpoint_export_and_new_items(
     model: str, source: str, n_dense: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,10 +183,7 @@ def test_svd_reads_training_interactions_only(tmp_path: Path) -> None:
     matrix = np.zeros((len(store.users), dataset.item_num))
     for user, (first, end) in enumerate(zip(store.offsets, store.offsets[1:], strict=False)):
         matrix[user, store.items[first : end - 2]] = 1  # the last two are held out
-    expected = np.linalg.svd(matrix)[2][:3].T[1:]
-    components = svd_components(dataset, 3, seed=0)
     known = dataset.item_counts[1:] > 0
-    np.testing.assert_allclose(np.abs(components[known]), np.abs(expected[known]), atol=1e-4)
     _, scale, rows = np.linalg.svd(matrix / np.sqrt(matrix.sum(1, keepdims=True).clip(1) * matrix.sum(0).clip(1)))
     np.testing.assert_allclose(np.abs(rows[0]), np.sqrt(matrix.sum(0) / matrix.sum()), atol=1e-9)  # frequency alone
     expected = (rows.T * np.pad(scale, (0, max(0, len(rows) - len(scale)))))[1:, 1:21][known]
@@ -196,9 +193,8 @@ def test_svd_reads_training_interactions_only(tmp_path: Path) -> None:
     assert (vectors[~known] == 0).all()
 
 
-@pytest.mark.parametrize(("source", "name"), [("svd", "svd_components"), ("svd_kmeans", "svd_vectors")])
-def test_mapped_data_keep_their_codes(source: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    n_made, original = 0, getattr(item_codes, name)
+def test_mapped_data_keep_their_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_made, original = 0, svd_vectors
 
     def counted(*arguments: Any) -> Any:
         nonlocal n_made
@@ -206,17 +202,17 @@ def test_mapped_data_keep_their_codes(source: str, name: str, tmp_path: Path, mo
         return original(*arguments)
 
     def codes(**settings: Any) -> torch.Tensor:
-        config = tiny_config(tmp_path, model="LISABase", **SMALL | {"item_codes": source} | settings)
+        config = tiny_config(tmp_path, model="LISABase", **SMALL | {"item_codes": "svd"} | settings)
         dataset = create_loaders(config, create_dataset(config))[0].dataset
         set_item_codes(network := config.model_class(config, dataset), config, dataset)
         weight: torch.Tensor = network.item_embedding.weight
         return weight
 
     expected = codes()
-    monkeypatch.setattr(item_codes, name, counted)
+    monkeypatch.setattr(item_codes, "svd_vectors", counted)
     mapped = {"memory_map": True, "dataset_save_path": str(tmp_path / "mapped")}
     assert torch.equal(codes(**mapped), expected) and torch.equal(codes(**mapped), expected) and n_made == 1
-    (file,) = (tmp_path / "mapped").glob(f"{source}-*.npz")
+    (file,) = (tmp_path / "mapped").glob("svd-*.npz")
     content = bytearray(file.read_bytes())
     content[200] ^= 1
     for damaged in (b"no array", content[:-30], b"", content):
@@ -238,24 +234,9 @@ def test_items_without_training_interactions_get_codes_of_their_own(tmp_path: Pa
     dataset = dataset_of(tmp_path)
     new = dataset.item_counts[1:] == 0
     assert new.sum() == 40
-    codes = quantile_codes(svd_components(dataset, 4, seed=0), 10, seed=0)
-    assert len(np.unique(codes[new], axis=0)) > 35
-    codes = item_codes.residual_kmeans(svd_vectors(dataset, 8, seed=0), 4, 10, seed=0)
-    assert len(np.unique(codes[new], axis=0)) == 1
-    kept = codes[~new].copy()
-    item_codes.fill_columns(codes, dataset, seed=0)
-    assert len(np.unique(codes[new], axis=0)) > 30 and np.array_equal(codes[~new], kept)
-
-
-@pytest.mark.parametrize(("n", "n_codewords"), [(100, 10), (103, 10), (5, 8)])
-def test_quantiles_use_every_codeword_alike(n: int, n_codewords: int) -> None:
-    components = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
-    codes = quantile_codes(components, n_codewords, seed=0).astype(int)
-    counts = [np.bincount(column, minlength=n_codewords) for column in codes.T]
-    assert max(c.max() for c in counts) - min(c.min() for c in counts) <= 1
-    assert (np.diff(np.take_along_axis(codes, components.argsort(axis=0), 0), axis=0) >= 0).all()
-    ties = quantile_codes(np.zeros((n, 3), np.float32), n_codewords, seed=0)
-    assert (ties[:, 0] != ties[:, 1]).any() and (np.sort(ties, axis=0) == np.sort(codes, axis=0)).all()
+    known = item_codes.of_all_items(np.arange(120).reshape(60, 2), ~new, seed=0)
+    assert np.array_equal(known[~new], np.arange(120).reshape(60, 2))
+    assert len(np.unique(known[new], axis=0)) > 30 and (known[new] % 2 == [0, 1]).all()
 
 
 def test_residual_kmeans_finds_sums_of_centres() -> None:

@@ -325,7 +325,7 @@ def _check_item_codes(settings: Settings) -> None:
     if source == "learned":
         _check_required(settings, "item_codes learned", dense_items=0)
         return
-    if source not in (known := ("learned", "svd", "svd_kmeans", "kmeans")) and not source.endswith((".npz", ".npy")):
+    if source not in (known := ("learned", "svd", "kmeans")) and not source.endswith((".npz", ".npy")):
         hint = did_you_mean(source, known)
         raise UsageError(f"item_codes is {source!r}, it must be {', '.join(known)} or a .npz or .npy file.{hint}")
     if source == "kmeans" and settings["item_codes_checkpoint"] is None:

@@ -145,7 +145,7 @@ OF_MODELS: list[tuple[str, dict[Any, Any], str]] = [
     *(("LISASoft", *row) for row in MISTAKES),
     ("Linformer", {"windows": "whole"}, "windows is whole, but Linformer reads at most MAX_ITEM_LIST_LENGTH items"),
     ("SinkhornTransformer", {"windows": "whole"}, "windows is whole, but SinkhornTransformer reads at most MAX_ITEM_L"),
-    ("LISABase", {"item_codes": "svt"}, "it must be learned, svd, svd_kmeans, kmeans or a .npz or .npy file. Did"),
+    ("LISABase", {"item_codes": "svt"}, "it must be learned, svd, kmeans or a .npz or .npy file. Did"),
     ("LISABase", {"item_codes": "kmeans"}, "but item_codes_checkpoint is ~: name the checkpoint of a trained model"),
     ("LISABase", {"item_codes": "learned", "dense_items": 3}, "dense_items is 3, with item_codes learned it must be 0"),
     ("LISABase", {"item_codes": None}, "item_codes (config_dict) is None, it must be str"),

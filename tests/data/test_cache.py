@@ -69,7 +69,7 @@ def test_other_interactions_rebuild_and_the_same_elsewhere_do_not(
     shutil.copytree(tmp_path / "tiny", tmp_path / "moved" / "tiny")
     create_dataset(make_config(ROWS, **saved, data_path=str(tmp_path / "moved")))
     assert parsed.call_count == 1
-    for name in ("svd", "svd_kmeans"):  # codes of item_codes, which belong to the data
+    for name in ("svd", "svd_kmeans"):  # codes of item_codes, today's and those of before, which belong to the data
         (tmp_path / "kept" / f"{name}-0123.npz").touch()
     with caplog.at_level("INFO"):
         changed = create_dataset(make_config([*ROWS[:-1], ("u4", "new", 99)], **saved))
