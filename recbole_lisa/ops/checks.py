@@ -13,6 +13,8 @@ from torch.autograd.function import once_differentiable
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 """Types of an index or a code."""
+MOST_CODEWORDS = 2**31
+"""Codes are int32 at most."""
 MIN_TEMPERATURE = 1e-30
 """Scores up to 1e8 over such a temperature are finite in float32; infinite ones would make a softmax NaN."""
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -91,11 +93,13 @@ def _parsed(forms: str) -> list[tuple[str, str, list[str], bool]]:
     return parsed
 
 
-def check_sizes(least: int = 1, /, **sizes: object) -> None:
-    """Raise a ValueError for a size below `least`; the keywords are the names of the caller's arguments."""
+def check_sizes(least: int = 1, most: int | None = None, /, **sizes: object) -> None:
+    """Raise a ValueError for a size outside least..most; the keywords are the names of the caller's arguments."""
     for name, size in sizes.items():
         if not isinstance(size, Integral) or isinstance(size, bool) or size < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {size!r}")
+        if most is not None and int(size) > most:
+            raise ValueError(f"{name} must be at most {most}, got {size}")
 
 
 def check_flags(**flags: object) -> None:

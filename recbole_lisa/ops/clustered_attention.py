@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from recbole_lisa.ops.checks import check_operands, check_right_padding, check_sizes
+from recbole_lisa.ops.checks import MOST_CODEWORDS, check_operands, check_right_padding, check_sizes
 from recbole_lisa.ops.numba_threads import check_rows
 from recbole_lisa.ops.sorted_window import take_rows
 
@@ -33,7 +33,7 @@ class Groups(NamedTuple):
 def cluster_means(x: Tensor, cluster: Tensor, valid: Tensor, n_clusters: int) -> Tensor:
     """Mean of each cluster's valid vectors, 0 for an empty one: x (N, L, D), cluster (N, L) int64 -> (N, C, D)."""
     check_operands("x: N L D; cluster: int64 N L; valid: bool N L", x, cluster, valid)
-    check_sizes(n_clusters=n_clusters)
+    check_sizes(1, MOST_CODEWORDS, n_clusters=n_clusters)
     check_rows(cluster, n_clusters, "cluster")
     n = x.shape[0]
     rows = (cluster + torch.arange(n, device=x.device).unsqueeze(1) * n_clusters).flatten()
@@ -49,7 +49,7 @@ def group_queries(cluster: Tensor, n_clusters: int) -> Groups:
     C + L / GROUP groups hold any clustering.
     """
     check_operands("cluster: int64 N L+", cluster)
-    check_sizes(n_clusters=n_clusters)
+    check_sizes(1, MOST_CODEWORDS, n_clusters=n_clusters)
     check_rows(cluster, n_clusters, "cluster")
     n, length = cluster.shape
     most = min(n_clusters, length)

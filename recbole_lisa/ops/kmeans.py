@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from recbole_lisa.ops.checks import check_operands, check_sizes
+from recbole_lisa.ops.checks import MOST_CODEWORDS, check_operands, check_sizes
 from recbole_lisa.ops.numba_threads import check_rows
 from recbole_lisa.ops.row_blocks import choose_in_blocks
 
@@ -54,6 +54,7 @@ def cluster_sums(x: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:
     The last column is their number, so that processes can add both. A cluster outside 0..C-1 is an IndexError.
     """
     check_operands("x: floating-point M D; cluster: int64 M", x, cluster)
+    check_sizes(1, MOST_CODEWORDS, n_clusters=n_clusters)
     check_rows(cluster, n_clusters, "cluster")
     sums = x.new_zeros(n_clusters, x.shape[1]).index_add_(0, cluster, x)
     counts = torch.bincount(cluster, minlength=n_clusters).to(x.dtype)

@@ -10,19 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recbole_lisa.ops.checks import check_operands, check_sizes
+from recbole_lisa.ops.checks import MOST_CODEWORDS, check_operands, check_sizes
 
-MOST_CODEWORDS = 2**31
-"""Codes are int32 at most."""
 BLOCK_CODES = 2**18
 """Codes worked on at once, a multiple of 8: their single bits take `bits` bytes a code."""
 
 
 def bits_per_code(n_codewords: int) -> int:
     """The bits of a code: log2(W), rounded up where W is no power of two; ValueError for W outside 1..2^31."""
-    check_sizes(n_codewords=n_codewords)
-    if n_codewords > MOST_CODEWORDS:
-        raise ValueError(f"n_codewords must be at most {MOST_CODEWORDS}, got {n_codewords}")
+    check_sizes(1, MOST_CODEWORDS, n_codewords=n_codewords)
     return (int(n_codewords) - 1).bit_length()
 
 

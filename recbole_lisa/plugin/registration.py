@@ -22,7 +22,7 @@ from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.query_time import reads_query_time
 from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS, model_class
 from recbole_lisa.config.schema import check_value, declared_keys, read_yaml
-from recbole_lisa.config.validation import check_model, check_valid_metric, valid_metric_of
+from recbole_lisa.config.validation import check_model, check_valid_metric, checked_negatives, valid_metric_of
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
@@ -143,6 +143,7 @@ def _check_our_settings(self: Config) -> Any:
             if settings[name] is not None or name in of_model:  # RecBole takes None for most of its keys
                 settings[name] = check_value(keys[name], settings[name], "settings of RecBole")
         check_model(settings)
+        checked_negatives(settings["train_neg_sample_args"], settings["loss_type"])
         ranked = {**settings, "eval_seen": "rank"}  # RecBole's way
         settings["valid_metric"] = ranked["valid_metric"] = valid_metric_of(ranked, self.external_config_dict)
         if settings["eval_step"] > 0:

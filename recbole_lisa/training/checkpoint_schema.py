@@ -2,14 +2,31 @@
 
 import math
 import os
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+import torch
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, with_config
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 from typing_extensions import NotRequired, TypedDict  # pydantic needs it before Python 3.12
 
 from recbole_lisa.errors import UsageError, first_mistake
+
+
+def _file_name(name: str) -> str:
+    if name in ("", "..") or Path(name).name != name or "\0" in name:
+        raise ValueError(f"{name!r} is not the name of a file in the folder of the checkpoint")
+    return name
+
+
+def _dense(x: Tensor) -> Tensor:
+    if x.layout != torch.strided or x.is_quantized or x.is_nested:
+        raise ValueError(f"a tensor is {x.dtype} {x.layout}, it must be dense")
+    return x
+
+
+_Dense = Annotated[Tensor, AfterValidator(_dense)]
 
 
 class _Negatives(TypedDict):
@@ -29,8 +46,8 @@ class _Settings(TypedDict):
 
 
 class _Generators(TypedDict):
-    torch: Tensor
-    cuda: list[Tensor]
+    torch: _Dense
+    cuda: list[_Dense]
     numpy: list[Any]
     python: list[Any]
 
@@ -46,21 +63,21 @@ class _Checkpoint(TypedDict, total=False):
     config: _Settings
     versions: dict[str, Any]
     epoch: int
-    best_file: str
+    best_file: Annotated[str, AfterValidator(_file_name)]
     cur_step: int
     best_valid_score: float
     best_valid_result: dict[str, Any] | None
     best_epoch: int | None
     history: list[dict[str, Any]]
     curve: list[dict[str, Any]]
-    state_dict: dict[str, Tensor]
+    state_dict: dict[str, _Dense]
     other_parameter: dict[str, Any] | None
     optimizer: dict[str, Any]
     scaler: dict[str, Any]
     schedule: dict[str, Any]
     average: dict[str, Any]
     rng: _Generators
-    item_ids: Tensor
+    item_ids: _Dense
 
 
 _SCHEMA = TypeAdapter(_Checkpoint)

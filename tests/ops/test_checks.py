@@ -221,6 +221,14 @@ MESSAGES: list[tuple[Callable[[], Any], str]] = [
     (lambda: take_rows(X, whole(2)), r"index must be int64 \(N, M\), got"),
     (lambda: split(X, 2.0), "size must be a whole number of at least 1, got 2.0"),  # type: ignore[arg-type]  # a user's mistake
     (lambda: split(X[0, 0], 2), r"size must divide the length of x, \(N, L, ...\), got 2 and \(4,\)"),
+    *(
+        (call, "n_clusters must be at most 2147483648, got 1000000000000")
+        for call in (
+            partial(cluster_means, X, whole(N, L), VALID, 10**12),
+            partial(group_queries, whole(N, L), 10**12),
+            partial(cluster_sums, X[0], whole(L), 10**12),
+        )
+    ),
     (lambda: cluster_means(X, whole(N, L), VALID, 3.0), "n_clusters must be a whole number"),  # type: ignore[arg-type]  # a user's mistake
     *(
         (partial(bidirectional, **CLUSTERED | {"groups": groups}), message)

@@ -38,6 +38,17 @@ from tests.plugin.test_presplit import HEAD, LONG, presplit
         ("LISASoft", {"benchmark_filename": "train"}, "benchmark_filename .* is 'train', it must be list"),
         ("LISASoft", {"MAX_ITEM_LIST_LENGTH": 0}, "MAX_ITEM_LIST_LENGTH .* is 0, it must be >= 1"),
         ("Transformer", {"train_batch_size": 0}, "train_batch_size .* is 0, it must be >= 1"),
+        (
+            "Transformer",
+            {"loss_type": "CE", "train_neg_sample_args": {"sample_num": 1}},
+            "with loss_type CE it must be ~",
+        ),
+        (
+            "LISASoft",
+            {"loss_type": "BPR", "train_neg_sample_args": None},
+            "but loss_type BPR needs it: {sample_num: 1}",
+        ),
+        ("LISASoft", {"train_neg_sample_args": 3}, "train_neg_sample_args .* is 3, it must be dict"),
         ("LISASoft", {"learning_rate": -1}, "learning_rate .* is -1.0, it must be > 0"),
     ],
 )

@@ -79,11 +79,13 @@ def test_without_negatives_the_loss_needs_none() -> None:
     """RecBole's examples for its own models say `train_neg_sample_args: None` and name no loss."""
     trainer, _ = trained(small(model_class("LISASoft"), **TIMES, train_neg_sample_args=None), SequentialDataset)
     assert trainer.config["loss_type"] == trainer.model.loss_type == "CE"
-    recbole_lisa.register()
-    assert small("LISASoft", train_neg_sample_args=None)["loss_type"] == "CE"
     message = "loss_type BCE needs negatives: set train_neg_sample_args, or loss_type to CE"
     with pytest.raises(ValueError, match=message):
-        trained(small("LISASoft", train_neg_sample_args=None, loss_type="BCE"))
+        trained(small(model_class("LISASoft"), **TIMES, train_neg_sample_args=None, loss_type="BCE"), SequentialDataset)
+    recbole_lisa.register()
+    assert small("LISASoft", train_neg_sample_args=None)["loss_type"] == "CE"
+    with pytest.raises(UsageError, match="train_neg_sample_args is None, but loss_type BCE needs it"):
+        small("LISASoft", train_neg_sample_args=None, loss_type="BCE")
 
 
 @pytest.mark.parametrize("loss_type", ["CE", "BPR", "gBCE", "SSM"])
