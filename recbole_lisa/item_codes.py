@@ -189,7 +189,9 @@ def residual_kmeans(
 def _nearest(vectors: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
     """The centre (W, D) nearest to each vector (V, D): (V,) int64."""
     half_square = centres.square().sum(1) / 2
-    return choose_in_blocks(lambda rows: (rows @ centres.t() - half_square).argmax(1), vectors, len(centres))
+    return choose_in_blocks(
+        lambda rows: torch.addmm(-half_square, rows, centres.t()).max(dim=1).indices, vectors, len(centres)
+    )
 
 
 def _vectors(checkpoint: str, dataset: Any) -> Vectors:

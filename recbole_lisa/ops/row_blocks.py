@@ -15,5 +15,13 @@ def choose_in_blocks(choose: Callable[[Tensor], Tensor], rows: Tensor, n_options
     choose takes rows (m, ...) and returns (m, ...); a choice is one of n_options and depends on its row only.
     """
     with torch.no_grad():
-        blocks = torch.split(rows, max(BLOCK_NUMBERS // max(n_options, 1), 1))
-        return torch.cat([choose(block) for block in blocks])
+        first, *others = torch.split(rows, max(BLOCK_NUMBERS // max(n_options, 1), 1))
+        chosen = choose(first)
+        if not others:
+            return chosen
+        # Not torch.cat: small results that are kept would cut up the memory that each block frees.
+        out = chosen.new_empty(len(rows), *chosen.shape[1:])
+        out[: len(first)] = chosen
+        for number, block in enumerate(others, 1):
+            out[number * len(first) :][: len(block)] = choose(block)
+        return out
