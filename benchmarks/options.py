@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from recbole_lisa.cli.arguments import positive
+from recbole_lisa.cli.arguments import positive, thread_count
 from recbole_lisa.environment import keep_freed_memory
 from recbole_lisa.errors import UsageError
 
@@ -25,7 +25,7 @@ def add_list(parser: argparse.ArgumentParser, name: str, default: Sequence[int],
 def add_machine(parser: argparse.ArgumentParser, *, repeats: int | None = 5, cuda: bool = True) -> None:
     """Options of device, threads, samples and output."""
     parser.add_argument("--device", choices=("cpu", "cuda") if cuda else ("cpu",), default="cpu", help="default cpu")
-    parser.add_argument("--threads", type=positive, help="torch threads (default: all cores)")
+    parser.add_argument("--threads", type=thread_count, help="torch threads (default: all cores)")
     parser.add_argument("--output", help="start of the names of a JSON file, a Markdown file and plots")
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
     if repeats:

@@ -13,19 +13,21 @@ products between codebooks, so the model needs further training; the frozen part
 import os
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from recbole.utils import init_seed
 
-from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.config.config import LISAConfig, settings_by_key
 from recbole_lisa.config.model_defaults import model_defaults
 from recbole_lisa.config.registry import model_class
 from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
+from recbole_lisa.files import check_output, locked, new_folder, path_of
 from recbole_lisa.model.attentive_recommender import current_names
-from recbole_lisa.quick_start import run_configured
+from recbole_lisa.quick_start import check_run, may_overwrite, run_configured
 from recbole_lisa.training.checkpoint import RUN_KEYS, Checkpoint, check_data, load_checkpoint, save_checkpoint
 from recbole_lisa.training.trainer import LISATrainer
 
@@ -46,19 +48,36 @@ def migrate(
         path: Checkpoint of a `Transformer` with `quantize_items: True` and one layer.
         output: Checkpoint to write, of the LISABase without further training.
         settings: Settings of the LISABase and of its training; others are the Transformer's. With `epochs` it is
-            trained further.
+            trained further. `overwrite` and `resume` allow to replace `output`.
 
     Returns:
         The metrics without further training, and the result of the run with it, or None.
 
     Raises:
-        UsageError: The checkpoint does not fit, or a setting is wrong.
+        UsageError: The checkpoint does not fit, a setting is wrong, or `output` exists or is being written.
     """
+    settings, target = settings_by_key(settings, "settings"), path_of(output, "output")
+    if target.suffix != ".pth":
+        raise UsageError(f"output is '{target}', it must end in .pth")
     if idle := [key for key in _OF_TRAINING if settings.get(key) and "epochs" not in settings]:
         raise UsageError(f"{idle[0]} is of the training after the migration: give epochs, too, or leave it out")
     state = load_checkpoint(path, needed=RUN_KEYS)
     check_source(state, path)
     config = _config(state, settings)
+    check_output(target, overwrite=may_overwrite(config), source=path)
+    if "epochs" in settings:
+        check_run(config)
+    refusal = f"another process writes '{target}': wait for its end, or name another file"
+    with new_folder(target.parent), locked(target.with_suffix(".lock"), refusal):
+        metrics = _migrated(state, path, config, target)
+        if "epochs" not in settings:
+            return metrics, None
+        prepare = partial(take_over, weights=state["state_dict"])
+        return metrics, run_configured(_config(state, settings), prepare=prepare)
+
+
+def _migrated(state: Mapping[str, Any], path: Any, config: LISAConfig, output: Path) -> dict[str, float] | None:
+    """Write the LISABase without further training and return its metrics."""
     train, _, test = create_loaders(config, create_dataset(config))
     check_data(state, path, train.dataset.data_fingerprint)
     init_seed(config["seed"], config["reproducibility"])
@@ -68,9 +87,7 @@ def migrate(
     Checkpoint(trainer).adopt_data(train)
     metrics = trainer.evaluate(test, load_best_model=False, show_progress=bool(config["show_progress"]))
     save_checkpoint(Checkpoint(trainer).state_dict(_UNTRAINED), output)
-    if "epochs" not in settings:
-        return metrics, None
-    return metrics, run_configured(_config(state, settings), prepare=partial(take_over, weights=state["state_dict"]))
+    return metrics
 
 
 def check_source(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

@@ -8,7 +8,7 @@ from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import locked, new_folder
 from recbole_lisa.layers.sequence_encoder import Sequences
-from recbole_lisa.migration import take_over
+from recbole_lisa.migration import migrate, take_over
 from recbole_lisa.saved import bundle_of_checkpoint, load_data_and_model
 from recbole_lisa.serving import Recommender
 from tests.helpers import assert_close
@@ -75,6 +75,31 @@ def test_of_two_that_write_one_file_the_second_is_refused(
 
 
 @pytest.mark.usefixtures("isolated_run_dir")
+def test_from_python_nothing_is_replaced_unless_it_may_be(transformer: Path) -> None:
+    Path("kept.pth").write_text("precious")
+    Path("r.json").write_text("precious")
+    Path("folder.pth").mkdir()
+    wrong: list[tuple[Any, Any, Any, str]] = [
+        (transformer, "kept.pth", {}, "'kept.pth' exists: "),
+        (transformer, "kept.pth", {"overwrite": False}, "'kept.pth' exists: "),
+        (transformer, "m.pth", {"epochs": 1, "result_file": "r.json"}, "'r.json' exists: "),
+        (transformer, "folder.pth", {}, "'folder.pth' is a folder"),
+        (transformer, transformer, {"overwrite": True}, "is the input, too"),
+        (transformer, "m.pth", [1], r"settings is \[1\], it must hold settings by key"),
+        (transformer, 3, {}, "output must be a path, got 3"),
+        (None, "m.pth", {}, "the checkpoint must be a path, got None"),
+    ]
+    for path, output, settings, message in wrong:
+        with pytest.raises(UsageError, match=message):
+            migrate(path, output, settings)
+    assert Path("kept.pth").read_text() == Path("r.json").read_text() == "precious" and not Path("m.pth").exists()
+    migrate(transformer, "kept.pth", {"overwrite": True})
+    assert load_data_and_model("kept.pth")[0]["model"] == "LISABase"
+    migrate(transformer, "m.pth", {})
+    assert Path("m.pth").is_file()
+
+
+@pytest.mark.usefixtures("isolated_run_dir")
 def test_frozen_items_stay_and_the_rest_learns(transformer: Path) -> None:
     arguments = [f"--checkpoint={transformer}", "--output=m.pth", "--epochs=2", "--checkpoint_dir=saved"]
     assert main(["migrate", *arguments]) == 0
@@ -106,7 +131,7 @@ def test_what_cannot_migrate_is_named(transformer: Path, tmp_path: Path, capsys:
         (train(tmp_path), [], "is a Transformer trained without --quantize_items=True: give a checkpoint of a run"),
         (train(tmp_path, "LISABase"), [], "is a LISABase: give a checkpoint of a run"),
         (train(tmp_path, **two_layers), [], "has n_layers 2"),
-        (transformer, ["--output=x.zip"], "--output is 'x.zip', it must end in .pth"),
+        (transformer, ["--output=x.zip"], "output is 'x.zip', it must end in .pth"),
         (transformer, [f"--output={transformer}"], "is the input, too: name another file for the output"),
         (transformer, ["--n_codewords=9"], "n_codewords is 9, it must be that of the checkpoint, 8: leave it out"),
         (transformer, ["--block=gated"], "block is gated: only the codebooks of a model with block post_norm migrate"),

@@ -64,12 +64,17 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-def positive(text: str) -> int:
+def positive(text: str, most: int = _MOST) -> int:
     """Convert the text of an option to a whole number of at least 1."""
     with contextlib.suppress(ValueError):
-        if 1 <= int(text) <= _MOST:
+        if 1 <= int(text) <= most:
             return int(text)
-    raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST}, got {text}")
+    raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {most}, got {text}")
+
+
+def thread_count(text: str) -> int:
+    """Convert the text of an option to a number of threads: OpenMP ends the process where it cannot start them."""
+    return positive(text, 1024)
 
 
 def seconds(text: str) -> float:

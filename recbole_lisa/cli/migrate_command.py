@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recbole_lisa.cli.arguments import UsageParser, parse_settings
-from recbole_lisa.errors import UsageError
-from recbole_lisa.files import check_output, locked, new_folder
 from recbole_lisa.migration import migrate
 
 _EPILOG = """\
@@ -28,15 +26,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
     options, rest = parser.parse_known_args(arguments)
     settings = parse_settings(rest)
-    if options.output.suffix != ".pth":
-        raise UsageError(f"--output is '{options.output}', it must end in .pth")
-    may_replace = options.overwrite or "resume" in settings
-    check_output(options.output, overwrite=may_replace, source=options.checkpoint)
     if options.overwrite:
         settings["overwrite"] = "True"
-    refusal = f"another process writes '{options.output}': wait for its end, or name another file"
-    with new_folder(options.output.parent), locked(options.output.with_suffix(".lock"), refusal):
-        metrics, _ = migrate(options.checkpoint, options.output, settings)
+    metrics, _ = migrate(options.checkpoint, options.output, settings)
     text = ", ".join(f"{name} {value:.4f}" for name, value in (metrics or {}).items()) or "there is no test set"
     print(f"{options.output}: LISABase without further training: {text}")
     return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recbole_lisa.cli import imported
-from recbole_lisa.cli.arguments import UsageParser, positive
+from recbole_lisa.cli.arguments import UsageParser, positive, thread_count
 from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.serving import Recommender
 from recbole_lisa.serving.http.bodies import Limits
@@ -114,13 +114,13 @@ def _parser() -> UsageParser:
     meaning = "a host name of the service; default: loopback names, or any name where --host is not loopback"
     add("--allowed_host", action="append", default=[], metavar="NAME", help=meaning)
     meaning = "longest wait for requests in flight that may join a batch (default: 2; a lone request never waits)"
+    add("--threads", type=thread_count, default=1, help="threads of torch (default: 1)")
     add("--batch_wait_ms", type=_milliseconds, default=Limits.batch_wait_ms, help=meaning)
     sessions = parser.add_argument_group("sessions")
     meaning = f"keep sessions in Redis, not in memory (default: the environment's {REDIS_VARIABLE})"
     sessions.add_argument("--redis", metavar="URL", default=os.environ.get(REDIS_VARIABLE), help=meaning)
     for group, name, default, meaning in (
         (sessions, "session_seconds", 86400, "seconds that a session lives after it was last used"),
-        (parser, "threads", 1, "threads of torch"),
         (parser, "stop_seconds", 30, "seconds that requests may take to end after SIGTERM"),
         (parser, "max_body_bytes", Limits.body_bytes, "bytes of a request"),
         (parser, "max_histories", Limits.histories, "histories in a request"),

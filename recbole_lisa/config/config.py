@@ -132,7 +132,8 @@ class LISAConfig(Config):
         folder = Path(saved_settings["data_path"])
         if folder.name == saved_settings["dataset"]:  # the constructor adds the name
             settings["data_path"] = str(folder.parent)
-        config_dict, command_line = _by_key(config_dict, "config_dict"), _by_key(command_line, "command line")
+        by_key = settings_by_key(config_dict, "config_dict"), settings_by_key(command_line, "command line")
+        config_dict, command_line = by_key
         seen = {**config_dict, **command_line}.get("eval_seen")
         if seen in ("rank", "mask"):  # the same metric, by its name in the other ranking
             settings["valid_metric"] = settings["valid_metric"].removesuffix("_masked") + SEEN_SUFFIXES[seen][0]
@@ -211,10 +212,11 @@ def _sources(paths: list[Path], config_dict: Any, command_line: Any) -> list[tup
     """The user's settings with their origins, weakest first."""
     sources: list[tuple[str, Mapping[str, Any]]] = [(f"file {path}", read_yaml(path)) for path in paths]
     by_key = {"config_dict": config_dict, "command line": command_line}
-    return [*sources, *((origin, _by_key(settings, origin)) for origin, settings in by_key.items())]
+    return [*sources, *((origin, settings_by_key(settings, origin)) for origin, settings in by_key.items())]
 
 
-def _by_key(settings: Any, origin: str) -> dict[str, Any]:
+def settings_by_key(settings: Any, origin: str) -> dict[str, Any]:
+    """The settings as a dictionary, {} for None; a UsageError for what is no mapping."""
     if settings is not None and not isinstance(settings, Mapping):
         raise UsageError(f"{origin} is {shown(settings)}, it must hold settings by key, such as {{'epochs': 10}}")
     return dict(settings or {})

@@ -198,12 +198,15 @@ def _load_our_files(self: Any, token: str, dataset_path: str) -> None:
         check_headers(self, token, dataset_path)
     try:
         _load_files(self, token, dataset_path)
-    except UnicodeError as error:
-        if not is_ours:
+    except ValueError as error:
+        if not is_ours or isinstance(error, UsageError):
             raise
-        encoding = self.config["encoding"] or "utf-8"
-        advice = f"not text in the encoding {encoding} ({error}): save it as UTF-8, or set encoding"
-        raise UsageError(f"a file in {dataset_path} is {advice}") from error
+        if isinstance(error, UnicodeError):
+            encoding = self.config["encoding"] or "utf-8"
+            advice = f"not text in the encoding {encoding} ({error}): save it as UTF-8, or set encoding"
+            raise UsageError(f"a file in {dataset_path} is {advice}") from error
+        right = "call recbole_lisa.register(AllPositionsDataset), which reads quotes in ids and names a wrong cell"
+        raise UsageError(f"RecBole cannot read a file in {dataset_path} ({error}): {right}") from error
 
 
 def _set_our_alias(self: Any) -> None:

@@ -25,7 +25,7 @@ from recbole_lisa.data.tokens import joined_tokens
 from recbole_lisa.distributed.processes import from_first
 from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import AnyPath, atomic_writer
+from recbole_lisa.files import AnyPath, atomic_writer, path_of
 from recbole_lisa.training.checkpoint_schema import check_entries, load_optimizer
 from recbole_lisa.training.schedule import WeightAverage
 
@@ -236,7 +236,7 @@ def load_checkpoint(path: AnyPath, *, needed: Iterable[str] = (), lazy: bool = F
     `lazy` maps the tensors from the file instead of reading and checking them, for a look at the plain values. A
     UsageError where the file is missing, damaged or of another program, or a key is missing or has another type.
     """
-    if not Path(path).is_file():
+    if not path_of(path, "the checkpoint").is_file():
         what = f"'{path}' is not a file" if Path(path).exists() else f"there is no checkpoint '{path}'"
         raise UsageError(f"{what}; give the path of a .pth file of an earlier run")
     if not os.access(path, os.R_OK):

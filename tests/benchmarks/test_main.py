@@ -25,6 +25,7 @@ from benchmarks import BENCHMARKS, main
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device"),
         ),
         ("data --dataset nothing", "there is no file dataset/nothing/nothing.inter"),
+        ("attention --threads 2000", "argument --threads: must be a whole number from 1 to 1024, got 2000"),
         ("data --lengths 0", "must be a whole number from 1 to 2147483647, got 0"),
         ("gpu --device cpu", "the following arguments are required: --output"),
         ("gpu --device cpu --output out --parts heart", "invalid choice: 'heart'"),

@@ -130,6 +130,7 @@ def update_until_it_dies(service: Running, name: str, acknowledged: list[str]) -
     [
         (["--export=gone"], "'gone' is not an export (manifest.json: No such file or directory): give a folder"),
         (["--port=65536"], "argument --port: must be a port from 0 (any that is free) to 65535, got 65536"),
+        (["--threads=100000"], "argument --threads: must be a whole number from 1 to 1024, got 100000"),
         (["--max_k=0"], "argument --max_k: must be a whole number from 1 to 2147483647, got 0"),
         (["--batch_wait_ms=-1"], "argument --batch_wait_ms: must be milliseconds from 0 (no wait) to 1000, got -1"),
         (["--batch_wait_ms=nan"], "argument --batch_wait_ms: must be milliseconds from 0 (no wait) to 1000, got nan"),

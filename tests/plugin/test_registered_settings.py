@@ -118,6 +118,15 @@ def test_the_metric_of_the_best_epoch_is_a_reported_one(settings: dict[str, Any]
     assert Config(model="LISASoft", dataset="tiny", config_dict=kept | settings)["valid_metric"] == metric
 
 
+@pytest.mark.parametrize(("old", "new"), [("\ti\t", '\t"i" the best\t'), ("\t1\n", "\t2026-01-01\n")])
+def test_what_recboles_reader_cannot_read_is_one_line(old: str, new: str, tmp_path: Path) -> None:
+    path = write_interactions(tmp_path, "odd")
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
+    recbole_lisa.register()
+    with pytest.raises(UsageError, match=r"RecBole cannot read a file in .*odd \(.*\): call .*AllPositionsDataset"):
+        create_dataset(small("LISASoft", "odd", data_path=str(tmp_path)))
+
+
 @pytest.mark.parametrize(
     ("model", "error", "message"),
     [("LISASoft", UsageError, "wide is not text in the encoding utf-8"), ("GRU4Rec", UnicodeDecodeError, "codec")],
