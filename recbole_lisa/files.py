@@ -161,6 +161,8 @@ def path_of(path: AnyPath, what: str) -> Path:
     """A path; a UsageError for a value of another type."""
     if not isinstance(path, str | os.PathLike):
         raise UsageError(f"{what} must be a path, got {shown(path)}")
+    if "\0" in str(path):
+        raise UsageError(f"{what} is {shown(path)}, it must not have the character NUL")
     return Path(path)
 
 

@@ -17,6 +17,7 @@ from recbole_lisa.config.registry import model_class
 from recbole_lisa.config.schema import Key, YamlLoader, as_plain, check_value, declared_keys, read_yaml
 from recbole_lisa.config.validation import SEEN_SUFFIXES, check_settings, completed, device_of
 from recbole_lisa.errors import UsageError, did_you_mean, shown
+from recbole_lisa.files import path_of
 
 # Dicts whose parts are merged: a user who sets one part keeps the others.
 _MERGED = ("eval_args", "train_neg_sample_args")
@@ -205,7 +206,7 @@ def _paths(files: Any) -> list[Path]:
     if isinstance(files, Mapping) or not all(isinstance(path, str | PathLike) for path in paths):
         right = "a yaml file or a list of them; config_dict has settings"
         raise UsageError(f"config_files is {shown(files)}, it must be {right}")
-    return [*map(Path, paths)]
+    return [path_of(path, "config_files") for path in paths]
 
 
 def _sources(paths: list[Path], config_dict: Any, command_line: Any) -> list[tuple[str, Mapping[str, Any]]]:
@@ -219,6 +220,13 @@ def settings_by_key(settings: Any, origin: str) -> dict[str, Any]:
     """The settings as a dictionary, {} for None; a UsageError for what is no mapping."""
     if settings is not None and not isinstance(settings, Mapping):
         raise UsageError(f"{origin} is {shown(settings)}, it must hold settings by key, such as {{'epochs': 10}}")
+    for key, value in (settings or {}).items():
+        try:
+            plain = as_plain(value)
+        except RecursionError as error:
+            raise UsageError(f"{key} ({origin}) is nested without end") from error
+        if any("\0" in part for part in (plain if isinstance(plain, list) else [plain]) if isinstance(part, str)):
+            raise UsageError(f"{key} ({origin}) is {shown(value)}, it must not have the character NUL")
     return dict(settings or {})
 
 
@@ -241,6 +249,7 @@ def _packaged_files(model: type[Any], dataset: str, protocol: str) -> list[Path]
     """Our files for this run, weakest first; a data set of the user has none."""
     root = properties_path()
     of_dataset = root / "dataset" / f"{dataset}.yaml"
+    path_of(dataset, "dataset")
     if len(of_dataset.name.encode(errors="surrogateescape")) > NAME_BYTES:
         raise UsageError(f"dataset must be the name of a folder, got {len(dataset):,} characters: {dataset[:40]!r}...")
     files = [root / "overall.yaml", *settings_files(model), of_dataset, _named_file("protocol", protocol)]

@@ -88,10 +88,9 @@ def _any_table(options: dict[str, str]) -> Layout:
         other = next(other for other, name in columns.items() if name == column)
         if other != role:
             raise UsageError(f"--{other} and --{role} are both '{column}': give each its own column")
-        if "no_header" in options:
-            if not str(column).isdecimal():
-                raise UsageError(f"--{role} is '{column}', with --no_header it must be the number of a column, from 0")
-            columns[role] = int(column)
-    time_unit = options.get("time_unit", AUTO_UNIT)
-    with_header = "no_header" not in options
+        if "no_header" in options and not str(column).isdecimal():
+            raise UsageError(f"--{role} is '{column}', with --no_header it must be the number of a column, from 0")
+    time_unit, with_header = options.get("time_unit", AUTO_UNIT), "no_header" not in options
+    if not with_header:
+        columns = {role: int(column) for role, column in columns.items()}
     return Layout(_TABLES, columns, separator=separator, header=with_header, time_unit=time_unit, advice=COLUMN_OPTION)

@@ -7,6 +7,7 @@ Below the class, the argument `dataset` is RecBole's `SequentialDataset`, which 
 import copy
 from collections.abc import Callable
 from functools import partial
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from recbole_lisa.data.histories import Index
 from recbole_lisa.data.split import Part, check_held_out
 from recbole_lisa.data.windows import Windows, preceding
 from recbole_lisa.errors import UsageError
+from recbole_lisa.training.memory import check_memory
 
 _NEGATIVES_STREAM = 3
 _PARTS = 3
@@ -47,6 +49,7 @@ class AllPositionsDataset(WindowDataset):
             )
         config["supervision"] = config["supervision"] or "all_positions"
         check_model(config.final_config_dict)
+        check_memory(config)
         super().__init__(config)
 
     def build(self) -> list[WindowDataset]:
@@ -164,6 +167,17 @@ def cut_histories(dataset: Any) -> None:
     config, frame, names = dataset.config, dataset.inter_feat, field_names(dataset.config)
     if empty := int((frame[names.item_list].map(len) == 0).sum()):
         raise UsageError(f"{empty} rows of the files of benchmark_filename have no item in {names.item_list}")
+    is_target, is_read = np.zeros((2, dataset.item_num), bool)
+    is_target[frame[dataset.iid_field]] = True
+    for items in frame[names.item_list]:
+        is_read[items] = True
+    if not (is_target & is_read).any():
+        raise UsageError(
+            f"no item of {names.item_list} is the {dataset.iid_field} of a row of the files of benchmark_filename: "
+            "histories and items must have the same ids"
+        )
+    if unknown := int((is_read & ~is_target).sum()):
+        getLogger().info(f"{unknown:,} of {int(is_read.sum()):,} items of {names.item_list} are the target of no row")
     longest = config["MAX_ITEM_LIST_LENGTH"]
     for field in frame.columns:
         listed = f"{field}{config['LIST_SUFFIX']}"

@@ -29,6 +29,7 @@ from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.plugin.dataset import check_columns, check_headers, cut_histories, number_histories_as_items
 from recbole_lisa.training.checkpoint import load_checkpoint
 from recbole_lisa.training.evaluation import check_topk
+from recbole_lisa.training.memory import check_memory
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -186,6 +187,7 @@ def _load_our_files(self: Any, token: str, dataset_path: str) -> None:
     """`SequentialDataset._load_data` that checks the rows and the pre-split files of our models first."""
     is_ours = issubclass(self.config.model_class, AttentiveRecommender)
     if is_ours and not isinstance(self, WindowDataset):
+        check_memory(self.config)
         right = "call recbole_lisa.register(AllPositionsDataset), or set another"
         if self.config["histogram_decay"] == "time":
             raise UsageError(f"histogram_decay is 'time', and RecBole's rows have no time between items: {right} decay")

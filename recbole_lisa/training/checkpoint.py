@@ -25,7 +25,7 @@ from recbole_lisa.data.tokens import joined_tokens
 from recbole_lisa.distributed.processes import from_first
 from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import AnyPath, atomic_writer, path_of
+from recbole_lisa.files import AnyPath, atomic_writer, path_of, resolved
 from recbole_lisa.training.checkpoint_schema import check_entries, load_optimizer
 from recbole_lisa.training.schedule import WeightAverage
 
@@ -116,6 +116,8 @@ class Checkpoint:
                 raise
             raise UsageError(f"'{path}' is damaged or forged: {type(error).__name__}: {error}") from error
         run.logger.info(f"Resuming {path} after epoch {run.start_epoch}")
+        if resolved(best_file.parent) != resolved(folder := run.config["checkpoint_dir"]):
+            run.logger.warning(f"its files stay in '{best_file.parent}': checkpoint_dir='{folder}' has no effect")
 
     def resume_as_configured(self) -> None:
         """Follow the setting `resume`: a path, `auto` for the newest run that fits, or None."""

@@ -35,7 +35,7 @@ def check_memory(config: Any, n_items: int = 0, windows: Windows | None = None) 
         return
     on_gpu = config["device"].type == "cuda"
     needed = _parameter_bytes(config, n_items)
-    copies = 1 if on_gpu else config["nproc"]  # each process has its GPU; the CPU has all
+    copies = 1 if on_gpu else config["nproc"] or 1  # each process has its GPU; the CPU has all
     needed = Counter({key: size * copies for key, size in needed.items()})
     if windows is not None:
         needed += _step_bytes(config, windows)

@@ -327,6 +327,11 @@ def test_the_data_sets_beside_a_missing_one_are_hinted_at(tmp_path: Path) -> Non
         ensure_data(LISAConfig("LISASoft", "odd", config_dict={"data_path": str(tmp_path)}))
 
 
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+DEEP: Any = 1
+for _ in range(5000):
+    DEEP = [DEEP]
 NAMES: list[tuple[dict[str, Any], str]] = [
     ({"model": "LISASft"}, "Did you mean 'LISASoft'?"),
     ({"model": "BPR"}, "unknown model 'BPR': known are LISABase, LISASoft, LISAMini, Transformer,"),
@@ -349,6 +354,12 @@ NAMES: list[tuple[dict[str, Any], str]] = [
         for name in (Path("papers"), 3, ["paper"])
     ),
     ({"config_dict": [1]}, "config_dict is [1], it must hold settings by key, such as {'epochs': 10}"),
+    *(({"config_dict": {"topk": value}}, "topk (config_dict) is nested without end") for value in (ENDLESS, DEEP)),
+    *(
+        ({"config_dict": {key: value}}, f"{key} (config_dict) is {value!r}, it must not have the character NUL")
+        for key, value in (("result_file", "z\0.json"), ("data_path", Path("a\0")), ("metrics", ["Hit\0"]))
+    ),
+    *(({key: "z\0.yaml"}, f"{key} is 'z\\x00.yaml', it must not have the") for key in ("dataset", "config_files")),
     ({"model": "Transformer", "config_dict": {"n_heads": 3}}, "n_heads is 3, it must divide hidden_size"),
     ({"model": Path("LISABase")}, "model must be a name or a class, got PosixPath"),
     ({"dataset": "x" * 5000}, "dataset must be the name of a folder, got 5,000 characters: 'xxx"),

@@ -242,6 +242,11 @@ REFUSED = [
     ("csv", TABLE + "u,\0,1\n", "raw.csv has a NUL character in line 2: a packed file must be named .gz"),
     ("csv", "user,item_id,timestamp\nu,i,1\n", "no column 'user_id' for the user; it has user, item_id, timestamp"),
     ("csv --no_header --user=0 --item=1 --time=5", "u,i,1\n", "no column '5' for the time; it has 0, 1, 2. Use --time"),
+    (
+        "csv --no_header --user=0 --item=0 --time=2",
+        "u,i,1\n",
+        "--user and --item are both '0': give each its own column",
+    ),
     ("csv --no_header", "u,i,1\n", "--user is 'user_id', with --no_header it must be the number"),
     ("csv --encoding=utf-9", "u,i,1\n", "encoding is 'utf-9', it must be a text encoding"),
     ("csv --encoding=idna", "u,i,1\n", "encoding is 'idna'"),

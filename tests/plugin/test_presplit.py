@@ -1,5 +1,6 @@
 """Pre-split files in RecBole's own pipeline: rows that bring their histories."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ HEAD = "user_id:token\titem_id_list:token_seq\titem_id:token"
 LONG = {"train": 11, "valid": 12, "test": 13}  # histories, of which MAX_ITEM_LIST_LENGTH = 8 items count
 
 
-def presplit(head: str = HEAD, **settings: Any) -> Any:
+def presplit(head: str = HEAD, rename: Callable[[str], str] = str, **settings: Any) -> Any:
     """The data set of files with these columns. Histories hold items that are no target, so ids of their own differ."""
     Path("own").mkdir()
     for part, length in LONG.items():
-        rows = [f"u{user}\t{' '.join(f'i{user + k}' for k in range(length))}\ti{user + length}" for user in range(9)]
+        histories = [" ".join(f"i{user + k}" for k in range(length)) for user in range(9)]
+        rows = [f"u{user}\t{rename(items)}\ti{user + length}" for user, items in enumerate(histories)]
         Path("own", f"own.{part}.inter").write_text("\n".join([head, *rows[::-1], ""]), encoding="utf-8")
     recbole_lisa.register()
     dictionary = {**SMALL, "benchmark_filename": list(LONG), **settings}
@@ -59,6 +61,18 @@ def test_histories_have_the_ids_of_the_items_and_their_last_part_counts(names: t
 def test_histories_that_cannot_be_read_are_one_line(head: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         presplit(head, **settings)
+
+
+def test_histories_in_other_ids_than_the_items_are_refused() -> None:
+    with pytest.raises(UsageError, match="no item of item_id_list is the item_id of a row of the files of benchmark_f"):
+        presplit(rename=lambda history: history.replace("i", ""))
+    recbole_lisa.unregister()
+
+
+def test_items_of_histories_that_are_no_target_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        presplit()
+    assert "11 of 21 items of item_id_list are the target of no row" in caplog.text
 
 
 def test_a_row_without_a_history_is_counted() -> None:

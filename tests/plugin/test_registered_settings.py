@@ -127,6 +127,14 @@ def test_what_recboles_reader_cannot_read_is_one_line(old: str, new: str, tmp_pa
         create_dataset(small("LISASoft", "odd", data_path=str(tmp_path)))
 
 
+@pytest.mark.parametrize(("key", "value"), [("n_codewords", 10**8), ("MAX_ITEM_LIST_LENGTH", 10**10)])
+@pytest.mark.parametrize("dataset", [None, AllPositionsDataset])
+def test_what_does_not_fit_in_memory_is_refused_before_the_data(key: str, value: int, dataset: Any) -> None:
+    recbole_lisa.register(dataset)
+    with pytest.raises(UsageError, match=f"LISABase needs at least .* GiB are free: lower .*{key}"):
+        create_dataset(small("LISABase", "no such data", **{key: value}))
+
+
 @pytest.mark.parametrize(
     ("model", "error", "message"),
     [("LISASoft", UsageError, "wide is not text in the encoding utf-8"), ("GRU4Rec", UnicodeDecodeError, "codec")],

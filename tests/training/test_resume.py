@@ -101,6 +101,17 @@ def test_a_run_that_stopped_early_stays_so_and_its_best_file_goes_back(tmp_path:
     assert path.read_bytes() == before
 
 
+def test_a_resumed_run_says_that_its_files_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = finished(tmp_path, epochs=1)
+    path = Path(run.saved_model_file)
+    for folder, n_lines in ((str(path.parent), 0), (str(tmp_path / "other"), 1)):
+        with caplog.at_level("WARNING"):
+            finished(tmp_path, epochs=2, resume=str(path), checkpoint_dir=folder)
+        assert (
+            caplog.text.count(f"its files stay in '{path.parent}': checkpoint_dir='{folder}' has no effect") == n_lines
+        )
+
+
 def test_auto_takes_the_newest_run_that_fits(tmp_path: Path) -> None:
     runs = [finished(tmp_path, epochs=2, seed=seed) for seed in (1, 1, 2)]
     files = [last_file(run.saved_model_file) for run in runs]
