@@ -113,8 +113,8 @@ def _parser() -> UsageParser:
     add("--port", type=_port, default=8000, help="default: 8000; 0 takes a free one")
     meaning = "a host name of the service; default: loopback names, or any name where --host is not loopback"
     add("--allowed_host", action="append", default=[], metavar="NAME", help=meaning)
-    meaning = "longest wait for requests in flight that may join a batch (default: 2; a lone request never waits)"
     add("--threads", type=thread_count, default=1, help="threads of torch (default: 1)")
+    meaning = "longest wait for requests in flight that may join a batch (default: 2; a lone request never waits)"
     add("--batch_wait_ms", type=_milliseconds, default=Limits.batch_wait_ms, help=meaning)
     sessions = parser.add_argument_group("sessions")
     meaning = f"keep sessions in Redis, not in memory (default: the environment's {REDIS_VARIABLE})"

@@ -162,11 +162,9 @@ def number_histories_as_items(dataset: Any) -> None:
     config["alias_of_item_id"] = list(dict.fromkeys([*alias, names.item_list]))
 
 
-def cut_histories(dataset: Any) -> None:
-    """Keep the last `MAX_ITEM_LIST_LENGTH` values of each list; call this before RecBole stores lengths."""
-    config, frame, names = dataset.config, dataset.inter_feat, field_names(dataset.config)
-    if empty := int((frame[names.item_list].map(len) == 0).sum()):
-        raise UsageError(f"{empty} rows of the files of benchmark_filename have no item in {names.item_list}")
+def check_ids(dataset: Any) -> None:
+    """Refuse histories in other ids than the items, and log how many of their items are the target of no row."""
+    frame, names = dataset.inter_feat, field_names(dataset.config)
     is_target, is_read = np.zeros((2, dataset.item_num), bool)
     is_target[frame[dataset.iid_field]] = True
     for items in frame[names.item_list]:
@@ -178,6 +176,13 @@ def cut_histories(dataset: Any) -> None:
         )
     if unknown := int((is_read & ~is_target).sum()):
         getLogger().info(f"{unknown:,} of {int(is_read.sum()):,} items of {names.item_list} are the target of no row")
+
+
+def cut_histories(dataset: Any) -> None:
+    """Keep the last `MAX_ITEM_LIST_LENGTH` values of each list; call this before RecBole stores lengths."""
+    config, frame, names = dataset.config, dataset.inter_feat, field_names(dataset.config)
+    if empty := int((frame[names.item_list].map(len) == 0).sum()):
+        raise UsageError(f"{empty} rows of the files of benchmark_filename have no item in {names.item_list}")
     longest = config["MAX_ITEM_LIST_LENGTH"]
     for field in frame.columns:
         listed = f"{field}{config['LIST_SUFFIX']}"

@@ -26,7 +26,13 @@ from recbole_lisa.config.validation import check_model, check_valid_metric, chec
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
-from recbole_lisa.plugin.dataset import check_columns, check_headers, cut_histories, number_histories_as_items
+from recbole_lisa.plugin.dataset import (
+    check_columns,
+    check_headers,
+    check_ids,
+    cut_histories,
+    number_histories_as_items,
+)
 from recbole_lisa.training.checkpoint import load_checkpoint
 from recbole_lisa.training.evaluation import check_topk
 from recbole_lisa.training.memory import check_memory
@@ -221,8 +227,9 @@ def _set_our_alias(self: Any) -> None:
 
 
 def _read_our_presplit(self: Any) -> None:
-    """`SequentialDataset._benchmark_presets` that cuts the histories of our models."""
+    """`SequentialDataset._benchmark_presets` that checks and cuts the histories of our models."""
     if issubclass(self.config.model_class, AttentiveRecommender):
+        check_ids(self)
         cut_histories(self)
     _read_presplit(self)
 
