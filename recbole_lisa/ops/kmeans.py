@@ -6,7 +6,7 @@ from torch.nn.functional import normalize
 
 from recbole_lisa.ops.checks import MOST_CODEWORDS, check_operands, check_sizes
 from recbole_lisa.ops.numba_threads import check_rows
-from recbole_lisa.ops.row_blocks import choose_in_blocks
+from recbole_lisa.ops.row_blocks import choose_in_blocks, largest
 
 
 def similarity(x: Tensor, centroids: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def nearest(x: Tensor, centroids: Tensor) -> Tensor:
     """
     check_operands("x: floating-point ... D; centroids: floating-point C+ D", x, centroids)
     points = x.reshape(-1, x.shape[-1])
-    cluster = choose_in_blocks(lambda rows: similarity(rows, centroids).argmax(dim=-1), points, len(centroids))
+    cluster = choose_in_blocks(lambda rows: largest(similarity(rows, centroids)), points, len(centroids))
     return cluster.view(x.shape[:-1])
 
 

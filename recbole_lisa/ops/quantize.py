@@ -21,6 +21,7 @@ from recbole_lisa.ops.checks import (
     differentiable_once,
 )
 from recbole_lisa.ops.numba_threads import cut_rows
+from recbole_lisa.ops.row_blocks import largest
 
 SIMILARITIES = ("bilinear", "dot", "euclidean")
 
@@ -57,8 +58,9 @@ def quantize(
     a block again, so hard codes take O(U D) memory, and O(U B W) with the assignment.
 
     Args:
-        x: (U, D). Of a row with NaN, or with a score / temperature beyond its dtype, the assignment and reconstruction
-            are NaN, and its codes mean nothing.
+        x: (U, D). Of a row with NaN, or with a score / temperature beyond its dtype, the reconstruction is NaN, and in
+            every codebook the assignment has NaN (hard: one, at the code), so attention to it is NaN; its codes mean
+            nothing.
         codebooks: (B, W, D).
         similarity: bilinear (x^T M c), dot (x^T c) or euclidean (-|x - c|^2).
         bilinear: (D, D) matrix M, for similarity="bilinear" only.
@@ -89,7 +91,7 @@ def quantize(
         word = soft @ book  # (U, D)
         total = total + word
         left = left - word if residual else left
-        codes.append(scores.argmax(dim=-1))
+        codes.append(largest(scores))
         assignments.append(soft)
     return Quantized(torch.stack(codes, dim=1), torch.stack(assignments, dim=1), total)
 
@@ -106,7 +108,7 @@ class _HardQuantize(torch.autograd.Function):
             left = x[rows]
             for b, word in enumerate(words):
                 scores = _scores(_centred(left, centre, b), compared, bias, b)  # (rows, W)
-                codes[rows, b] = code = scores.argmax(dim=1)
+                codes[rows, b] = code = largest(scores)
                 mark[rows] += scores.gather(1, code.unsqueeze(1)) / temperature * 0
                 chosen = word.index_select(0, code)  # (rows, D)
                 total[rows] += chosen
@@ -115,8 +117,8 @@ class _HardQuantize(torch.autograd.Function):
         ctx.temperature, ctx.residual = temperature, residual
         ctx.set_materialize_grads(False)
         if keys:
-            assignment = x.new_zeros(*codes.shape, words.shape[1]).scatter_(2, codes.unsqueeze(2), 1.0)
-            assignment += mark.unsqueeze(2)
+            one = mark.add(1).unsqueeze(2).expand(*codes.shape, 1)
+            assignment = x.new_zeros(*codes.shape, words.shape[1]).scatter_(2, codes.unsqueeze(2), one)
             ctx.mark_non_differentiable(codes)
         else:
             assignment = x.new_empty(len(x), 0)
@@ -129,6 +131,7 @@ class _HardQuantize(torch.autograd.Function):
         x, words, compared, bias, centre, codes = ctx.saved_tensors
         d_words, d_compared, d_x = torch.zeros_like(words), torch.zeros_like(compared), torch.zeros_like(x)
         d_bias = None if bias is None else torch.zeros_like(bias)
+        sharper, shift = compared / ctx.temperature, None if bias is None else bias / ctx.temperature
         for rows in _blocks(x, words):
             block, lefts, d_block = codes[rows].t(), [x[rows]], d_x[rows]
             for word, code in zip(words[:-1], block, strict=False):  # what each codebook read
@@ -141,12 +144,15 @@ class _HardQuantize(torch.autograd.Function):
                 if d_assignment is not None:
                     d_soft += d_assignment[rows, b]
                 read = _centred(lefts[b], centre, b)
-                soft = _scores(read, compared, bias, b).div_(ctx.temperature).softmax(dim=1)
-                d_scores = torch.ops.aten._softmax_backward_data(d_soft, soft, 1, soft.dtype).div_(ctx.temperature)
+                soft = _scores(read, sharper, shift, b).softmax(dim=1)
+                d_scores = torch.ops.aten._softmax_backward_data(d_soft, soft, 1, soft.dtype)
                 d_compared[b].addmm_(d_scores.t(), read)
                 if d_bias is not None:
                     d_bias[b] += d_scores.sum(dim=0)
-                d_block.addmm_(d_scores, compared[b])
+                d_block.addmm_(d_scores, sharper[b])
+        d_compared /= ctx.temperature
+        if d_bias is not None:
+            d_bias /= ctx.temperature
         return d_x, d_words, d_compared, d_bias, None, None, None, None
 
 

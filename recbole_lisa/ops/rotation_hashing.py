@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from recbole_lisa.ops.checks import check_operands
-from recbole_lisa.ops.row_blocks import choose_in_blocks
+from recbole_lisa.ops.row_blocks import choose_in_blocks, largest
 
 
 def rotation_buckets(x: Tensor, rotations: Tensor) -> Tensor:
@@ -16,10 +16,10 @@ def rotation_buckets(x: Tensor, rotations: Tensor) -> Tensor:
     n_rounds, width, n_pairs = rotations.shape
     side_by_side = rotations.permute(1, 0, 2).reshape(width, n_rounds * n_pairs)
 
-    def largest(rows: Tensor) -> Tensor:
+    def best(rows: Tensor) -> Tensor:
         rotated = (rows.to(rotations.dtype) @ side_by_side).view(-1, n_rounds, n_pairs)
-        return torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)  # (m, R)
+        return largest(torch.cat([rotated, -rotated], dim=-1))  # (m, R)
 
     with torch.autocast(x.device.type, enabled=False):
-        bucket = choose_in_blocks(largest, x.flatten(0, 1), 2 * n_rounds * n_pairs)
+        bucket = choose_in_blocks(best, x.flatten(0, 1), 2 * n_rounds * n_pairs)
     return bucket.view(*x.shape[:2], n_rounds).transpose(1, 2)

@@ -1,9 +1,11 @@
-"""Chooses for a few rows at a time, so the options of all rows never exist at once."""
+"""Chooses the best option of each row, for a few rows at a time: the options of all rows never exist at once."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from recbole_lisa.ops.checks import can_read
 
 BLOCK_NUMBERS = 2**18
 """Options that exist at once: 1 MiB in float32, which fits a cache."""
@@ -25,3 +27,13 @@ def choose_in_blocks(choose: Callable[[Tensor], Tensor], rows: Tensor, n_options
         for number, block in enumerate(others, 1):
             out[number * len(first) :][: len(block)] = choose(block)
         return out
+
+
+def largest(scores: Tensor) -> Tensor:
+    """scores (..., W) -> (...) int64, the first of the largest numbers of each row, as torch's argmax.
+
+    NumPy's argmax reads several numbers at once, torch's on the CPU one: it takes nine times as long at W = 128.
+    """
+    if can_read(scores) and scores.dtype in (torch.float32, torch.float64):
+        return torch.as_tensor(scores.detach().numpy().argmax(axis=-1))
+    return scores.argmax(dim=-1)

@@ -30,3 +30,12 @@ def test_more_points_than_there_are_give_all() -> None:
     x = normalize(torch.randn(2, 3, 5), dim=-1)
     members = nearest_points(x, torch.ones(2, 3, dtype=torch.bool), torch.randn(4, 5), size=10)
     assert torch.equal(members.sort(dim=-1).values, torch.arange(3).expand(2, 4, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64])
+def test_largest_is_the_first_of_the_largest_as_argmax(dtype: torch.dtype) -> None:
+    scores = torch.randint(-3, 3, (4, 9, 130)).to(dtype)  # with ties
+    if dtype.is_floating_point:
+        scores[1, 2, 100], scores[2, 3, 5] = torch.nan, torch.inf
+    for given in (scores, scores.transpose(0, 2), scores[:0], scores[0, 0]):
+        assert torch.equal(row_blocks.largest(given), given.argmax(dim=-1))
