@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from glob import escape
+from logging import getLogger
 from os import PathLike
 from pathlib import Path
 from threading import RLock
@@ -170,21 +171,28 @@ def report(result: dict[str, Any], trainer: LISATrainer, log: RunLog, test: Eval
     config, table = trainer.config, result_table(result)
     overwrite = may_overwrite(config)
 
+    def write(step: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        try:
+            step(*arguments, **options)
+        except OSError as error:  # of several, the program's last line names one
+            getLogger().warning(f"'{error.filename}' cannot be written: {error.strerror}")
+            raise
+
     def write_users(loader: EvalLoader) -> None:
         path, result["per_user_file"] = result["per_user_file"], None
         result["per_user_file"] = str(write_per_user(loader, config, trainer.collected, path, overwrite=overwrite))
 
     with ExitStack() as later:  # the last one is the first
         if config["codebook_plot"]:
-            later.callback(draw_codebooks, trainer.history, config["codebook_plot"], overwrite=overwrite)
+            later.callback(write, draw_codebooks, trainer.history, config["codebook_plot"], overwrite=overwrite)
         later.callback(print, table, flush=True)
         later.callback(log.note, f"result\n{table}")
         later.callback(log_tied_targets, result)
         later.callback(log_equal_codes, trainer.model)
         if config["result_file"]:
-            later.callback(write_result, result, config["result_file"], overwrite=overwrite)
+            later.callback(write, write_result, result, config["result_file"], overwrite=overwrite)
         if config["per_user_file"] and test:
-            later.callback(write_users, test)
+            later.callback(write, write_users, test)
         trainer.saver.check()
 
 

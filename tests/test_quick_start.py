@@ -101,6 +101,17 @@ def test_a_step_of_the_report_that_fails_leaves_the_others(
     assert "ndcg@10 " in next(Path("log").rglob("*.log")).read_text()
 
 
+def test_every_file_of_the_report_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    settings = tiny_settings(tmp_path, epochs=1, result_file="r.json", per_user_file="u.csv")
+    for step, name in (("write_result", "r.json"), ("write_per_user", "u.csv")):
+        full = Mock(side_effect=OSError(28, "No space left on device", name))
+        monkeypatch.setattr(f"recbole_lisa.quick_start.{step}", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(TinyModel, "tiny", config_dict=settings)
+    log = next(Path("log").rglob("*.log")).read_text()
+    assert all(f"'{name}' cannot be written: No space left on device" in log for name in ("r.json", "u.csv"))
+
+
 @pytest.mark.parametrize("failures", [1, 99], ids=["for a while", "to the end"])
 def test_a_full_disk_of_checkpoints_leaves_the_metrics_and_the_result(
     tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch, failures: int

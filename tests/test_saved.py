@@ -252,8 +252,25 @@ def test_forged_parts_are_one_line(trained: dict[str, Any], tmp_path: Path) -> N
         ({"item_ids": torch.tensor([255], dtype=torch.uint8)}, "item_ids must be the bytes of a text"),
         ({"item_ids": trained["item_ids"][:-9]}, "the weight item_embedding.weight has the shape"),
         *(({"best_file": name}, "best_file: value error, ") for name in ("../x.pth", "/x.pth", "", "..", "a\0.pth")),
-        ({"state_dict": {name: x.to_sparse() for name, x in weights.items()}}, "torch.sparse_coo, it must be dense"),
-        ({"item_ids": torch.quantize_per_tensor(torch.zeros(3), 1, 0, torch.quint8)}, "quint8 torch.strided, it must"),
+        (
+            {"state_dict": {name: x.to_sparse() for name, x in weights.items()}},
+            "torch.sparse_coo on cpu, it must be dense",
+        ),
+        (
+            {"item_ids": torch.quantize_per_tensor(torch.zeros(3), 1, 0, torch.quint8)},
+            "quint8 torch.strided on cpu, it must",
+        ),
+        (
+            {"state_dict": {name: x.to("meta") for name, x in weights.items()}},
+            "torch.strided on meta, it must be dense",
+        ),
+        (
+            {"item_ids": torch.zeros(1, dtype=torch.uint8).expand(10**12)},
+            "uint8 torch.strided on cpu, it must be dense",
+        ),
+        ({"rng": {"python": [torch.zeros(1).expand(10**9)]}}, "float32 torch.strided on cpu, it must be dense"),
+        ({"best_valid_result": {"hit@5": "x"}}, "best_valid_result.hit@5: input should be a valid number"),
+        ({"history": [{"epoch": 1, "loss": "x"}]}, "history.0.loss: input should be a valid number"),
         ({"other_parameter": {"forward": 1}}, "other_parameter has 'forward'"),
         ({"state_dict": weights | {"more": torch.zeros(1)}}, "the weight more has the shape"),
         ({"state_dict": {}}, "n_layers is 1, it has 0 weights"),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from recbole_lisa.attention.base import empty_state, final_positions
 from recbole_lisa.attention.recurrent import RecurrentAttention
-from recbole_lisa.ops.recurrences import diagonal_recurrence
+from recbole_lisa.ops.recurrences import LOG_FASTEST, diagonal_recurrence
 
 
 class DiagonalState(NamedTuple):
@@ -44,7 +44,8 @@ class LinearRecurrentUnit(RecurrentAttention):
 
     def run(self, state: DiagonalState, x: Tensor, valid: Tensor) -> tuple[Tensor, DiagonalState]:
         """Append x (N, L, D), valid (N, L); see RecurrentAttention."""
-        decay, angle = self.log_decay.to(state.real.dtype).exp(), self.angle.to(state.real.dtype)
+        decay = self.log_decay.to(state.real.dtype).clamp_max(LOG_FASTEST).exp()  # (H,)
+        angle = self.angle.to(state.real.dtype)
         gamma = (-torch.expm1(-2 * decay)).sqrt().repeat(2).unsqueeze(1).to(x.dtype)  # (2 H, 1)
         drive = torch.addmm(gamma * self.input.bias.unsqueeze(1), gamma * self.input.weight, x.flatten(0, 1).t())
         u = torch.complex(*drive.to(state.real.dtype).view(2, -1, *valid.shape))  # (H, N, L)

@@ -10,7 +10,7 @@ from torch.nn.functional import silu, softplus
 from recbole_lisa.attention.base import empty_state
 from recbole_lisa.attention.recurrent import WIDTH, ChannelConvolution, RecurrentAttention
 from recbole_lisa.ops.checks import check_sizes
-from recbole_lisa.ops.recurrences import selective_recurrence
+from recbole_lisa.ops.recurrences import FASTEST, LOG_FASTEST, selective_recurrence
 
 
 class SelectiveState(NamedTuple):
@@ -60,6 +60,7 @@ class SelectiveSSM(RecurrentAttention):
             dt = softplus(t.to(dtype) + self.step_bias) * valid.unsqueeze(-1)  # (N, L, H); 0 leaves S as it is
             flat, b, c = torch.split(silu(mixed.to(dtype)), self.parts, dim=-1)
             v = flat.view(*dt.shape, -1)  # (N, L, H, P)
-            y, matrices = selective_recurrence(state.matrices, -dt * self.log_decay.exp(), dt.unsqueeze(-1) * v, b, c)
+            a = (-dt * self.log_decay.clamp_max(LOG_FASTEST).exp()).clamp_min(-FASTEST)
+            y, matrices = selective_recurrence(state.matrices, a, dt.unsqueeze(-1) * v, b, c)
             y = torch.addcmul(y, self.skip.unsqueeze(-1).to(dtype), v).flatten(2).to(x.dtype)  # (N, L, E)
         return self.project(self.norm(y * silu(gate))), SelectiveState(matrices, recent)

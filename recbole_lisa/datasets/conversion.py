@@ -19,7 +19,7 @@ from recbole_lisa.datasets.layouts import Layout
 from recbole_lisa.datasets.reader import PARQUET_SUFFIXES, read_pieces
 from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import atomic_writer, check_output, new_folder, resolved, tidy_termination
+from recbole_lisa.files import atomic_writer, check_output, locked, new_folder, resolved, tidy_termination
 
 _DECIMAL = re.compile(r"-?\d+\.0")
 _LEFT_OUT = {
@@ -58,7 +58,8 @@ def convert(
     `output` becomes the data set's.
 
     Raises:
-        UsageError: No row of the raw file can be read or used, or the result cannot be written.
+        UsageError: No row of the raw file can be read or used, the result cannot be written, or another process writes
+            it.
     """
     name = resolved(output).name
     if not name:
@@ -69,7 +70,8 @@ def convert(
         with (
             tidy_termination(),
             new_folder(output),
-            atomic_writer(target) as stream,
+            locked(target.with_suffix(".lock"), f"another process writes '{target}': wait for its end"),
+            atomic_writer(target, overwrite=overwrite) as stream,
             open_raw(source, layout.members) as raw,
         ):
             member = "" if raw.name == source.name else f" ({raw.name})"

@@ -15,6 +15,7 @@ from recbole_lisa.datasets.conversion import convert
 from recbole_lisa.datasets.download import DownloadError, download
 from recbole_lisa.datasets.layouts import parse_conversion
 from recbole_lisa.errors import UsageError, did_you_mean
+from recbole_lisa.files import locked, new_folder
 
 _FORM = "tab-separated lines under the header user_id:token item_id:token timestamp:float"
 
@@ -33,7 +34,10 @@ def ensure_data(config: Mapping[str, Any]) -> list[str]:
     is_missing = not all(path.is_file() for path in interaction_files(config))
     is_public = config["benchmark_filename"] is None and dataset in known_datasets()
     if is_missing and is_public and config["archive_url"] and config["download"]:
-        return obtain(folder, config, show_progress=bool(config["show_progress"]))
+        waiting = f"another process fetches '{folder}': this one waits for its end"
+        with new_folder(folder.parent), locked(folder.with_name(f".{folder.name}.lock"), waiting=waiting):
+            if not all(path.is_file() for path in interaction_files(config)):
+                return obtain(folder, config, show_progress=bool(config["show_progress"]))
     check_data(config)
     return []
 

@@ -3,6 +3,7 @@
 All exponents are at most 0, so that nothing overflows at any length; checked on the CPU.
 """
 
+import math
 from itertools import accumulate
 
 import torch
@@ -13,6 +14,11 @@ from recbole_lisa.ops.checks import check_operands, check_range
 
 CHUNK = 24
 """Most positions of a chunk."""
+
+FASTEST = 2.0**100
+"""Largest decay of a step, the same number in float32 and float64: sums of them are finite in float32."""
+LOG_FASTEST = math.log(FASTEST) - 0.1
+"""A logarithm of a decay, so far below that of FASTEST that exp in float32 stays below it."""
 
 
 def _carry(state: Tensor, factors: Tensor, added: Tensor) -> list[Tensor]:
@@ -34,7 +40,7 @@ def diagonal_recurrence(state: Tensor, decay: Tensor, angle: Tensor, u: Tensor) 
     """
     forms = "u: complex H N L+; state: complex H N; decay: floating-point H; angle: floating-point H"
     check_operands(forms, u, state, decay, angle)
-    check_range("decay", decay, 0, 1e30)
+    check_range("decay", decay, 0, FASTEST)
     h, n, length = u.shape
     n_chunks, chunk = _chunks(length)
     x = pad(u, (0, -length % chunk)).view(h, n * n_chunks, chunk)  # (H, N K, C)
@@ -52,11 +58,11 @@ def diagonal_recurrence(state: Tensor, decay: Tensor, angle: Tensor, u: Tensor) 
 def selective_recurrence(state: Tensor, a: Tensor, x: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """S_t = exp(a_t) S_{t-1} + x_t b_t^T: y_t = S_t c_t (N, L, H, P) and the last S_t, in O(L (C + S) P) a head.
 
-    state (N, H, P, S) is before the first position; a (N, L, H) is in -1e30..0; x (N, L, H, P); the heads share b and c
-    (N, L, S).
+    state (N, H, P, S) is before the first position; a (N, L, H) is in -FASTEST..0; x (N, L, H, P); the heads share
+    b and c (N, L, S).
     """
     check_operands("x: N L+ H P; a: N L H; b: N L S; c: N L S; state: N H P S", x, a, b, c, state)
-    check_range("a", a, -1e30, 0)
+    check_range("a", a, -FASTEST, 0)
     n, length = x.shape[:2]
     n_chunks, chunk = _chunks(length)
     extra, shape = n_chunks * chunk - length, (n, n_chunks, chunk)

@@ -174,6 +174,12 @@ def check_ids(dataset: Any) -> None:
             f"no item of {names.item_list} is the {dataset.iid_field} of a row of the files of benchmark_filename: "
             "histories and items must have the same ids"
         )
+    if frame[names.item_list].map(len).max() == 1:
+        separator = dataset.config["seq_separator"]
+        getLogger().warning(
+            f"every {names.item_list} holds one item: where a list of items was meant, set seq_separator to what "
+            f"stands between its items, it is {separator!r}"
+        )
     if unknown := int((is_read & ~is_target).sum()):
         getLogger().info(f"{unknown:,} of {int(is_read.sum()):,} items of {names.item_list} are the target of no row")
 

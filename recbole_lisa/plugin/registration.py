@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 
 import recbole.data.dataset
+import recbole.data.utils
 from recbole.config import Config
 from recbole.data.dataset import SequentialDataset
 from recbole.trainer import Trainer
@@ -45,6 +46,11 @@ _RANGES_OF_A_RUN = {
     *("loss_decimal_place", "metric_decimal_place"),
 }
 """Settings that RecBole's own run reads as a run of this package does, by the same ranges."""
+_OF_A_DATASET = (
+    *("query_time", "supervision", "windows", "loss_type", "train_neg_sample_args", "shared_negatives", "eval_args"),
+    *("eval_seen", "encoding", "train_batch_size"),
+)
+"""Settings that an AllPositionsDataset reads: RecBole takes no saved data set that was made with other ones."""
 _undo = ExitStack()
 _read_defaults, _evaluate, _resume = Config._load_internal_config_dict, Trainer.evaluate, Trainer.resume_checkpoint
 _final_settings, _build_trainer = Config._get_final_config_dict, Trainer.__init__
@@ -83,6 +89,7 @@ def register(dataset: type[Any] | None = None) -> None:
     _change(recbole.data.dataset.Dataset, "_load_data", _load_our_files)
     _change(SequentialDataset, "_init_alias", _set_our_alias)
     _change(SequentialDataset, "_benchmark_presets", _read_our_presplit)
+    _change(recbole.data.utils, "dataset_arguments", [*recbole.data.utils.dataset_arguments, *_OF_A_DATASET])
     _change(Trainer, "__init__", _check_trainer)
     _change(Trainer, "evaluate", _evaluate_best)
     _change(Trainer, "resume_checkpoint", _resume_ours)
@@ -126,6 +133,8 @@ def _read_our_defaults(self: Config, model: str, model_class: type[Any], dataset
         return
     settings, external = self.internal_config_dict, self.external_config_dict
     settings.update(model_defaults(model_class))
+    if issubclass(getattr(recbole.data.dataset, f"{model}Dataset", SequentialDataset), WindowDataset):
+        settings["supervision"] = "all_positions"
     keys = ("USER_ID_FIELD", "ITEM_ID_FIELD", "TIME_FIELD", "LIST_SUFFIX")
     user, item, time, suffix = (external.get(key, settings[key]) for key in keys)
     lists = [] if external.get("benchmark_filename") is None else [f"{item}{suffix}"]

@@ -20,13 +20,23 @@ def _file_name(name: str) -> str:
     return name
 
 
-def _dense(x: Tensor) -> Tensor:
-    if x.layout != torch.strided or x.is_quantized or x.is_nested:
-        raise ValueError(f"a tensor is {x.dtype} {x.layout}, it must be dense")
-    return x
+_SMALL = 2**20
+"""Bytes of a tensor that may repeat numbers of its file, as an expanded buffer of a user's model does."""
 
 
-_Dense = Annotated[Tensor, AfterValidator(_dense)]
+def _check_tensors(values: Any) -> None:
+    """A ValueError for a tensor, anywhere in plain values, that does not hold every one of its numbers."""
+    left, seen = [values], {id(values)}
+    while left:
+        value = left.pop()
+        if isinstance(value, Tensor):
+            is_dense = value.layout == torch.strided and not (value.is_quantized or value.is_nested or value.is_meta)
+            if not is_dense or value.numel() * value.element_size() > max(value.untyped_storage().nbytes(), _SMALL):
+                raise ValueError(f"a tensor is {value.dtype} {value.layout} on {value.device}, it must be dense")
+        elif isinstance(value, dict | list | tuple):
+            parts = value.values() if isinstance(value, dict) else value
+            left += [part for part in parts if id(part) not in seen]
+            seen.update(map(id, parts))
 
 
 class _Negatives(TypedDict):
@@ -46,10 +56,19 @@ class _Settings(TypedDict):
 
 
 class _Generators(TypedDict):
-    torch: _Dense
-    cuda: list[_Dense]
+    torch: Tensor
+    cuda: list[Tensor]
     numpy: list[Any]
     python: list[Any]
+
+
+class _Epoch(TypedDict, total=False):
+    epoch: int
+    loss: float
+    parts: list[float]
+    seconds: float
+    sequences: int
+    valid: dict[str, float]
 
 
 @with_config(ConfigDict(arbitrary_types_allowed=True, strict=True))
@@ -66,18 +85,18 @@ class _Checkpoint(TypedDict, total=False):
     best_file: Annotated[str, AfterValidator(_file_name)]
     cur_step: int
     best_valid_score: float
-    best_valid_result: dict[str, Any] | None
+    best_valid_result: dict[str, float] | None
     best_epoch: int | None
-    history: list[dict[str, Any]]
-    curve: list[dict[str, Any]]
-    state_dict: dict[str, _Dense]
+    history: list[_Epoch]
+    curve: list[dict[str, float]]
+    state_dict: dict[str, Tensor]
     other_parameter: dict[str, Any] | None
     optimizer: dict[str, Any]
     scaler: dict[str, Any]
     schedule: dict[str, Any]
     average: dict[str, Any]
     rng: _Generators
-    item_ids: _Dense
+    item_ids: Tensor
 
 
 _SCHEMA = TypeAdapter(_Checkpoint)
@@ -86,9 +105,11 @@ _SCHEMA = TypeAdapter(_Checkpoint)
 def check_entries(checkpoint: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """A UsageError for the first entry of another type, or where the names of model, data set and protocol disagree."""
     try:
+        _check_tensors({key: value for key, value in checkpoint.items() if key != "other_parameter"})
         _SCHEMA.validate_python(checkpoint)
-    except ValidationError as error:
-        raise UsageError(f"'{path}' is damaged or forged: {first_mistake(error)}") from error
+    except ValueError as error:
+        reason = first_mistake(error) if isinstance(error, ValidationError) else error
+        raise UsageError(f"'{path}' is damaged or forged: {reason}") from error
     for key in checkpoint.keys() - {"format", *_Checkpoint.__annotations__}:
         raise UsageError(f"'{path}' is damaged or forged: it has the unknown key {key!r}")
     for key in ("model", "dataset", "protocol"):
@@ -116,6 +137,7 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
             if (x is None and name == "momentum_buffer") or (name == "step" and type(x) is int and x >= 0):
                 continue
             shape = () if name == "step" else tuple(parameter.shape)
-            if not isinstance(x, Tensor) or x.shape != shape or not bool(x.isfinite().all()):
-                is_now = tuple(x.shape) if isinstance(x, Tensor) else repr(x)
+            is_fit = isinstance(x, Tensor) and x.shape == shape and bool(x.isfinite().all())
+            if not is_fit or (name in ("step", "exp_avg_sq") and bool((x < 0).any())):
+                is_now = tuple(x.shape) if isinstance(x, Tensor) and x.dim() else repr(x)
                 raise ValueError(f"{name} of the optimizer is {is_now}, it must be finite numbers {shape}")

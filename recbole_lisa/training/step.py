@@ -109,24 +109,24 @@ class OptimizerStep:
         names other causes where no update came before (`is_first`).
 
         Raises:
-            TrainingDivergedError: A part is NaN or infinite; the parameters are left as they were.
+            TrainingDivergedError: A part is NaN or infinite, and the parameters are left as they were; or a parameter
+                is, and the model cannot compute with it.
         """
         self.optimizer.zero_grad()
         weight = 1.0
         if several():
             interaction, weight = rows_of_process(interaction, self.fields, rank(), n_processes())
         with torch.autocast(self.device.type, dtype=DTYPES[self.amp], enabled=self.amp != "no"):
-            losses = self.loss(interaction.to(self.device), loss_function)
+            try:
+                losses = self.loss(interaction.to(self.device), loss_function)
+            except ValueError as error:  # an operator refuses its operands
+                self.check_parameters(where, error)
+                raise
         parts: list[float] = sum_in_place(torch.stack([loss.detach().float() for loss in losses]) * weight).tolist()
         if not all(map(math.isfinite, parts)):
-            rate = self.optimizer.param_groups[0]["lr"]
-            cause = f"at learning rate {rate:g}: lower learning_rate or set clip_grad_norm"
-            if is_first:
-                cause = "before the first update: a setting of the model is too large or too small, or the data has NaN"
-            raise TrainingDivergedError(
-                f"the training loss is {' + '.join(f'{part:g}' for part in parts)} in {where}, {cause} (checkpoints of "
-                "earlier epochs are intact)"
-            )
+            cause = "before the first update: a setting of the model is too large or too small, or the data has NaN"
+            loss = f"the training loss is {' + '.join(f'{part:g}' for part in parts)} in {where}"
+            raise TrainingDivergedError(f"{loss}, {cause if is_first else self._rate()}")
         # DistributedDataParallel averages the gradients over the processes; the factor makes it the sum.
         self.scaler.scale(sum(losses) * (weight * n_processes()) if several() else sum(losses)).backward()
         if self.clip_grad_norm:
@@ -135,6 +135,16 @@ class OptimizerStep:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return parts
+
+    def check_parameters(self, where: str, cause: Exception | None = None) -> None:
+        """Raise a TrainingDivergedError where a parameter is NaN or infinite."""
+        for name, p in self.model.named_parameters():
+            if not bool(p.detach().isfinite().all()):
+                raise TrainingDivergedError(f"{name} is NaN or infinite in {where}, {self._rate()}") from cause
+
+    def _rate(self) -> str:
+        rate = f"at learning rate {self.optimizer.param_groups[0]['lr']:g}"
+        return f"{rate}: lower learning_rate or set clip_grad_norm (checkpoints of earlier epochs are intact)"
 
 
 class RowAdam(torch.optim.Adam):

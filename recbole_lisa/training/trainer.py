@@ -206,6 +206,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             totals = [total + part for total, part in zip(totals or [0.0] * len(parts), parts, strict=True)]
         if not n_batches:
             raise UsageError("nothing to train on: no user has two training interactions or more")
+        self.step.check_parameters(where)
         means = tuple(total / n_batches for total in totals)
         return means if len(means) > 1 else means[0]
 

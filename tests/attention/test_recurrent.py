@@ -124,3 +124,17 @@ def test_radii_and_steps_start_in_the_published_ranges() -> None:
     assert 0.09 < step.max() <= 0.1001
     assert 0.999 <= rate.min() < 1.2
     assert 15.8 < rate.max() <= 16.001
+
+
+@pytest.mark.parametrize("case", ["lru", "mamba2"])
+@pytest.mark.parametrize("log_decay", [1e4, 3e38])
+def test_the_fastest_decays_forget_at_once_and_keep_numbers(case: str, log_decay: float) -> None:
+    attention = CASES[case][0]()
+    torch.nn.init.constant_(attention.log_decay, log_decay)
+    x = torch.randn(2, 30, D)
+    out = attention(x, all_valid(2, 30))
+    out.sum().backward()
+    assert out.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
+    changed = torch.cat([torch.randn(2, 10, D), x[:, 10:]], dim=1)
+    assert_close(attention(changed, all_valid(2, 30))[:, 13:], out[:, 13:])

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pytest import MonkeyPatch
 
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.dataset import create_dataset
-from recbole_lisa.datasets import conversion, reader
+from recbole_lisa.datasets import conversion, obtain, reader
 from recbole_lisa.datasets.conversion import Conversion, RepeatedRows, convert
 from recbole_lisa.datasets.histories import read_user_histories
 from recbole_lisa.datasets.layouts import parse_conversion
@@ -361,3 +362,28 @@ def test_an_output_that_cannot_be_written_is_an_error(isolated_run_dir: Path, ou
     source = raw(isolated_run_dir, ML_25M)
     with pytest.raises(UsageError, match=message):
         convert(source, Path(output), parse_conversion("ml-25m"))
+
+
+def test_two_conversions_do_not_write_one_file(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    source, layout = raw(tmp_path, TABLE + "u,i,1\n"), parse_conversion("csv")
+
+    def meanwhile(*_: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        with pytest.raises(UsageError, match=r"another process writes '.*set\.inter': wait for its end"):
+            convert(source, tmp_path / "set", layout)
+        return reader.read_pieces(*_, **options)
+
+    monkeypatch.setattr(conversion, "read_pieces", meanwhile)
+    assert converted(source)[0] == HEAD + "u\ti\t1\n"
+
+
+def test_a_run_waits_for_the_file_that_another_one_fetches(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    def other(*_: Any, **__: Any) -> Any:
+        target = tmp_path / "ml-1m" / "ml-1m.inter"
+        target.parent.mkdir()
+        target.write_text(HEAD + "u\ti\t1\n")
+        return nullcontext()
+
+    monkeypatch.setattr(obtain, "locked", other)
+    monkeypatch.setattr(obtain, "download", lambda *_, **__: pytest.fail("fetched a second time"))
+    assert obtain.ensure_data(LISAConfig("LISASoft", "ml-1m", config_dict={"data_path": str(tmp_path)})) == []

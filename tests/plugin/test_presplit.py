@@ -75,6 +75,14 @@ def test_items_of_histories_that_are_no_target_are_counted(caplog: pytest.LogCap
     assert "11 of 21 items of item_id_list are the target of no row" in caplog.text
 
 
+def test_lists_with_another_separator_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    def one_of_them(history: str) -> str:  # so that the ids are not all unknown
+        return "i11" if history.startswith("i0 ") else history.replace(" ", ",")
+
+    presplit(rename=one_of_them)
+    assert "every item_id_list holds one item: where a list of items was meant, set seq_separator" in caplog.text
+
+
 def test_a_row_without_a_history_is_counted() -> None:
     Path("own").mkdir()
     for part in LONG:

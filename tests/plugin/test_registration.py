@@ -269,6 +269,15 @@ def test_all_positions_are_trained_by_run_recbole_and_come_back_from_the_file() 
     assert Trainer(small("LISASoft"), model).evaluate(test, load_best_model=False) == result["test_result"]
 
 
+def test_a_saved_data_set_serves_the_settings_that_it_was_made_with() -> None:
+    recbole_lisa.register(AllPositionsDataset)
+    create_dataset(small("LISASoft", save_dataset=True))
+    other = create_dataset(small("LISASoft", query_time="gap"))
+    assert other.config["query_time"] == "gap"
+    again = create_dataset(small("LISASoft", epochs=7))
+    assert again.config["epochs"] != 7  # from the file
+
+
 @pytest.mark.parametrize("mode", ["full", "uni10"])
 @pytest.mark.parametrize("split", [{"LS": "valid_and_test"}, {"RS": [0.6, 0.2, 0.2]}])
 def test_held_out_rows_are_those_of_recbole(mode: str, split: dict[str, Any]) -> None:

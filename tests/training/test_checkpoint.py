@@ -133,6 +133,18 @@ def test_the_state_of_every_optimizer_comes_back(name: str) -> None:
             ("state", "exp_avg", x, r"exp_avg of the optimizer is .*, it must be finite numbers \(3, 2\)")
             for x in (torch.zeros(1), torch.full((3, 2), torch.nan), None, "x")
         ),
+        (
+            "state",
+            "exp_avg_sq",
+            torch.full((3, 2), -1.0),
+            r"exp_avg_sq of the optimizer is \(3, 2\), it must be finite",
+        ),
+        (
+            "state",
+            "step",
+            torch.tensor(-5.0),
+            r"step of the optimizer is tensor\(-5\.\), it must be finite numbers \(\)",
+        ),
         ("state", "step", torch.ones(3), r"step of the optimizer is \(3,\), it must be finite numbers \(\)"),
         (
             "state",

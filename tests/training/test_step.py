@@ -54,6 +54,21 @@ def test_step_refuses_a_loss_that_is_not_finite_and_keeps_the_parameters(bad: fl
     assert step.model.weight.item() == 3.0
 
 
+@pytest.mark.parametrize(("weight", "named"), [(math.nan, True), (math.inf, True), (3.0, False)])
+def test_a_refused_operand_is_blamed_on_a_parameter_that_ran_away(weight: float, named: bool) -> None:
+    step = make_step()
+    torch.nn.init.constant_(step.model.weight, weight)
+
+    def loss(batch: Interaction) -> torch.Tensor:
+        raise ValueError("decay must be a finite number")
+
+    right = r"^weight is NaN or infinite in epoch 3, batch 2 of 9, at learning rate 0\.5: lower"
+    with pytest.raises(
+        TrainingDivergedError if named else ValueError, match=right if named else "^decay must be a finite number"
+    ):
+        step(BATCH, loss, "epoch 3, batch 2 of 9")
+
+
 @pytest.mark.parametrize(
     ("is_first", "cause"), [(True, "before the first update: a setting of the model"), (False, "at learning rate 0.5")]
 )

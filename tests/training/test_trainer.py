@@ -121,6 +121,21 @@ def test_a_diverged_loss_names_epoch_batch_and_learning_rate(tmp_path: Path) -> 
     assert last["state_dict"]["embedding.weight"].isfinite().all()
 
 
+def test_parameters_that_run_away_in_the_last_batch_are_not_saved(tmp_path: Path) -> None:
+    class RunningAway(TinyModel):
+        def calculate_loss(self, interaction: Interaction) -> Any:
+            self.calls = getattr(self, "calls", 0) + 1
+            first, second = super().calculate_loss(interaction)
+            if self.calls == 12:  # its gradient is not finite, its value is
+                second = second + 0 * (self.embedding.weight - self.embedding.weight.detach()).abs().sqrt().sum()
+            return first, second
+
+    trainer, (train, *_) = tiny_trainer(tiny_config(tmp_path, model=RunningAway))
+    with pytest.raises(TrainingDivergedError, match=r"embedding\.weight is NaN or infinite in epoch 2, batch 6 of 6"):
+        trainer.fit(train)
+    assert load_checkpoint(last_file(trainer.saved_model_file))["epoch"] == 0
+
+
 def test_a_checkpoint_of_another_model_or_of_other_data_is_refused(tmp_path: Path) -> None:
     class Other(TinyModel):
         pass
