@@ -2,10 +2,11 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -59,7 +60,9 @@ def read_per_user(path: Path) -> pd.DataFrame:
         elif "config" in (content := json.loads(path.read_bytes())):  # a result
             if not content.get("per_user_file"):
                 raise UsageError(f"'{path}' names no per_user_file: run `evaluate` with --per_user_file=FILE")
-            return read_per_user(Path(content["per_user_file"]))
+            named = read_per_user(Path(content["per_user_file"]))
+            check_means(named, content, f"'{content['per_user_file']}', which '{path}' names,")
+            return named
         else:
             table = pd.DataFrame(content)
         for name in table.columns.difference(IDS):
@@ -80,6 +83,18 @@ def read_per_user(path: Path) -> pd.DataFrame:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"'{path}' is neither a per_user_file nor a result_file of a run") from error
     return indexed
+
+
+def check_means(table: pd.DataFrame, result: Mapping[str, Any], what: str) -> None:
+    """A UsageError where metrics by target have other means than the result of their run, within its rounding."""
+    places = result["config"].get("metric_decimal_place", 4)
+    rounding = 0.5 * 10.0 ** -min(places, 15) + 1e-9
+    for name, value in (result.get("test") or {}).items():
+        if name in table and isinstance(value, int | float) and abs(table[name].mean() - value) > rounding:
+            later = (
+                f"{what} has {name} {table[name].mean():.6g}, the run had {value:.6g}: another run has written it since"
+            )
+            raise UsageError(f"{later}; repeat the run, or give the files of --per_user_file themselves")
 
 
 def compare(a: pd.DataFrame, b: pd.DataFrame, seed: int = 0) -> pd.DataFrame:

@@ -18,7 +18,7 @@ import pandas as pd
 from recbole_lisa import __version__
 from recbole_lisa.cli import imported
 from recbole_lisa.cli.arguments import UsageParser
-from recbole_lisa.cli.compare_command import IDS, TRAITS, read_per_user
+from recbole_lisa.cli.compare_command import IDS, TRAITS, check_means, read_per_user
 from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.files import atomic_writer, check_output, resolved
 
@@ -149,13 +149,22 @@ def _evaluated(
     users: list[dict[str, Any]] = []
     if result.get("per_user_file"):
         try:
-            table = read_per_user(Path(result["per_user_file"]))
+            named = Path(result["per_user_file"])
+            table = read_per_user(named)
+            check_means(table, result, f"'{named}'")
         except UsageError as error:
             notes.append(str(error))
+            table = None
     saved, evaluation = imported("saved"), imported("training.evaluation")
     try:
         settings = {} if data_path is None else {"data_path": data_path}
-        config, model, *_, test = saved.load_data_and_model(_checkpoint(path, result), config_dict=settings)
+        checkpoint = _checkpoint(path, result)
+        epoch = imported("training.checkpoint").load_checkpoint(checkpoint, needed=["epoch"], lazy=True)["epoch"] + 1
+        if epoch != (trained := result.get("best_epoch") or result.get("epochs_run", epoch)):
+            raise UsageError(
+                f"'{checkpoint}' is of epoch {epoch}, the run's was {trained}: another run has continued it"
+            )
+        config, model, *_, test = saved.load_data_and_model(checkpoint, config_dict=settings)
         if test is None:
             return table, users, [*notes, "no history has a test target"]
         if table is None or any(trait not in table for trait in TRAITS):

@@ -1,6 +1,7 @@
 """Metrics per user: their means are the reported metrics, and two files are compared user by user."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,28 @@ def test_result_files_name_the_files_that_are_compared(isolated_run_dir: Path, c
         if name != "rank":
             assert (a, b) == tuple(result["test"][name] for result in results)
         assert difference == pytest.approx(b - a, abs=1.1e-4) and low <= difference <= high
+
+
+def test_a_file_that_another_run_has_written_is_refused(isolated_run_dir: Path, capsys: CaptureFixture[str]) -> None:
+    settings = tiny_settings(isolated_run_dir, hidden_size=8, n_codewords=4, show_progress=False, per_user_file="u.csv")
+    for name, epochs in (("a", 1), ("b", 4)):
+        files = {"result_file": f"{name}.json", "overwrite": True, "epochs": epochs}
+        run("LISABase", "tiny", config_dict={**settings, **files})
+    assert main(["compare", "b.json", "u.csv"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "a.json", "b.json"]) == 2
+    later = "u.csv', which 'a.json' names, has hit@5 .*, the run had .*: another run has written it since; repeat the"
+    assert re.search(later, capsys.readouterr().err)
+    assert main(["report", "a.json", "--output=a.html"]) == 0
+    assert "u.csv' has hit@5" in capsys.readouterr().err
+    result = json.loads(Path("a.json").read_text())
+    Path("c.json").write_text(
+        json.dumps({**result, "checkpoint": json.loads(Path("b.json").read_text())["checkpoint"]})
+    )
+    assert main(["report", "c.json", "--output=c.html"]) == 0
+    assert re.search(r"\.pth' is of epoch 4, the run's was 1: another run has continued it", capsys.readouterr().err)
+    page = Path("c.html").read_text(encoding="utf-8").rpartition("const data = ")[2]
+    assert "metrics" not in json.loads(page.partition(";\nconst runs")[0])["runs"][0]
 
 
 def test_the_interval_is_that_of_the_mean_difference_and_pairs_the_users() -> None:
