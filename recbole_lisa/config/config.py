@@ -1,11 +1,11 @@
 """The configuration of one run: RecBole's, with our defaults over RecBole's and the user's over both."""
 
 from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import recbole
 from recbole.config import Config
 from recbole.utils import dataset_arguments, evaluation_arguments, general_arguments, training_arguments
 
@@ -25,6 +25,7 @@ _DEFAULT_PROTOCOL = "full_ranking"
 BUNDLED_DATASET = "ml-100k"
 _SYNONYMS = (("hidden_size", "embedding_size"), ("n_layers", "num_layers"), ("hidden_dropout_prob", "dropout_prob"))
 """Names of one setting in different models of RecBole and of this package."""
+_OF_RECBOLE = Path(recbole.__file__).parent / "properties"
 NAME_BYTES = 255  # of a file, on the usual file systems
 # What RecBole or the constructor derives from other keys or from the machine.
 _DERIVED = {
@@ -83,14 +84,14 @@ class LISAConfig(Config):
         recipe = _strongest(sources, "recipe")
         recipe_settings = read_yaml(_named_file("recipe", recipe)) if recipe else {}
         files = _packaged_files(self.model_class, self.dataset, protocol)
-        self._keys = known_keys(files, self.model)
+        self._keys = known_keys(files, _name_in_recbole(self.model_class))
         self._suggestions = [*self._keys, "model", "dataset", "protocol", "config_files", *options]
         self.external_config_dict: dict[str, Any] = {}
         for origin, settings in sources:
             _update(self.external_config_dict, self.checked(settings, origin))
         self._init_parameters_category()
         self.yaml_loader = YamlLoader
-        self._load_internal_config_dict(self.model, self.model_class, self.dataset)
+        self._load_internal_config_dict(_name_in_recbole(self.model_class), self.model_class, self.dataset)
         self.internal_config_dict.update(_packaged_settings(files, lineage(self.model_class)))
         self.internal_config_dict.update({key: recipe_settings[key] for key in recipe_settings if key in self._keys})
         self.final_config_dict = {**self._merged(), "protocol": protocol}
@@ -269,16 +270,19 @@ def _packaged_settings(files: list[Path], lineage: list[str]) -> dict[str, Any]:
 
 def known_keys(files: list[Path], model: str) -> dict[str, Key]:
     """Every key of RecBole and of this package, with its types; a declaration of this package replaces RecBole's."""
-    specification = find_spec("recbole")
-    assert specification is not None and specification.origin is not None  # the class above derives from it
-    folder = Path(specification.origin).parent / "properties"
     arguments = (*general_arguments, *training_arguments, *evaluation_arguments, *dataset_arguments)
     keys = {name: Key(name) for name in arguments if name != "config_file"}
-    of_recbole = [folder / name for name in ("overall.yaml", "dataset/sample.yaml", f"model/{model}.yaml")]
+    of_recbole = [_OF_RECBOLE / name for name in ("overall.yaml", "dataset/sample.yaml", f"model/{model}.yaml")]
     for file in [*filter(Path.is_file, of_recbole), *files]:
         keys.update(declared_keys(file))
     keys.pop("model_settings", None)
     return keys
+
+
+def _name_in_recbole(model: type[Any]) -> str:
+    """The name of a class, or of the nearest of its bases, for which RecBole has settings; else its own."""
+    named = (name for name in reversed(lineage(model)) if (_OF_RECBOLE / "model" / f"{name}.yaml").is_file())
+    return next(named, model.__name__)
 
 
 def _update(settings: dict[str, Any], stronger: Mapping[str, Any]) -> None:

@@ -112,6 +112,17 @@ def _step_bytes(config: Any, windows: Windows) -> Counter[str]:
     return needed
 
 
+def check_class(config: Any, dataset: Any) -> None:
+    """Refuse one of RecBole's classes whose parameters, gradients and moments exceed the free memory of the CPU."""
+    count = 0
+    with contextlib.suppress(Exception), torch.device("meta"):  # some classes compute while they are built
+        count = sum(p.numel() * p.element_size() for p in config.model_class(config, dataset).parameters())
+    needed, free = count * (4 if config["learner"] in ("adam", "adamw") else 2), free_memory()
+    if config["device"].type == "cpu" and needed > free:
+        sizes = f"{needed / _GIB:.1f} GiB of memory and {free / _GIB:.1f} GiB are free"
+        raise UsageError(f"{config['model']} needs at least {sizes}: lower its sizes, such as hidden_size")
+
+
 @contextlib.contextmanager
 def named_allocation_errors() -> Iterator[None]:
     """Turn an error of an allocator into a UsageError that names the sizes to lower."""

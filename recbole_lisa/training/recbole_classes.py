@@ -14,7 +14,7 @@ from recbole_lisa.config.registry import has_loss_of_recbole
 from recbole_lisa.data.dataloader import EvalLoader, TrainLoader
 from recbole_lisa.errors import UsageError
 from recbole_lisa.training.evaluation import candidate_scores
-from recbole_lisa.training.memory import named_allocation_errors
+from recbole_lisa.training.memory import check_class, named_allocation_errors
 from recbole_lisa.training.step import loss_parts
 
 
@@ -65,6 +65,7 @@ def try_class(config: Config, train: TrainLoader, *evaluations: EvalLoader | Non
     if not has_loss_of_recbole(config.model_class):
         return
     with needs_in_one_line(config):
+        check_class(config, train.dataset)
         network: Any = config.model_class(config, train.dataset).to(config["device"])
         network.train()
         batch = train.shortest_batch().to(config["device"])

@@ -76,6 +76,28 @@ def test_a_class_with_item_features_trains_and_its_checkpoint_is_read_again(tmp_
     assert len(trained) > 8 * 7
 
 
+class Plain(of_recbole.SASRec):
+    """A class of the user: RecBole has settings for its base."""
+
+
+def test_a_subclass_has_the_settings_of_its_base_in_recbole(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path, model=Plain, hidden_size=8, inner_size=8, n_heads=1, loss_type="CE")
+    assert (config["model"], config["n_layers"], config["loss_type"]) == ("Plain", 2, "CE")
+    with pytest.raises(UsageError, match="unknown key 'hidden_sise'.*Did you mean 'hidden_size'"):
+        tiny_config(tmp_path, model=Plain, hidden_sise=8)
+    fit_supervision(config)
+    trainer, (train, valid, _) = tiny_trainer(config)
+    trainer.fit(train, valid)
+    assert trainer.best_valid_result
+
+
+def test_sizes_of_a_class_that_exceed_the_memory_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recbole_lisa.training.memory.free_memory", lambda: 10**6)
+    tried(tmp_path, "GRU4Rec", hidden_size=8)
+    with pytest.raises(UsageError, match=r"GRU4Rec needs at least \d+\.\d GiB of memory and 0\.0 GiB are free: lower"):
+        tried(tmp_path, "GRU4Rec", hidden_size=4000)
+
+
 class Holding(TinyModel):
     """A model of the user with a value beside its weights."""
 
