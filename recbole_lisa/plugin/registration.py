@@ -13,6 +13,7 @@ import recbole.data.dataset
 import recbole.data.utils
 from recbole.config import Config
 from recbole.data.dataset import SequentialDataset
+from recbole.evaluator.register import metrics_dict
 from recbole.trainer import Trainer
 
 from recbole_lisa import saved
@@ -25,7 +26,7 @@ from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS, model_class
 from recbole_lisa.config.schema import check_value, declared_keys, read_yaml
 from recbole_lisa.config.validation import check_model, check_valid_metric, checked_negatives, valid_metric_of
 from recbole_lisa.data.dataset import WindowDataset
-from recbole_lisa.errors import UsageError, shown
+from recbole_lisa.errors import RECBOLE, UsageError, shown
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
 from recbole_lisa.plugin.dataset import (
     check_columns,
@@ -46,6 +47,8 @@ _RANGES_OF_A_RUN = {
     *("loss_decimal_place", "metric_decimal_place"),
 }
 """Settings that RecBole's own run reads as a run of this package does, by the same ranges."""
+_OF_DATA = {"data.num_items", "data.num_users", "data.count_items", "data.count_users"}
+"""Needs of a metric that are no tensors: RecBole's collector calls a method of tensors on each."""
 _OF_A_DATASET = (
     *("query_time", "supervision", "windows", "loss_type", "train_neg_sample_args", "shared_negatives", "eval_args"),
     *("eval_seen", "encoding", "train_batch_size"),
@@ -160,6 +163,12 @@ def _check_our_settings(self: Config) -> Any:
                 settings[name] = check_value(keys[name], settings[name], "settings of RecBole")
         check_model(settings)
         checked_negatives(settings["train_neg_sample_args"], settings["loss_type"])
+        names = [settings["metrics"]] if isinstance(settings["metrics"], str) else settings["metrics"]
+        for name in (
+            name for name in names if _OF_DATA & {*getattr(metrics_dict.get(name.lower()), "metric_need", ())}
+        ):
+            why = f"RecBole {RECBOLE} cannot compute it in its own run: leave it out, or call recbole_lisa.run"
+            raise UsageError(f"metrics has {name}, {why}")
         ranked = {**settings, "eval_seen": "rank"}  # RecBole's way
         settings["valid_metric"] = ranked["valid_metric"] = valid_metric_of(ranked, self.external_config_dict)
         if settings["eval_step"] > 0:

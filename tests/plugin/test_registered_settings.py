@@ -34,6 +34,12 @@ from tests.plugin.test_presplit import HEAD, LONG, presplit
             ("LISASoft", {"windows": kind}, f"windows is {kind}, which only recbole_lisa.run can follow")
             for kind in ("random_offset", "whole")
         ),
+        (
+            "LISASoft",
+            {"metrics": ["Hit", "GiniIndex"]},
+            "metrics has GiniIndex, RecBole 1.2.1 cannot compute it in its",
+        ),
+        ("LISASoft", {"metrics": "itemcoverage"}, "metrics has itemcoverage, RecBole 1.2.1 cannot compute it"),
         ("LISASoft", {"topk": [5], "valid_metric": "MRR@10"}, "'MRR@10' is not reported: choose one of Hit@5"),
         ("LISASoft", {"benchmark_filename": "train"}, "benchmark_filename .* is 'train', it must be list"),
         ("LISASoft", {"MAX_ITEM_LIST_LENGTH": 0}, "MAX_ITEM_LIST_LENGTH .* is 0, it must be >= 1"),
