@@ -25,7 +25,7 @@ from recbole_lisa.distributed.processes import from_first, is_first
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import ARCHIVE_ERRORS, atomic_writer
 from recbole_lisa.ops.packing import code_dtype
-from recbole_lisa.ops.row_blocks import choose_in_blocks
+from recbole_lisa.ops.row_blocks import choose_in_blocks, largest
 from recbole_lisa.progress import progress_bar
 from recbole_lisa.saved import load_bundle
 from recbole_lisa.serving.ids import IdMap
@@ -189,9 +189,7 @@ def residual_kmeans(
 def _nearest(vectors: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
     """The centre (W, D) nearest to each vector (V, D): (V,) int64."""
     half_square = centres.square().sum(1) / 2
-    return choose_in_blocks(
-        lambda rows: torch.addmm(-half_square, rows, centres.t()).max(dim=1).indices, vectors, len(centres)
-    )
+    return choose_in_blocks(lambda rows: largest(torch.addmm(-half_square, rows, centres.t())), vectors, len(centres))
 
 
 def _vectors(checkpoint: str, dataset: Any) -> Vectors:
