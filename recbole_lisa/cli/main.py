@@ -9,6 +9,7 @@ import errno
 import gc
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -40,6 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return report_errors(lambda: _command(name)(arguments))
 
 
+def check_environment() -> None:
+    """Refuse a variable of the environment that Numba would refuse with a traceback, in the middle of a command."""
+    threads = os.environ.get("NUMBA_NUM_THREADS", "")
+    if re.fullmatch(r"-\d+|0+", threads):  # for a text Numba takes its default
+        raise UsageError(f"the variable NUMBA_NUM_THREADS is {threads}, it must be at least 1: unset it")
+
+
 def _command(name: str) -> Callable[[Sequence[str]], int]:
     if name not in COMMANDS:
         raise UsageError(f"unknown command '{name}': known are {', '.join(COMMANDS)}.{did_you_mean(name, COMMANDS)}")
@@ -56,6 +64,7 @@ def report_errors(command: Callable[[], int]) -> int:
     """
     try:
         with tidy_termination(), advise_missing_recbole():
+            check_environment()
             status = command()
             sys.stdout.flush()
             return status

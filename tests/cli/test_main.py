@@ -314,3 +314,14 @@ def test_the_advice_for_an_extra_works_here(tmp_path: Path, monkeypatch: MonkeyP
     assert install_extra(extra, tmp_path) == f"install the packages of {extra}"
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "recbole_lisa").rglob("*.py"))
     assert "recbole-lisa[" not in sources, "the package is on no index"
+
+
+@pytest.mark.parametrize("threads", ["0", "-1"])
+def test_a_number_of_threads_that_numba_refuses_is_one_line(
+    threads: str, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
+    assert main(["info"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: the variable NUMBA_NUM_THREADS is {threads}, it must be at least 1: unset it\n"
+    )
