@@ -135,11 +135,14 @@ def test_the_end_of_one_process_ends_all(tmp_path: Path, way: str, kind: type[Ba
         assert not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_class_that_other_processes_cannot_import_is_refused(tmp_path: Path) -> None:
+def test_a_class_that_other_processes_cannot_import_is_refused(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     class Local(TinyModel):
         pass
 
     with pytest.raises(UsageError, match="nproc=2: this run cannot be sent to other processes .*Local"):
+        launch(exchange, tiny_config(tmp_path, model=Local, nproc=2))
+    monkeypatch.setattr("recbole_lisa.distributed.launch.n_cores", lambda: 1)
+    with pytest.raises(UsageError, match="cannot be sent"), pytest.warns(match="nproc is 2, but this process has 1 co"):
         launch(exchange, tiny_config(tmp_path, model=Local, nproc=2))
 
 
