@@ -81,12 +81,12 @@ class Codebook(nn.Module):
         others = {"similarity": self.similarity, "encoding": encoding, "temperature": self.temperature}
         return {**sizes, **others, "hard": self.hard}
 
-    def forward(self, x: Tensor, *, keys: bool = True) -> Quantized:
+    def forward(self, x: Tensor, *, n_keys: int | None = None) -> Quantized:
         """Quantise distinct vectors (U, D): codes (U, B), assignment (U, B, W), reconstruction (U, D).
 
-        For hard codes without keys, the assignment is (U, 0).
+        Of hard codes only the first n_keys vectors have an assignment, (n_keys, B, W); None is all.
         """
-        return self._quantize(x, self.codewords, keys=keys)
+        return self._quantize(x, self.codewords, n_keys=n_keys)
 
     @torch.no_grad()
     def restart(self, x: Tensor, *, used_too: bool) -> None:
@@ -99,7 +99,7 @@ class Codebook(nn.Module):
         if used_too and self.bilinear is not None:  # so that x^T M x is about sqrt(D)
             nn.init.eye_(self.bilinear).mul_(math.sqrt(x.shape[1]) / left.square().sum(dim=1).mean())
         for book in self.codewords:
-            codes = self._quantize(left, book.unsqueeze(0), keys=False).codes.squeeze(1)
+            codes = self._quantize(left, book.unsqueeze(0), n_keys=0).codes.squeeze(1)
             drawn, other = torch.randint(len(x), (2, len(book)), generator=generator).to(x.device)
             seen = left if self.bilinear is None else left @ self.bilinear  # (M, D), x . c is the score of c
             step, mean = seen[drawn] - seen[other], normalize(seen.mean(dim=0), dim=0)
@@ -113,9 +113,9 @@ class Codebook(nn.Module):
             moved = (torch.bincount(codes, minlength=len(book)) == 0) | used_too
             book[moved] = new[moved]
             if self.residual:
-                left = left - self._quantize(left, book.unsqueeze(0), keys=False).reconstruction
+                left = left - self._quantize(left, book.unsqueeze(0), n_keys=0).reconstruction
 
-    def _quantize(self, x: Tensor, codewords: Tensor, *, keys: bool) -> Quantized:
+    def _quantize(self, x: Tensor, codewords: Tensor, *, n_keys: int | None) -> Quantized:
         with torch.autocast(x.device.type, enabled=False):
             return quantize(
                 x.to(self.codewords.dtype),
@@ -125,5 +125,5 @@ class Codebook(nn.Module):
                 temperature=self.temperature,
                 residual=self.residual,
                 hard=self.hard,
-                keys=keys,
+                n_keys=n_keys,
             )

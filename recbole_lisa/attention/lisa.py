@@ -234,7 +234,7 @@ class LISAAttention(Attention):
         vectors = zero_padding(x, valid).flatten(0, 1)  # (N L, D)
         if torch.is_grad_enabled() or not self.codebook.hard:
             return CodedSequences(rows, self.codebook(vectors), x)
-        codes = self.codebook(vectors, keys=False).codes  # (N L, B)
+        codes = self.codebook(vectors, n_keys=0).codes  # (N L, B)
         unused = vectors.new_empty(len(vectors), 0)
         return CodedSequences(rows, Quantized(codes, unused, unused), x)
 

@@ -181,7 +181,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
             seen_negatives=self.seen_negatives,
         )
         x = self.embed(batch.items)  # embed, (U, D)
-        view = self.view(x)
+        view = self.view(x, n_keys=batch.n_history)
         everywhere = self.fields.target_list in interaction
         encode = self.encoder.encode_non_padding if everywhere else self.encoder.encode_last
         hidden, inputs = encode(batch.history, view)  # attend, feed forward, (M, D)
@@ -221,13 +221,19 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         *_, book = self.codebooks().values()
         return book
 
-    def view(self, x: Tensor, *, keys: bool = True) -> ItemView:
-        """Items x of embed, (U, D) or codes (U, C), as the model sees them; keys: with the assignment of hard codes."""
+    def view(self, x: Tensor, *, n_keys: int | None = None) -> ItemView:
+        """Items x of embed, (U, D) or codes (U, C), as the model sees them.
+
+        The attention reads the first n_keys of them, None is all; at 0 hard codes have no assignment.
+        """
         if self.codebook is None:
             return ItemView(stream=x, target=self._normalised(x), quantized=None)
-        keys = keys and self.encoder.layers()[0].quantizer is self.codebook
-        quantized = self.item_embedding.quantized(self.codebook, x, keys=keys)
-        return ItemView(quantized.reconstruction, self._normalised(self.target(x, quantized)), quantized)
+        n_keys = n_keys if self.encoder.layers()[0].quantizer is self.codebook else 0
+        quantized = self.item_embedding.quantized(self.codebook, x, n_keys=n_keys)
+        target = self._normalised(self.target(x, quantized))
+        if n_read := len(quantized.assignment):
+            quantized = quantized._replace(codes=quantized.codes[:n_read])
+        return ItemView(quantized.reconstruction, target, quantized)
 
     def target(self, x: Tensor, quantized: Quantized | None = None) -> Tensor:
         """Vectors that hidden states are scored against, (U, D): reconstructions y; x without codebook or if soft.
@@ -301,7 +307,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         small = torch.uint8 if book.n_codewords <= 256 else torch.int32
         columns = []
         for ids in self._blocks(0):
-            stream, target, quantized = self.view(self.embed(ids), keys=not self.hard)
+            stream, target, quantized = self.view(self.embed(ids), n_keys=0 if self.hard else None)
             assert quantized is not None
             columns.append((stream, target, quantized.codes.to(small), quantized.assignment, stream[:0]))
         stream, target, *rest = (torch.cat(parts) for parts in zip(*columns, strict=True))

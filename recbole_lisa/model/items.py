@@ -31,9 +31,9 @@ class ItemTable(nn.Embedding):
         x: Tensor = self(items)
         return x if self.scale == 1 else x * self.scale
 
-    def quantized(self, book: Codebook, x: Tensor, *, keys: bool = False) -> Quantized:
-        """Items x (U, D) by a quantiser; without keys hard codes have no assignment."""
-        return Quantized(*book(x, keys=keys))
+    def quantized(self, book: Codebook, x: Tensor, *, n_keys: int | None = 0) -> Quantized:
+        """Items x (U, D) by a quantiser; of hard codes the first n_keys have an assignment, None is all."""
+        return Quantized(*book(x, n_keys=n_keys))
 
     def codes(self, book: Codebook, x: Tensor) -> Tensor:
         """Codes (U, B) of items x by a quantiser."""
@@ -77,12 +77,12 @@ class FixedCodes(nn.Module):
         codes = self.weight[items]
         return codes if self.dense is None else torch.cat([codes.int(), self.slots[items].unsqueeze(-1)], dim=-1)
 
-    def quantized(self, book: Codebook, x: Tensor, *, keys: bool = False) -> Quantized:
+    def quantized(self, book: Codebook, x: Tensor, *, n_keys: int | None = 0) -> Quantized:
         """Codewords of x by their codes in the columns of the quantiser, and dense vectors; there is no assignment."""
         codes, rows = x[:, book.columns].long(), self._rows()
         words = [words.index_select(0, code) for words, code in zip(book.codewords, codes.t(), strict=True)]
         words += [] if rows is None else [rows.index_select(0, x[:, -1])]
-        return Quantized(codes, book.codewords.new_empty(len(x), 0), reduce(torch.add, words))
+        return Quantized(codes, book.codewords.new_empty(0), reduce(torch.add, words))
 
     def codes(self, book: Codebook, x: Tensor) -> Tensor:
         """As ItemTable: no codeword is read."""

@@ -67,7 +67,7 @@ class LISARecommender(AttentiveRecommender):
         usage = {}
         for number, (layer, h) in enumerate(zip(self.encoder.layers()[1:], inputs[1:], strict=True), start=2):
             if layer.quantizer is not None:
-                codes = layer.quantizer(take_non_padding(h, history.valid), keys=False).codes  # (M, B)
+                codes = layer.quantizer(take_non_padding(h, history.valid), n_keys=0).codes  # (M, B)
                 n_codewords = layer.quantizer.n_codewords
                 usage[f"layer {number}"] = n_codewords, codeword_usage(codes, n_codewords)
         return usage

@@ -15,7 +15,8 @@ from recbole_lisa.model.losses import SAMPLED_LOSSES
 class TrainingBatch(NamedTuple):
     """A batch as rows of its U distinct items, with M supervised positions."""
 
-    items: Tensor  # (U,) ids
+    items: Tensor  # (U,) ids, those of the history first
+    n_history: int  # how many they are
     history: Sequences
     target: Tensor  # (M,) ids
     pairs: Tensor | None  # (M, 1 + R) rows of targets and negatives, (M, 1) with shared; None for CE
@@ -77,11 +78,24 @@ def read_batch(
         else:
             negative = negative[at] if everywhere else negative.view(len(target), -1)  # (M, R)
     ids = [history.rows] if negative is None else [history.rows, target.unsqueeze(1), negative]
-    items, inverse = torch.unique(torch.cat([x.flatten() for x in ids]), return_inverse=True)
-    rows = [part.view_as(x) for part, x in zip(inverse.split([x.numel() for x in ids]), ids, strict=True)]
+    items, inverse, n_history = _distinct(torch.cat([x.flatten() for x in ids]), history.rows.numel())
+    rows = [part.view_as(x) for part, x in zip(torch.split(inverse, [x.numel() for x in ids]), ids, strict=True)]
     shared = rows.pop() if shared_negatives and negative is not None else None
     pairs = None if negative is None else torch.cat(rows[1:], dim=1)
     group = None
     if negative is None and not seen_negatives:
         group = at.nonzero()[:, 0] if everywhere else torch.arange(len(at), device=at.device)  # (M,)
-    return TrainingBatch(items, history._replace(rows=rows[0]), target, pairs, shared, supervised, group)
+    return TrainingBatch(items, n_history, history._replace(rows=rows[0]), target, pairs, shared, supervised, group)
+
+
+def _distinct(ids: Tensor, n_first: int) -> tuple[Tensor, Tensor, int]:
+    """The U distinct ones of ids (M,), those among the first n_first first; their rows (M,), and how many those are."""
+    items, inverse = torch.unique(ids, return_inverse=True)
+    if n_first == len(ids):
+        return items, inverse, len(items)
+    is_later = torch.ones_like(items, dtype=torch.bool)
+    is_later[inverse[:n_first]] = False
+    order = is_later.sort(stable=True).indices  # (U,)
+    row = torch.empty_like(order)
+    row[order] = torch.arange(len(order), device=order.device)
+    return items[order], row[inverse], len(items) - int(is_later.sum())

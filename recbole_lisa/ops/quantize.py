@@ -18,6 +18,7 @@ from recbole_lisa.ops.checks import (
     check_flags,
     check_number,
     check_operands,
+    check_sizes,
     differentiable_once,
 )
 from recbole_lisa.ops.numba_threads import cut_rows
@@ -32,8 +33,8 @@ BLOCK_SCORES = {"cpu": 2**17, "cuda": 2**26}
 class Quantized(NamedTuple):
     """U vectors in terms of codewords.
 
-    codes (U, B) int64 of the most similar codewords; assignment (U, B, W) soft or straight-through; reconstruction
-    (U, D).
+    codes (U, B) int64 of the most similar codewords; assignment (U, B, W) soft or straight-through, of hard codes
+    (n_keys, B, W); reconstruction (U, D).
     """
 
     codes: Tensor
@@ -50,7 +51,7 @@ def quantize(
     temperature: float = 1.0,
     residual: bool = True,
     hard: bool = True,
-    keys: bool = True,
+    n_keys: int | None = None,
 ) -> Quantized:
     """Encode vectors; hard codes a block of vectors at a time. Differentiable in all tensors, hard codes once.
 
@@ -67,7 +68,7 @@ def quantize(
         temperature: of the softmax, at least MIN_TEMPERATURE.
         residual: each codebook encodes what is left after the earlier ones; False: every codebook sees x.
         hard: one codeword a codebook with a straight-through gradient; False: the softmax itself.
-        keys: whether the assignment of hard codes is needed; without keys it is (U, 0).
+        n_keys: hard codes have the assignment of the first n_keys vectors only, (n_keys, B, W); None is all U.
 
     Raises:
         ValueError: on operands that do not fit, an unknown similarity, a bilinear matrix that is missing or unused, or
@@ -78,9 +79,11 @@ def quantize(
         raise ValueError(f"similarity={similarity!r} {'needs' if bilinear is None else 'takes no'} bilinear matrix")
     check_operands("codebooks: B+ W+ D+; x: U D; bilinear?: D D", codebooks, x, bilinear)
     check_number("temperature", temperature, MIN_TEMPERATURE)
-    check_flags(residual=residual, hard=hard, keys=keys)
+    check_flags(residual=residual, hard=hard)
+    n_keys = len(x) if n_keys is None else n_keys
+    check_sizes(0, len(x), n_keys=n_keys)
     if hard:
-        operands = x, codebooks, *_compared(codebooks, similarity, bilinear), temperature, residual, keys
+        operands = x, codebooks, *_compared(codebooks, similarity, bilinear), temperature, residual, n_keys
         return Quantized(*_HardQuantize.apply(*operands))  # type: ignore[no-untyped-call]  # torch's Function is untyped
     left, total = x, torch.zeros_like(x)
     codes, assignments = [], []
@@ -101,7 +104,7 @@ class _HardQuantize(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, words: Tensor, compared: Tensor, bias: Any, centre: Any, *settings: Any) -> Any:
-        temperature, residual, keys = settings
+        temperature, residual, n_keys = settings
         codes = torch.empty(len(x), len(words), dtype=torch.int64, device=x.device)
         total, mark = torch.zeros_like(x), x.new_zeros(len(x), 1)  # mark is 0, or NaN where a score is
         for rows in _blocks(x, words):
@@ -116,13 +119,10 @@ class _HardQuantize(torch.autograd.Function):
         ctx.save_for_backward(x, words, compared, bias, centre, codes)
         ctx.temperature, ctx.residual = temperature, residual
         ctx.set_materialize_grads(False)
-        if keys:
-            one = mark.add(1).unsqueeze(2).expand(*codes.shape, 1)
-            assignment = x.new_zeros(*codes.shape, words.shape[1]).scatter_(2, codes.unsqueeze(2), one)
-            ctx.mark_non_differentiable(codes)
-        else:
-            assignment = x.new_empty(len(x), 0)
-            ctx.mark_non_differentiable(codes, assignment)
+        of_keys = codes[:n_keys].unsqueeze(2)  # (n_keys, B, 1)
+        one = mark[:n_keys].add(1).unsqueeze(2).expand(of_keys.shape)
+        assignment = x.new_zeros(n_keys, *words.shape[:2]).scatter_(2, of_keys, one)
+        ctx.mark_non_differentiable(codes, *([] if n_keys else [assignment]))
         return codes, assignment, total.add_(mark)
 
     @staticmethod
@@ -142,7 +142,8 @@ class _HardQuantize(torch.autograd.Function):
                 d_words[b].index_add_(0, block[b], d_word)
                 d_soft = d_word @ words[b].t()  # (rows, W)
                 if d_assignment is not None:
-                    d_soft += d_assignment[rows, b]
+                    of_keys = d_assignment[rows, b]  # of the last blocks fewer, or none
+                    d_soft[: len(of_keys)] += of_keys
                 read = _centred(lefts[b], centre, b)
                 soft = _scores(read, sharper, shift, b).softmax(dim=1)
                 d_scores = torch.ops.aten._softmax_backward_data(d_soft, soft, 1, soft.dtype)

@@ -47,9 +47,11 @@ def test_hard_codes_equal_one_hot_rows(similarity: str, residual: bool, block: i
     assert_close_with_gradients(*both, leaves)
     for ours_alone, reference_alone in zip(ours[1:], reference[1:], strict=True):
         assert_close_with_gradients(ours_alone, reference_alone, leaves)
-    alone = quantize(x, books, **settings, keys=False)
-    assert alone.assignment.shape == (U, 0)
-    assert_close_with_gradients(alone.reconstruction, reference[2], leaves)
+    for n_keys in (0, 4):
+        some = quantize(x, books, **settings, n_keys=n_keys)
+        assert some.assignment.requires_grad == (n_keys > 0) and torch.equal(some.codes, ours.codes)
+        parts = [torch.cat([q[2].flatten(), q[1][:n_keys].flatten()]) for q in (some, reference)]
+        assert_close_with_gradients(*parts, leaves)
 
 
 def test_straight_through_has_the_gradient_of_the_softmax() -> None:
