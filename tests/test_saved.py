@@ -310,3 +310,15 @@ def test_a_file_of_recboles_trainer_is_not_exported(tmp_path: Path, trained: dic
         archive.writestr("more/data.pkl", b"recbole_lisa.model")
     with pytest.raises(UsageError, match="only checkpoints of recbole-lisa run can be exported"):
         export(tmp_path / "rb.pth", tmp_path / "export")
+
+
+def test_recboles_case_study_names_what_to_use_instead(trained: dict[str, Any], tmp_path: Path) -> None:
+    from recbole.utils.case_study import full_sort_topk
+
+    save_checkpoint(trained, tmp_path / "run.pth")
+    _, model, dataset, _, _, test = load_data_and_model(tmp_path / "run.pth")
+    users = dataset.token2id(dataset.uid_field, [dataset.field2id_token[dataset.uid_field][1]])
+    with pytest.raises(
+        UsageError, match=r"case_study read RecBole's own loaders, .* use recbole_lisa\.Recommender for"
+    ):
+        full_sort_topk(users, model, test, k=5)

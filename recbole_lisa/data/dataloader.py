@@ -249,6 +249,14 @@ class EvalLoader(_Loader):
             else:
                 self.candidates = _place(negatives, self.targets, self.positive_column)
 
+    @property
+    def is_sequential(self) -> bool:
+        """Refuse, as a UsageError, the functions of RecBole's case_study, which ask for it first."""
+        raise UsageError(
+            "the functions of recbole.utils.case_study read RecBole's own loaders, not those of recbole_lisa: export "
+            "the model and use recbole_lisa.Recommender for lists, or evaluate with per_user_file for ranks and metrics"
+        )
+
     def __iter__(self) -> Iterator[EvalBatch]:
         """The batches, the same ones at every call."""
         return self.batches(range(len(self)))

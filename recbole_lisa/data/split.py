@@ -135,6 +135,9 @@ def by_file(history: Index, times: Times, part: Index, n_histories: int) -> tupl
 def _parts_before(ends: Sequence[float], values: Any, history: Index, n: int) -> tuple[Part, Part, Part]:
     """Parts of n histories of the rows with a value below each of three ends, and not below the end before it."""
     known, later, lengths = (np.bincount(history[values < end], minlength=n) for end in ends)
+    if new := int(((known == 0) & (lengths > 0)).sum()):
+        why = "their first interaction there is no target, as nothing is before it"
+        getLogger().info(f"{new:,} users begin in the validation or test part: {why}")
     valid, test = np.maximum(known, 1), np.maximum(later, 1)
     return Part(np.minimum(known, 1), valid - 1), Part(valid, test - valid), Part(test, lengths - test)
 

@@ -41,12 +41,14 @@ def test_pre_split_files_give_the_run_of_one_file_with_the_same_split(isolated_r
 
 
 @pytest.mark.parametrize("memory_map", [False, True])
-def test_the_parts_are_those_of_the_files(tmp_path: Path, memory_map: bool) -> None:
+def test_the_parts_are_those_of_the_files(tmp_path: Path, memory_map: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     split_files(tmp_path)
     rows = "u0\tnew\t10\nu0\ti1\t10\nu1\ti2\t10\nw\ti3\t1\nw\ti4\t2\n"
     (tmp_path / "tiny" / "tiny.valid.inter").write_text(HEAD + rows)
     config = tiny_config(tmp_path, benchmark_filename=list(NAMES), memory_map=memory_map)
     train, valid, test = create_dataset(config).build()
+    assert "1 users begin in the validation or test part: their first interaction there is no target" in caplog.text
     users = train.field2token_id["user_id"]
     by_user = {token: np.flatnonzero(train.histories.users == number) for token, number in users.items()}
     assert [int(valid.part.count[by_user[user]][0]) for user in ("u0", "u1", "u2", "w")] == [2, 1, 0, 1]
