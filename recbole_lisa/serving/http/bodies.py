@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from recbole_lisa.errors import UsageError, did_you_mean
@@ -39,8 +39,19 @@ def _form(value: Any) -> str:
     return "each" if isinstance(value, list) and any(isinstance(one, list) for one in value) else "all"
 
 
+def _name_nulls(schema: dict[str, Any]) -> None:
+    """Say in the schema of a body that null is a value of each field that need not be given."""
+    for name in schema["properties"].keys() - {*schema.get("required", ())}:
+        field = schema["properties"][name]
+        if {"type": "null"} not in field.get("anyOf", ()):
+            kept = {key: field.pop(key) for key in ("title", "default") if key in field}
+            schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **kept}
+
+
 class Body(BaseModel):
     """A JSON object with known fields only."""
+
+    model_config = ConfigDict(json_schema_extra=_name_nulls)
 
     on_unknown: Literal["raise", "warn", "skip"] = "raise"
 

@@ -77,6 +77,9 @@ def test_bodies_are_read_and_null_counts_as_not_given() -> None:
     for fields in ({}, dict.fromkeys(defaults)):
         read = Recommend.model_validate({"histories": [], **fields})
         assert read.model_dump() == {"histories": [], **defaults}
+    fields = Recommend.model_json_schema()["properties"]
+    assert {name for name in fields if {"type": "null"} in fields[name].get("anyOf", [])} == {*defaults}
+    assert fields["k"]["default"] == 10 and {"minimum": 1, "type": "integer"} in fields["k"]["anyOf"]
     for candidates in ([3], [[], [4]], ["é", "\x00", "\U0001f600", "</script>"]):
         body = {"histories": [["a", 7], []], "candidates": candidates}
         assert Recommend.model_validate(body).candidates == candidates
