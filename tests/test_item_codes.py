@@ -280,7 +280,7 @@ GOOD = np.arange(60).reshape(30, 2) % 8
         ("a.npy", GOOD.astype(np.float32), r"has float32 \(30, 2\)"),
         ("a.npy", GOOD + 1, "2 below 8"),
         ("a.npy", GOOD - 1, "whole numbers from 0 on"),
-        ("a.npz", {"codes": GOOD}, "cannot be read .*item_id.*: a .npz needs codes and item_id"),
+        ("a.npz", {"codes": GOOD}, "cannot be read .*item_id.*: a .npy holds whole numbers, a .npz codes and item_id"),
         ("a.npz", {"codes": GOOD, "item_id": [*ITEMS[1:], "other"]}, "lacks 1 of 30 items, such as i0"),
         ("a.npz", {"codes": GOOD, "item_id": ITEMS[1:]}, "row for each of 29 items"),
         ("a.npz", {"codes": GOOD, "item_id": [*ITEMS[1:], "i1"]}, "the id 'i1' appears twice"),
