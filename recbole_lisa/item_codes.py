@@ -208,7 +208,8 @@ def _codes_of_file(path: str, books: list[Codebook], dataset: Any) -> Codes:
         codes: npt.NDArray[Any] = content["codes"] if by_id else content
         known = IdMap.from_ids(map(str, content["item_id"])) if by_id else None
     except (*ARCHIVE_ERRORS, KeyError, TypeError) as error:
-        raise UsageError(f"item_codes: '{path}' cannot be read ({error}): a .npy holds whole numbers, a .npz codes and item_id") from error
+        right = "a .npy holds whole numbers, a .npz codes and item_id"
+        raise UsageError(f"item_codes: '{path}' cannot be read ({error}): {right}") from error
     n_items = dataset.item_num - 1 if known is None else len(known)
     if not _are_codes(codes, n_items, books):
         counts = " and ".join(f"{book.n_codebooks} below {book.n_codewords}" for book in books)
