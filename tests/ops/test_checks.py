@@ -274,17 +274,27 @@ MESSAGES: list[tuple[Callable[[], Any], str]] = [
         (partial(call, **{flag: value}), f"{flag} must be True or False, got {shown}")
         for value, shown in (("no", "'no'"), (1, "1"), (torch.tensor([True, False]), "tensor"))
         for flag, call in (
-            *((flag, partial(quantize, X[0], torch.ones(2, W, D))) for flag in ("residual", "hard", "keys")),
+            *((flag, partial(quantize, X[0], torch.ones(2, W, D))) for flag in ("residual", "hard")),
             *(("causal", partial(op, **GOOD[op])) for op in (lisa_attention, lisa_attention_items)),
         )
+    ),
+    *(
+        (partial(quantize, X[0], torch.ones(2, W, D), n_keys=n), f"n_keys must be {right}, got {n}")
+        for n, right in ((-1, "a whole number of at least 0"), (L + 1, f"at most {L}"))
     ),
     (lambda: check_number("x", True, 0), "x must be a finite number of at least 0, got True"),
     (lambda: check_number("x", torch.ones(2), 0), "x must be a finite number of at least 0, got tensor"),
     (lambda: linear_attention(MINUS, X, X), r"query must be at least 0, got -1\.\.1"),
     (lambda: linear_attention(X, MINUS, X), r"key must be at least 0, got -1\.\.1"),
-    (lambda: diagonal_recurrence(**DIAGONAL | {"decay": MINUS[0, 1:4, 0]}), r"decay must be in 0\.\.1e\+30, got -1"),
-    (lambda: selective_recurrence(**SELECTIVE | {"a": MINUS[..., :3]}), r"a must be in -1e\+30\.\.0, got -1\.\.1"),
-    (lambda: selective_recurrence(**SELECTIVE | {"a": -X[..., :3] / 0}), r"a must be in -1e\+30\.\.0, got -inf"),
+    (
+        lambda: diagonal_recurrence(**DIAGONAL | {"decay": MINUS[0, 1:4, 0]}),
+        r"decay must be in 0\.\.1.26765e\+30, got -1",
+    ),
+    (
+        lambda: selective_recurrence(**SELECTIVE | {"a": MINUS[..., :3]}),
+        r"a must be in -1.26765e\+30\.\.0, got -1\.\.1",
+    ),
+    (lambda: selective_recurrence(**SELECTIVE | {"a": -X[..., :3] / 0}), r"a must be in -1.26765e\+30\.\.0, got -inf"),
     (lambda: coded_cross_entropy(X[0], [], whole(L)), r"items must have one or more pairs of codes"),
     (lambda: coded_cross_entropy(X[0], [X[:1, 0]], whole(L)), r"items must have one or more pairs of codes"),  # type: ignore[list-item]  # a user's mistake
     (
