@@ -33,29 +33,46 @@ def check_memory(config: Any, n_items: int = 0, windows: Windows | None = None) 
         raise UsageError(f"MAX_ITEM_LIST_LENGTH is {length:,}, the longest history trains {longest:,} items: lower it")
     if not issubclass(config.model_class, AttentiveRecommender):
         return
-    on_gpu = config["device"].type == "cuda"
     needed = _parameter_bytes(config, n_items)
-    copies = 1 if on_gpu else config["nproc"] or 1  # each process has its GPU; the CPU has all
+    copies = 1 if config["device"].type == "cuda" else config["nproc"] or 1  # each process has its GPU; the CPU has all
     needed = Counter({key: size * copies for key, size in needed.items()})
     if windows is not None:
         needed += _step_bytes(config, windows)
     if copies > 1:
         needed["nproc"] = copies * _PROCESS_BYTES
+    largest = max(needed, key=lambda key: needed[key])
+    is_deep = config["n_layers"] > _MANY_LAYERS and largest.startswith(("hidden", "inner"))
+    cause = f"{'n_layers' if is_deep else largest}, which takes {needed[largest] / _GIB:.1f} GiB"
+    _check_free(config, sum(needed.values()), cause)
+
+
+def check_class(config: Any, dataset: Any) -> None:
+    """Refuse one of RecBole's classes whose parameters, gradients and moments exceed the free memory of the device."""
+    size = 0
+    with contextlib.suppress(Exception), torch.device("meta"):  # some classes compute while they are built
+        size = sum(p.numel() * p.element_size() for p in config.model_class(config, dataset).parameters())
+    _check_free(config, size * _copies_of_parameters(config), "its sizes, such as hidden_size")
+
+
+def _check_free(config: Any, needed: int, cause: str) -> None:
+    """Refuse more bytes than the device has free; `cause` is what to lower."""
+    on_gpu = config["device"].type == "cuda"
     free = torch.cuda.mem_get_info(config["device"])[0] if on_gpu else free_memory()
-    total, largest = sum(needed.values()), max(needed, key=lambda key: needed[key])
-    if total > free:
-        is_deep = config["n_layers"] > _MANY_LAYERS and largest.startswith(("hidden", "inner"))
-        raise UsageError(
-            f"{config['model']} needs at least {total / _GIB:.1f} GiB of memory and {free / _GIB:.1f} GiB are free: "
-            f"lower {'n_layers' if is_deep else largest}, which takes {needed[largest] / _GIB:.1f} GiB"
-        )
+    if needed > free:
+        sizes = f"{needed / _GIB:.1f} GiB of memory and {free / _GIB:.1f} GiB are free"
+        raise UsageError(f"{config['model']} needs at least {sizes}: lower {cause}")
+
+
+def _copies_of_parameters(config: Any) -> int:
+    """A parameter itself, its gradient, and two moments of Adam."""
+    return 4 if config["learner"] in ("adam", "adamw") else 2
 
 
 def _parameter_bytes(config: Any, n_items: int) -> Counter[str]:
     """Setting -> bytes of the parameters that it decides, in one process."""
     width, layers, longest = config["hidden_size"], config["n_layers"], config["MAX_ITEM_LIST_LENGTH"]
     inner = inner_width(config["inner_size"], width)
-    each = 16 if config["learner"] in ("adam", "adamw") else 8
+    each = 4 * _copies_of_parameters(config)
     has_table = config["item_codes"] in (None, "learned")  # else codes of a byte or more
     needed = Counter(
         {
@@ -110,17 +127,6 @@ def _step_bytes(config: Any, windows: Windows) -> Counter[str]:
         pairs = max(rows * max(shortest, 0) ** 2, int((lengths**2).sum()) // n_batches)
         needed["attn_dropout_prob to 0, or MAX_ITEM_LIST_LENGTH"] = 4 * layers * config["n_heads"] * pairs
     return needed
-
-
-def check_class(config: Any, dataset: Any) -> None:
-    """Refuse one of RecBole's classes whose parameters, gradients and moments exceed the free memory of the CPU."""
-    count = 0
-    with contextlib.suppress(Exception), torch.device("meta"):  # some classes compute while they are built
-        count = sum(p.numel() * p.element_size() for p in config.model_class(config, dataset).parameters())
-    needed, free = count * (4 if config["learner"] in ("adam", "adamw") else 2), free_memory()
-    if config["device"].type == "cpu" and needed > free:
-        sizes = f"{needed / _GIB:.1f} GiB of memory and {free / _GIB:.1f} GiB are free"
-        raise UsageError(f"{config['model']} needs at least {sizes}: lower its sizes, such as hidden_size")
 
 
 @contextlib.contextmanager
