@@ -16,6 +16,7 @@ import errno
 import io
 import os
 import signal
+import stat
 import threading
 import time
 import zipfile
@@ -229,6 +230,14 @@ def _place(temporary: Path, target: Path, overwrite: bool) -> Path:
         getLogger().warning(f"another process has written '{target}' meanwhile: it is kept, this one is '{place}'")
     os.replace(temporary, place)  # of two links to one file it does nothing
     return place
+
+
+def readable(path: Path, *, is_pipe_allowed: bool = True) -> Path:
+    """The path; an OSError for a device, which may have no end, and for a pipe where a reader goes back in the file."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or (is_pipe_allowed and stat.S_ISFIFO(mode))):
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return path
 
 
 def _check_kind(target: Path) -> None:

@@ -252,7 +252,7 @@ def load_bundle(path: AnyPath, *, model: type[Any] | None = None, data_path: str
         return bundle_of_checkpoint(path, model=model, data_path=data_path)[0]
     check_sizes(config, state, path)
     network = _with_weights(config.model_class(config, _items(ids.count(b"\n") + 2)), state, path)
-    bundle = bundle_of(network, IdMap.from_lines(ids), config["dataset"])
+    bundle = bundle_of(network, IdMap.from_lines(ids), config["dataset"], state.get("latest_time"))
     check_scores(network, Recommender(bundle))
     return bundle
 
@@ -264,12 +264,12 @@ def bundle_of_checkpoint(
     settings = {"use_gpu": False} | ({} if data_path is None else {"data_path": data_path})
     config, network, dataset, *_ = load_data_and_model(path, model=model, config_dict=settings)
     ids = IdMap.from_lines(joined_tokens(dataset.field2id_token[dataset.iid_field], "\n"))
-    bundle = bundle_of(network, ids, config["dataset"])
+    bundle = bundle_of(network, ids, config["dataset"], getattr(dataset, "latest_time", None))
     check_scores(network, Recommender(bundle))
     return bundle, dataset
 
 
-def bundle_of(model: Any, ids: IdMap | Sequence[str], dataset: str) -> Bundle:
+def bundle_of(model: Any, ids: IdMap | Sequence[str], dataset: str, latest_time: float | None = None) -> Bundle:
     """What recommending needs of an `AttentiveRecommender`, else a UsageError; the raw ids begin with item 1."""
     _check_class(type(model))
     model.eval()
@@ -286,6 +286,7 @@ def bundle_of(model: Any, ids: IdMap | Sequence[str], dataset: str) -> Bundle:
         items=items,
         ids=ids if isinstance(ids, IdMap) else IdMap.from_ids(ids),
         time_unit=float(model.time_unit),
+        latest_time=latest_time,
     )
 
 

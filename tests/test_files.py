@@ -3,13 +3,20 @@
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from recbole_lisa.cli.compare_command import read_per_user
+from recbole_lisa.cli.report_command import read_result
 from recbole_lisa.config.config import LISAConfig
+from recbole_lisa.config.schema import read_yaml
 from recbole_lisa.datasets.obtain import ensure_data
+from recbole_lisa.datasets.source import open_raw
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import (
     atomic_writer,
@@ -21,6 +28,7 @@ from recbole_lisa.files import (
     unique_run_name,
 )
 from recbole_lisa.quick_start import check_run
+from recbole_lisa.serving.tables import read_ids
 
 
 def test_atomic_writer_writes_the_file_and_its_folders_with_the_usual_permissions(tmp_path: Path) -> None:
@@ -125,6 +133,28 @@ def test_an_output_that_exists_needs_overwrite(tmp_path: Path) -> None:
             check_output(tmp_path / name, overwrite="False", folder=folder)  # type: ignore[arg-type]  # a user's mistake
     assert sorted(tmp_path.rglob("*")) == before
     assert (tmp_path / "full" / "plan").read_bytes() == b"older"
+
+
+def _lines(path: Path) -> list[bytes]:
+    with open_raw(path) as raw:
+        return raw.stream.readlines()
+
+
+@pytest.mark.parametrize("read", [read_yaml, read_result, read_per_user, read_ids, _lines])
+def test_a_device_is_no_input(read: Callable[[Path], Any]) -> None:  # /dev/zero would have no end
+    with pytest.raises(UsageError, match="'/dev/null'.*: is not a regular file"):
+        read(Path("/dev/null"))
+
+
+def test_a_pipe_is_no_table_and_has_settings_and_ids(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="pipe': is not a regular file"):
+        _lines(tmp_path / "pipe")
+    for read, text in ((read_yaml, "epochs: 2"), (read_ids, "a\nb")):
+        writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(text,))
+        writer.start()
+        assert read(tmp_path / "pipe") == ({"epochs": 2} if read is read_yaml else ["a", "b"])
+        writer.join()
 
 
 def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 import logging
 import resource
 import zipfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from recbole_lisa.training.checkpoint import RUN_KEYS, load_checkpoint, save_che
 from tests.helpers import assert_close
 from tests.model.build import build_model
 from tests.serving.build import IDS
-from tests.tiny import tiny_settings, train_tiny
+from tests.tiny import SMALL, tiny_settings, train_tiny
 
 
 class TwoHeads(Transformer):
@@ -152,8 +153,35 @@ def test_a_data_set_whose_name_the_locale_cannot_read_is_trained_and_exported(
     (isolated_run_dir / name / "tiny.inter").rename(isolated_run_dir / name / f"{name}.inter")
     result = run("Transformer", name, config_dict=settings)
     assert Path(result["log"]).is_file() and Path(f"{name}.json").is_file()
+    assert load_checkpoint(result["checkpoint"], lazy=True)["epoch"] == 0  # torch maps no such path
     export(result["checkpoint"], "export")
     assert Recommender.load("export").bundle.dataset == shown
+
+
+@pytest.mark.parametrize("memory_map", [False, True])
+def test_times_of_another_unit_than_the_data_set_has_are_refused(isolated_run_dir: Path, memory_map: bool) -> None:
+    settings = tiny_settings(isolated_run_dir, **SMALL, histogram_decay="time", memory_map=memory_map)
+    file, now = isolated_run_dir / "tiny" / "tiny.inter", 1_700_000_000
+    header, *rows = file.read_text().splitlines()
+    file.write_text("\n".join([header, *(f"{row.rpartition(chr(9))[0]}\t{now + n}" for n, row in enumerate(rows))]))
+    export(run("LISASoft", "tiny", config_dict=settings)["checkpoint"], "export")
+    recommender = Recommender.load("export")
+    assert recommender.bundle.latest_time == now + len(rows) - 1
+    session = recommender.start(["i5"], [now])
+    for times in ([0.0, 60.0], [now, now + 9e8]):
+        recommender.recommend([["i5", "i6"]], times=[times])
+    milliseconds = "the newest time is 1700000000000, the latest of the data set tiny is 17000002"
+    with pytest.raises(UsageError, match=milliseconds):
+        recommender.recommend([["i5", "i6"]], times=[[now * 1000 - 60, now * 1000]])
+    with pytest.raises(UsageError, match=milliseconds):
+        session.update("i6", now * 1000)
+    later = Recommender(replace(recommender.bundle, latest_time=1000.0 * now))
+    with pytest.raises(UsageError, match="the newest time is 1700000000, the latest of the data set tiny is 17"):
+        later.start_many([["i5"]], [[now]])
+    Recommender(replace(recommender.bundle, latest_time=None)).recommend([["i5"]], times=[[1e15]])  # an older export
+    file.write_text("\n".join([header, *(f"{row.rpartition(chr(9))[0]}\t{now}000" for row in rows)]))
+    with pytest.raises(UsageError, match="needs times in seconds, but the latest time of tiny is 1700000000000: "):
+        run("LISASoft", "tiny", config_dict=settings)
 
 
 @pytest.mark.usefixtures("isolated_run_dir")
@@ -269,6 +297,7 @@ def test_forged_parts_are_one_line(trained: dict[str, Any], tmp_path: Path) -> N
             "uint8 torch.strided on cpu, it must be dense",
         ),
         ({"rng": {"python": [torch.zeros(1).expand(10**9)]}}, "float32 torch.strided on cpu, it must be dense"),
+        ({"epoch": -5}, "epoch: input should be greater than or equal to -1"),
         ({"best_valid_result": {"hit@5": "x"}}, "best_valid_result.hit@5: input should be a valid number"),
         ({"history": [{"epoch": 1, "loss": "x"}]}, "history.0.loss: input should be a valid number"),
         ({"other_parameter": {"forward": 1}}, "other_parameter has 'forward'"),

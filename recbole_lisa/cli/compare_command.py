@@ -13,6 +13,7 @@ import pandas as pd
 
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.errors import UsageError, check_header
+from recbole_lisa.files import readable
 from recbole_lisa.progress import progress_bar
 
 RESAMPLES = 9999
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 def _protocol(path: Path) -> str | None:
     """The protocol in a result_file; None for another file, which `read_per_user` checks."""
     with suppress(OSError, ValueError, AttributeError, RecursionError):
-        return str(json.loads(path.read_bytes()).get("protocol")) if path.suffix == ".json" else None
+        return str(json.loads(readable(path).read_bytes()).get("protocol")) if path.suffix == ".json" else None
     return None
 
 
@@ -57,7 +58,7 @@ def read_per_user(path: Path) -> pd.DataFrame:
         if path.suffix == ".csv":
             check_header(path, pd.read_csv(path, header=None, nrows=1, dtype=str).loc[0])
             table = pd.read_csv(path, dtype=dict.fromkeys(IDS, str), keep_default_na=False)
-        elif "config" in (content := json.loads(path.read_bytes())):  # a result
+        elif "config" in (content := json.loads(readable(path).read_bytes())):  # a result
             if not content.get("per_user_file"):
                 raise UsageError(f"'{path}' names no per_user_file: run `evaluate` with --per_user_file=FILE")
             named = read_per_user(Path(content["per_user_file"]))

@@ -20,7 +20,7 @@ from recbole_lisa.cli import imported
 from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.cli.compare_command import IDS, TRAITS, check_means, read_per_user
 from recbole_lisa.errors import UsageError, shown
-from recbole_lisa.files import atomic_writer, check_output, resolved
+from recbole_lisa.files import atomic_writer, check_output, readable, resolved
 
 _NEEDED = ("model", "dataset", "protocol", "seed", "test", "loss", "config")
 _KINDS: dict[str, Any] = {
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     page = render({"version": __version__, "runs": runs})
     with atomic_writer(options.output, overwrite=options.overwrite) as stream:
         stream.write(page.encode(errors="replace"))
-    print(f"{stream.path}: {len(runs)} runs, {len(page) / 1e6:.1f} MB")
+    print(f"{stream.path}: {len(runs)} {'runs' if len(runs) > 1 else 'run'}, {len(page) / 1e6:.1f} MB")
     return 0
 
 
@@ -86,7 +86,7 @@ def collect(results: Mapping[Path, Any], titles: Mapping[str, str], data_path: s
 def read_result(path: Path) -> dict[str, Any]:
     """The result of a run; a UsageError if `path` is not its result_file."""
     try:
-        result = json.loads(path.read_bytes())
+        result = json.loads(readable(path).read_bytes())
     except OSError as error:
         raise UsageError(f"'{path}' cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

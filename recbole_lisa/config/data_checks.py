@@ -57,6 +57,6 @@ def check_reading(settings: Mapping[str, Any]) -> None:
     parts = settings["benchmark_filename"]
     is_list = isinstance(parts, list) and len(parts) == 3 and all(isinstance(name, str) and name for name in parts)
     if parts is not None and not (is_list and len(set(parts)) == 3):
-        raise UsageError(f"benchmark_filename is {parts!r}, it must be three names, such as [train, valid, test]")
+        raise UsageError(f"benchmark_filename is {parts!r}, it must be three names that differ: [train, valid, test]")
     if settings["unload_col"] and settings["load_col"]:
         raise UsageError(f"unload_col and load_col ({settings['load_col']}) are both set: set one of them to ~")

@@ -31,6 +31,15 @@ def _parts(eval_args: Mapping[str, Any]) -> dict[str, Any]:
     return {**eval_args, "mode": mode if isinstance(mode, Mapping) else {"valid": mode, "test": mode}}
 
 
+def check_gaps(dataset: str, latest: float) -> None:
+    """A UsageError where the latest time of a data set shows that gaps between its times are no seconds."""
+    if latest > TIMES[1]:
+        raise UsageError(
+            f"histogram_decay=time needs times in seconds, but the latest time of {dataset} is {latest:.15g}: its "
+            "times have another unit; write seconds into the file (`recbole-lisa convert csv` does), or choose another decay"
+        )
+
+
 def check_query_times(dataset: str, latest: float) -> None:
     """A UsageError where the latest time of a data set shows that its times are no seconds since 1970."""
     if not TIMES[0] <= latest <= TIMES[1]:

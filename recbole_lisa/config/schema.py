@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 
 from recbole_lisa.errors import UsageError, did_you_mean, shown
+from recbole_lisa.files import readable
 
 _DECLARATION = re.compile(r"^(?P<name>[A-Za-z_]\w*):.*?#\s*\((?P<types>[a-zA-Z ]+)\)\s*(?P<meaning>.*)$")
 _CHOICES = re.compile(r":\s*(\w+(?:\s*\|\s*\w+)+)\s*$")
@@ -82,7 +83,7 @@ class Key:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a yaml file of settings; a UsageError if it cannot be read, or has no `key: value` lines."""
     try:
-        settings = _load(path.read_text(encoding="utf-8-sig")) or {}
+        settings = _load(readable(path).read_text(encoding="utf-8-sig")) or {}
     except OSError as error:
         raise UsageError(f"cannot read the configuration file '{path}': {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

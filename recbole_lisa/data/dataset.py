@@ -21,7 +21,7 @@ from recbole.data.dataset import SequentialDataset
 from recbole.utils import FeatureSource, FeatureType
 
 from recbole_lisa.config.fields import field_names
-from recbole_lisa.config.query_time import check_query_times, reads_query_time
+from recbole_lisa.config.query_time import check_gaps, check_query_times, reads_query_time
 from recbole_lisa.data.atomic import joined
 from recbole_lisa.data.cache import restore_dataset
 from recbole_lisa.data.filtering import filter_interactions
@@ -69,6 +69,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
     training: WindowDataset  # the view of the training part; its rows are all interactions that training sees
     item_counts: Index  # (V,) interactions of each item in the TRAINING part
     time_unit: float  # median positive gap between a user's training interactions, seconds; 1.0 if there is none
+    latest_time: float | None  # of all interactions, where the model reads gaps of time; else None
     data_fingerprint: str  # equal for equal tokens under equal ids with equal histories; whatever the split
 
     def build(self) -> list[WindowDataset]:
@@ -89,6 +90,10 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         # A history's first item is the target of no phase, but training sees it.
         trained = Part(train.first - 1, train.count + train.first)
         self.item_counts, self.time_unit = _training_statistics(self.histories, trained, self.item_num)
+        self.latest_time = None
+        if self.config["histogram_decay"] == "time" and self.time_field:
+            self.latest_time = self._latest_time()
+            check_gaps(self.dataset_name, self.latest_time)
         self.data_fingerprint = self._fingerprint()
         self._release_pages()
         self.training = self._phase(train, trained)
@@ -108,6 +113,9 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         frame, time = self.inter_feat, self.time_field
         times = frame[time].to_numpy() if time else np.arange(len(frame), dtype=np.float64)
         return np.searchsorted(self.histories.users, frame[self.uid_field]), times
+
+    def _latest_time(self) -> float:
+        return float(self.inter_feat[self.time_field].max())
 
     def _parts(self) -> Index:
         """The number of the file of each interaction, in the order of `_timed_rows`."""
@@ -273,6 +281,9 @@ class MappedDataset(WindowDataset):
 
     def _timed_rows(self) -> tuple[Index, Times]:
         return np.repeat(np.arange(len(self.histories.users)), self.histories.lengths), self._times
+
+    def _latest_time(self) -> float:
+        return float(self._times.max())
 
     def _parts(self) -> Index:
         return self._files.astype(np.int64)  # type: ignore[no-any-return]  # of an array in a dictionary of Any

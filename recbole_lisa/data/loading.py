@@ -35,6 +35,9 @@ def load_columns(dataset: Dataset, filepath: str | Path, source: FeatureSource |
     frame = atomic.read_columns(path, fields, reading_of(dataset.config), tokens=stored)
     if is_interactions and fields.get(dataset.time_field) == "float":
         check_times(path, frame[dataset.time_field])
+    described = {FeatureSource.USER: dataset.uid_field, FeatureSource.ITEM: dataset.iid_field}.get(source)
+    if described and (repeated := int(frame[described].dropna().duplicated().sum())):
+        dataset.logger.warning(f"{path}: {repeated} rows repeat an earlier {described}: the first row of each is kept")
     for name, kind in fields.items():
         register(dataset, frame, name, FeatureType(kind), source)
     return frame

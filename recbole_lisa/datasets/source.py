@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import ARCHIVE_ERRORS
+from recbole_lisa.files import ARCHIVE_ERRORS, readable
 
 _BUFFER_BYTES = 2**20
 _MARKS = {
@@ -78,7 +78,7 @@ def open_raw(path: Path, members: tuple[str, ...] = ()) -> Iterator[RawFile]:
 
 
 def _open(path: Path, members: tuple[str, ...], stack: contextlib.ExitStack) -> RawFile:
-    if path.is_dir():
+    if readable(path, is_pipe_allowed=False).is_dir():
         names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
         path = path / _only_match(path, names, members)
     if path.suffix.lower() == ".zip":

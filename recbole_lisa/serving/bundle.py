@@ -28,6 +28,7 @@ class Bundle:
     items: ItemStore  # V items; item 0 is the first real one, padding has none
     ids: IdMap  # raw id of each item
     time_unit: float  # seconds in which the model measures the gaps between interactions
+    latest_time: float | None = None  # of the data set, where the model reads the gaps; unknown in older exports
     titles: dict[str, str] = field(default_factory=dict)  # title of an item by its raw id, for people
 
     @property

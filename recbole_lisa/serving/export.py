@@ -10,11 +10,9 @@ A checksum is no signature. So every setting and size of an export is checked ag
 memory is allocated for it.
 """
 
-import errno
 import hashlib
 import json
 import math
-import stat
 import unicodedata
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -31,7 +29,16 @@ from torch.nn.functional import pad
 
 from recbole_lisa import __version__
 from recbole_lisa.errors import UsageError, first_mistake
-from recbole_lisa.files import ARCHIVE_ERRORS, AnyPath, atomic_writer, check_output, locked, new_folder, path_of
+from recbole_lisa.files import (
+    ARCHIVE_ERRORS,
+    AnyPath,
+    atomic_writer,
+    check_output,
+    locked,
+    new_folder,
+    path_of,
+    readable,
+)
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
 from recbole_lisa.ops.packing import pack_codes, unpack_codes
 from recbole_lisa.serving.bundle import Bundle, check_weights
@@ -105,6 +112,7 @@ class _Manifest(_Part):
     item_table: dict[Literal["float32_bytes", "formula_bytes", "bytes_on_disk", "compression_ratio"], float]
     encoder: _Encoder
     time_unit: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    latest_time: Annotated[float, Field(allow_inf_nan=False)] | None = None
     files: dict[Literal["items.npz", "encoder.npz", "item_ids.npz", "titles.json"], _File]
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     checksum: str
@@ -157,7 +165,7 @@ def read_manifest(folder: AnyPath) -> dict[str, Any]:
     """The manifest of an export; a UsageError where it is missing, damaged, of another program or another version."""
     path = path_of(folder, "the folder of an export") / MANIFEST
     try:
-        manifest = json.loads(_regular_file(path).read_bytes())
+        manifest = json.loads(readable(path, is_pipe_allowed=False).read_bytes())
     except OSError as error:
         reason, right = f"{path.name}: {error.strerror}", "give a folder that recbole-lisa export wrote"
         raise UsageError(f"'{folder}' is not an export ({reason}): {right}") from error
@@ -189,6 +197,7 @@ def read_export(folder: AnyPath) -> tuple[Bundle, dict[str, Any]]:
         items = _items(parts[ITEMS], manifest["items"], len(ids), manifest["encoder"]["hidden_size"])
         named = {name: manifest[name] for name in ("model", "dataset", "encoder", "time_unit")}
         titles = _titles(_read_file(Path(folder), TITLES, manifest)) if TITLES in manifest["files"] else {}
+        named["latest_time"] = manifest.get("latest_time")
         bundle = Bundle(weights=weights, items=items, ids=ids, titles=titles, **named)
         check_weights(bundle)
     except KeyError as error:
@@ -248,6 +257,7 @@ def _manifest(bundle: Bundle, files: dict[str, dict[str, Any]]) -> dict[str, Any
         },
         "encoder": bundle.encoder,
         "time_unit": bundle.time_unit,
+        **({} if bundle.latest_time is None else {"latest_time": bundle.latest_time}),
         "item_table": {
             "float32_bytes": dense,
             "formula_bytes": stored,
@@ -278,7 +288,7 @@ def _npz(arrays: Arrays) -> bytes:
 def _read_file(folder: Path, name: str, manifest: dict[str, Any]) -> bytes:
     recorded = manifest["files"].get(name)
     try:
-        data = _regular_file(folder / name).read_bytes()
+        data = readable(folder / name, is_pipe_allowed=False).read_bytes()
     except PermissionError as error:
         raise UsageError(f"'{folder / name}' cannot be read: {error.strerror}") from error
     except OSError as error:
@@ -286,13 +296,6 @@ def _read_file(folder: Path, name: str, manifest: dict[str, Any]) -> bytes:
     if recorded is None or len(data) != recorded["bytes"] or hashlib.sha256(data).hexdigest() != recorded["sha256"]:
         raise _damaged(folder, f"{name} does not have its checksum")
     return data
-
-
-def _regular_file(path: Path) -> Path:
-    """The path; an OSError where a reader of it would wait, or would never come to an end."""
-    if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
-        raise OSError(errno.EINVAL, "is not a regular file")
-    return path
 
 
 def _read_part(folder: Path, name: str, manifest: dict[str, Any]) -> Arrays:

@@ -10,7 +10,7 @@ import torch
 from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.layers.query_time import Query
 from recbole_lisa.serving.export import read_export
-from recbole_lisa.serving.inputs import Numbers, as_list, check_policy, numbers_of, read_histories
+from recbole_lisa.serving.inputs import History, Numbers, as_list, check_policy, numbers_of, read_histories
 from recbole_lisa.serving.scorer import Recommendation, Scorer
 from recbole_lisa.serving.sessions import Session, SessionBatch
 
@@ -64,7 +64,7 @@ class Recommender(Scorer):
         if exact is not True:
             raise UsageError(f"exact must be True, got {shown(exact)}: there are no approximate lists; leave it out")
         check_policy(on_unknown, filter_seen)
-        read = read_histories(self.ids, histories, times, on_unknown)
+        read = self._histories(histories, times, on_unknown)
         self.check_times(times is not None)
         empty = [n for n, history in enumerate(read) if not len(history.items)]
         if empty and on_unknown == "raise":
@@ -105,11 +105,17 @@ class Recommender(Scorer):
         self, histories: Sequence[Any], times: Sequence[Any] | None = None, *, on_unknown: str = "raise"
     ) -> SessionBatch:
         """Begin one session per history, all in one batch; arguments and errors as in `start`."""
-        return SessionBatch.start(self, read_histories(self.ids, histories, times, on_unknown))
+        return SessionBatch.start(self, self._histories(histories, times, on_unknown))
 
     def from_bytes(self, data: bytes) -> Session:
         """Continue a session from `Session.to_bytes`, to the bit; see `SessionBatch.from_bytes`."""
         return SessionBatch.from_bytes(self, [data])[0]
+
+    def _histories(self, histories: Sequence[Any], times: Sequence[Any] | None, on_unknown: str) -> list[History]:
+        read = read_histories(self.ids, histories, times, on_unknown)
+        newest = [history.times[-1] for history in read if history.times is not None and history.times.size]
+        self.check_unit(np.array(newest))
+        return read
 
     def _candidates(self, candidates: Sequence[Any] | None, n: int, on_unknown: str) -> list[Numbers] | None:
         if candidates is None:

@@ -19,6 +19,7 @@ from recbole_lisa.serving.export import fingerprint_of
 from recbole_lisa.serving.inputs import History, Numbers, seconds_of
 
 BATCH = 128  # histories encoded together
+_OTHER_UNIT = 100  # times so many times larger or smaller than those of the data set have another unit
 INDEXED_ITEMS = 10**5  # coded items from which an index makes rankings faster
 MAX_QUERIES = 64  # hidden states scored together: with more, the look-up tables of LISA's codebooks leave the cache
 BLOCK_SCORES = 2**19  # scores that exist at once
@@ -149,6 +150,16 @@ class Scorer:
         if self.needs_times and not given:
             setting = "query_time" if self.reads_query_time else "histogram_decay: time"
             raise UsageError(f"this model reads the times of items ({setting}): give the times in seconds")
+
+    def check_unit(self, times: npt.NDArray[np.float64]) -> None:
+        """Refuse times (K,) of another unit than the data set has, such as milliseconds for seconds."""
+        newest, latest = float(times.max(initial=0)), self.bundle.latest_time or 0
+        # Times may count from any start, so small ones pass, unless they are dates since 1970.
+        if 0 < latest < newest / _OTHER_UNIT or TIMES[0] <= newest < latest / _OTHER_UNIT:
+            raise UsageError(
+                f"the newest time is {newest:.15g}, the latest of the data set {self.bundle.dataset} is {latest:.15g}: "
+                "both must have the same unit (seconds)"
+            )
 
     def _named(self, scores: Tensor, numbers: Tensor) -> list[Recommendation]:
         answers = []

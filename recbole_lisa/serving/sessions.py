@@ -203,6 +203,7 @@ class SessionBatch:
         seconds = torch.from_numpy(seconds_of(times, "times"))
         if not bool(seconds.isfinite().all()) or bool((seconds < self.kept.time).any()):
             raise UsageError("times must be finite and never go back")
+        self.recommender.check_unit(seconds.numpy())
         return seconds
 
     def _appended(self, kept: Kept, numbers: Numbers, seconds: Tensor) -> Kept:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from recbole_lisa.errors import UsageError, install_extra
-from recbole_lisa.files import atomic_writer, check_output
+from recbole_lisa.files import atomic_writer, check_output, readable
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 COLUMNS = {"user_id": "string", "rank": "int32", "item_id": "string", "score": "float64"}
@@ -30,7 +30,7 @@ def check_table(path: Path, *, overwrite: bool, source: Path | None = None) -> N
 def read_ids(path: Path) -> list[str]:
     """Read ids, one a line, and skip empty lines; a UsageError if the file cannot be read."""
     try:
-        return [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line]
+        return [line for line in readable(path).read_text(encoding="utf-8-sig").split("\n") if line]
     except OSError as error:
         raise UsageError(f"cannot read '{path}': {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -76,6 +76,7 @@ class Checkpoint:
             **{name: part.state_dict() for name, part in _optional_parts(run).items()},
             "rng": capture_rng(),
             **({} if run.item_ids is None else {"item_ids": run.item_ids}),
+            **({} if run.latest_time is None else {"latest_time": run.latest_time}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -149,6 +150,7 @@ class Checkpoint:
         # One a line: a file of interactions has no id with a line break.
         ids = joined_tokens(train_data.dataset.field2id_token[train_data.dataset.iid_field], "\n")
         self.run.item_ids = torch.frombuffer(bytearray(ids), dtype=torch.uint8)
+        self.run.latest_time = getattr(train_data.dataset, "latest_time", None)
 
     def load_model(self, state: Mapping[str, Any]) -> None:
         """Put the parameters of a state into the model; a UsageError where they do not fit."""
@@ -252,7 +254,9 @@ def load_checkpoint(path: AnyPath, *, needed: Iterable[str] = (), lazy: bool = F
             stream.seek(-_ZIP_END_BYTES, os.SEEK_END)
             if not stream.read().startswith(b"PK\5\6"):
                 raise OSError(errno.EINVAL, "there are bytes after its end")
-        checkpoint: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=lazy)
+        is_text = str(path) == str(path).encode(errors="replace").decode()  # torch maps no path of other bytes
+        mmap = lazy and is_text
+        checkpoint: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:  # torch raises whatever the broken bytes lead to: many unrelated types
         reason = getattr(error, "strerror", None) or "give a .pth file of a run"  # torch's text is of no use here
         raise UsageError(f"'{path}' is damaged or is not a checkpoint of recbole-lisa: {reason}") from error

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 from typing_extensions import NotRequired, TypedDict  # pydantic needs it before Python 3.12
@@ -81,7 +81,7 @@ class _Checkpoint(TypedDict, total=False):
     protocol: str
     config: _Settings
     versions: dict[str, Any]
-    epoch: int
+    epoch: Annotated[int, Field(ge=-1)]
     best_file: Annotated[str, AfterValidator(_file_name)]
     cur_step: int
     best_valid_score: float
@@ -97,6 +97,7 @@ class _Checkpoint(TypedDict, total=False):
     average: dict[str, Any]
     rng: _Generators
     item_ids: Tensor
+    latest_time: Annotated[float, Field(allow_inf_nan=False)]
 
 
 _SCHEMA = TypeAdapter(_Checkpoint)

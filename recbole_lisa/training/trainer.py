@@ -61,6 +61,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             super().__init__(config, model)
         self.data_fingerprint = data_fingerprint
         self.item_ids: torch.Tensor | None = None
+        self.latest_time: float | None = None
         run_name = run_name or unique_run_name(config["model"], config["dataset"])
         self.saved_model_file = str(Path(self.checkpoint_dir) / f"{run_name}.pth")
         self.best_valid_score = -math.inf if self.valid_metric_bigger else math.inf

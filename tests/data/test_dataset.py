@@ -122,11 +122,15 @@ def test_renamed_fields_are_loaded_without_load_col(make_config: MakeConfig, tmp
     assert len(train.histories.items) == len(TINY)
 
 
-def test_item_features_are_loaded_as_recbole_loads_them(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_item_features_are_loaded_as_recbole_loads_them(
+    make_config: MakeConfig, tmp_path: Path, caplog: LogCaptureFixture
+) -> None:
     config = make_config(TINY, load_col={"inter": FIELDS, "item": ["genre", "year"]})  # and the id
     lines = ["item_id:token\tgenre:token_seq\tyear:float", *(f"i{n}\tx y{n}\t{1990 + n}" for n in range(8))]
+    lines.append("i3\tz\t2000")
     (tmp_path / "tiny" / "tiny.item").write_text("\n".join(lines) + "\n", encoding="utf-8")
     dataset = create_dataset(config)
+    assert "tiny.item: 1 rows repeat an earlier item_id: the first row of each is kept" in caplog.text
     dataset.build()
     features = dataset.get_item_feature()
     assert features["genre"].shape == (dataset.item_num, 2)
@@ -158,7 +162,7 @@ def test_ml_100k_has_the_papers_counts_and_the_order_of_time() -> None:
     [
         ({"normalize_field": ["timestmp"]}, "normalize_field names 'timestmp', which is not a loaded .*'timestamp'"),
         ({"save_dataloaders": True}, "save_dataloaders is not supported"),
-        ({"benchmark_filename": ["train", "test"]}, "it must be three names, such as .train, valid, test."),
+        ({"benchmark_filename": ["train", "test"]}, "it must be three names that differ: .train, valid, test."),
         ({"item_inter_num_interval": "[99,inf)"}, r"no interaction of tiny passes the filters: .*\[99,inf\)"),
         ({"val_interval": {"timestamps": "[0,5]"}}, "'timestamps'.* Did you mean 'timestamp'"),
         ({"val_interval": {"timestamp": "100"}}, r"val_interval of timestamp must be intervals .* got '100'"),

@@ -69,7 +69,7 @@ def test_the_parts_are_those_of_the_files(tmp_path: Path, memory_map: bool, capl
         ({"test": HEAD + "u\ti\t3\nu\ti\tinf\n"}, {}, r"test\.inter, row 2 below the header: the column timestamp"),
         ({"test": HEAD[:-1] + "\tx:float\nu\ti\t1\t1\n"}, {"load_col": None}, r"test\.inter has other columns than"),
         ({"test": HEAD[:-1] + "\titem_id_list:token_seq\nu\ti\t1\ti i\n"}, {}, "histories in the column item_id_list"),
-        ({}, {"benchmark_filename": ["train", "train", "test"]}, "it must be three names"),
+        ({}, {"benchmark_filename": ["train", "train", "test"]}, "it must be three names that differ"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, files: dict[str, Any], settings: dict[str, Any], message: str) -> None:
