@@ -36,7 +36,7 @@ def check_gaps(dataset: str, latest: float) -> None:
     if latest > TIMES[1]:
         raise UsageError(
             f"histogram_decay=time needs times in seconds, but the latest time of {dataset} is {latest:.15g}: its "
-            "times have another unit; write seconds into the file (`recbole-lisa convert csv` does), or choose another decay"
+            "times have another unit; write seconds into the file, as `convert csv` does, or choose another decay"
         )
 
 
