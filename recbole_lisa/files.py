@@ -159,11 +159,16 @@ def probe_writing(path: AnyPath) -> None:
 
 
 def path_of(path: AnyPath, what: str) -> Path:
-    """A path; a UsageError for a value of another type."""
+    """A path; a UsageError for a value of another type, and for one that is no name of a file in this locale."""
     if not isinstance(path, str | os.PathLike):
         raise UsageError(f"{what} must be a path, got {shown(path)}")
     if "\0" in str(path):
         raise UsageError(f"{what} is {shown(path)}, it must not have the character NUL")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        reason = f"the encoding {error.encoding} of this locale's file names lacks {error.object[error.start]!a}"
+        raise UsageError(f"{what} is {shown(path)}, but {reason}: set PYTHONUTF8=1") from error
     return Path(path)
 
 

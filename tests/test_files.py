@@ -29,6 +29,7 @@ from recbole_lisa.files import (
 )
 from recbole_lisa.quick_start import check_run
 from recbole_lisa.serving.tables import read_ids
+from recbole_lisa.training.checkpoint import load_checkpoint
 
 
 def test_atomic_writer_writes_the_file_and_its_folders_with_the_usual_permissions(tmp_path: Path) -> None:
@@ -155,6 +156,16 @@ def test_a_pipe_is_no_table_and_has_settings_and_ids(tmp_path: Path) -> None:
         writer.start()
         assert read(tmp_path / "pipe") == ({"epochs": 2} if read is read_yaml else ["a", "b"])
         writer.join()
+
+
+def test_a_name_that_the_locale_cannot_write_is_named() -> None:
+    message = r"the checkpoint is 'a\\ud800', but the encoding utf-8 of .* lacks '\\ud800': set PYTHONUTF8=1"
+    with pytest.raises(UsageError, match=message):
+        load_checkpoint("a\ud800")
+    report = "from recbole_lisa.training.checkpoint import load_checkpoint as f; f('\\u65e5.pth')"
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", report], env=environment, capture_output=True, text=True)
+    assert "encoding ascii of this locale's file names lacks '\\u65e5': set PYTHONUTF8=1" in done.stderr
 
 
 def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
