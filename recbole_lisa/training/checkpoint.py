@@ -110,6 +110,7 @@ class Checkpoint:
         if reasons:
             raise UsageError(f"cannot resume from '{path}': {'; '.join(reasons)}")
         run.saved_model_file = str(best_file)
+        run.saver.saved.add(str(best_file))
         try:
             self.load_state_dict(state)
         except (KeyError, IndexError, AttributeError, TypeError, ValueError, RuntimeError) as error:
@@ -202,11 +203,13 @@ def save_checkpoint(state: Mapping[str, Any], path: AnyPath) -> None:
 class Saver:
     """Writes the checkpoints of a run; one that cannot be written is logged, and the training continues.
 
-    `unsaved` is path -> error of such files; `best` has the bytes of the best state while its file is one of them.
+    `unsaved` is path -> error of such files, `saved` the others; `best` has the bytes of the best state while its file
+    is unsaved.
     """
 
     def __init__(self) -> None:
         self.unsaved: dict[str, OSError] = {}
+        self.saved: set[str] = set()
         self.best: bytes | None = None
 
     def save(self, state: Mapping[str, Any], path: AnyPath, *, is_best: bool) -> None:
@@ -219,14 +222,20 @@ class Saver:
         error = self.unsaved.pop(str(path), None)
         try:
             save_checkpoint(state, path)
+            self.saved.add(str(path))
             self.best = None
         except OSError as new_error:
             self.unsaved[str(path)] = new_error
+            self.saved.discard(str(path))
             if error is None:
                 getLogger().warning(f"'{path}' cannot be written: {new_error.strerror}; the training continues")
             if is_best:
                 torch.save(dict(state), content := io.BytesIO())
                 self.best = content.getvalue()
+
+    def is_removed(self, path: AnyPath) -> bool:
+        """Whether another program has removed a file that is saved."""
+        return str(path) in self.saved and not Path(path).is_file()
 
     def check(self) -> None:
         """Raise the OSError of a file that is not written."""

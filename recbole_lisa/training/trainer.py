@@ -64,7 +64,9 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         self.latest_time: float | None = None
         run_name = run_name or unique_run_name(config["model"], config["dataset"])
         self.saved_model_file = str(Path(self.checkpoint_dir) / f"{run_name}.pth")
-        self.best_valid_score = -math.inf if self.valid_metric_bigger else math.inf
+        self.worst_score = -math.inf if self.valid_metric_bigger else math.inf
+        self.best_valid_score = self.worst_score
+        self.best_valid_result: dict[str, float] | None = None
         self.saver = Saver()
         self.best_epoch: int | None = None
         self.cur_step: int = 0
@@ -134,8 +136,8 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
                 if callback_fn and score is not None:
                     self.saver.check()  # a callback needs the files
                     callback_fn(epoch, score)
-            if saved and self.best_epoch is None:  # without a validated epoch the newest state is the best one
-                self._save_checkpoint(len(self.history) - 1, verbose=False)
+            if saved:
+                self._save_newest_without_best()
         if self.best_epoch is not None:
             self._add_hparam_to_tensorboard(self.best_valid_score)
         self.tensorboard.close()
@@ -229,6 +231,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         self, valid_data: Any, test_data: Any, epoch: int, show_progress: bool, log: Callable[[str], None]
     ) -> float | None:
         """Validate and test in the epochs that have it; the validation score."""
+        self._forget_removed_best()
         score = None
         if valid_data and (epoch + 1) % self.eval_step == 0:
             score, message = self._validate_and_record(valid_data, epoch, show_progress)
@@ -279,6 +282,19 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         if self.best_epoch == epoch:
             self._save_checkpoint(epoch, verbose=verbose)
         self._save_checkpoint(epoch, verbose=False, saved_model_file=last_file(self.saved_model_file))
+
+    def _save_newest_without_best(self) -> None:
+        """Without a validated epoch the newest state is the best one."""
+        self._forget_removed_best()
+        if self.best_epoch is None:
+            self._save_checkpoint(len(self.history) - 1, verbose=False)
+
+    def _forget_removed_best(self) -> None:
+        """Go on without the best epoch where its file was removed: the best of the later ones takes its place."""
+        path = self.saved_model_file
+        if from_first(self.best_epoch is not None and self.saver.is_removed(path)):
+            self.logger.warning(f"'{path}', the best epoch so far, was removed: the best of the later ones replaces it")
+            self.best_epoch, self.best_valid_result, self.best_valid_score = None, None, self.worst_score
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Inside, the model has the averages of its weights, where `ema_decay` keeps them."""

@@ -184,3 +184,20 @@ def test_anomaly_detection_is_as_configured_whatever_was_imported(tmp_path: Path
         trainer.fit(train, saved=False)
         assert torch.is_anomaly_enabled() is not configured
     assert seen == {configured}
+
+
+@pytest.mark.parametrize("removed_after", [2, 3])
+def test_a_best_file_that_is_removed_is_replaced_by_a_later_epoch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, removed_after: int
+) -> None:
+    trainer, (train, valid, _) = tiny_trainer(tiny_config(tmp_path, epochs=4))
+    scripted(trainer, [0.4, 0.3, 0.2, 0.1])
+
+    def remove(epoch: int, _: float) -> None:
+        if epoch == removed_after:
+            Path(trainer.saved_model_file).unlink()
+
+    _, metrics = trainer.fit(train, valid, callback_fn=remove)
+    assert f"'{trainer.saved_model_file}', the best epoch so far, was removed: the best of the later" in caplog.text
+    assert (trainer.best_epoch, metrics is None) == ((3, False) if removed_after == 2 else (None, True))
+    assert load_checkpoint(trainer.saved_model_file)["epoch"] == 3
