@@ -71,6 +71,8 @@ def collect(results: Mapping[Path, Any], titles: Mapping[str, str], data_path: s
     runs: list[dict[str, Any]] = []
     for path, result in results.items():
         table, users, notes = _evaluated(path, result, titles, data_path, targets)
+        if runs and table is not None and first is not None:
+            notes += _obstacles(result, table, runs[0], first)
         for note in notes:
             print(f"warning: '{path}': {note}", file=sys.stderr)
         run = {**result, "file": str(path), "users": users, "notes": notes}
@@ -109,7 +111,7 @@ def render(data: Mapping[str, Any]) -> str:
 
 def statistics(table: pd.DataFrame, edges: Mapping[str, Any], first: pd.DataFrame | None) -> dict[str, Any]:
     """Means with half-widths of their 95% intervals: all targets, the difference to `first`, and by bins of traits."""
-    values = table[[name for name in map(str, table) if name not in TRAITS and not name.startswith("rank")]]
+    values = table[_metrics(table)]
     shown: dict[str, Any] = {"metrics": mean_and_error(values), "by": {}}
     if first is not None and first.index.equals(table.index):
         both = [name for name in values if name in first]
@@ -121,6 +123,25 @@ def statistics(table: pd.DataFrame, edges: Mapping[str, Any], first: pd.DataFram
             for one, part in values.groupby(bins, observed=True)
         ]
     return shown
+
+
+def _metrics(table: pd.DataFrame) -> list[str]:
+    return [name for name in map(str, table) if name not in TRAITS and not name.startswith("rank")]
+
+
+def _obstacles(
+    result: Mapping[str, Any], table: pd.DataFrame, base: Mapping[str, Any], first: pd.DataFrame
+) -> list[str]:
+    """Why the differences of a run to the first one are missing or mean little."""
+    if not first.index.equals(table.index):
+        return ["no differences to the first run: it has other users or targets, or another order of them"]
+    if not {*_metrics(table)} & {*_metrics(first)}:
+        return [f"no differences to the first run: no metric is in both, it has {', '.join(_metrics(first))}"]
+    if result["protocol"] != base["protocol"]:
+        return [
+            f"the differences are of two protocols: the first run has {base['protocol']}, this {result['protocol']}"
+        ]
+    return []
 
 
 def mean_and_error(values: pd.DataFrame) -> dict[str, list[float]]:

@@ -156,3 +156,21 @@ def test_what_is_no_result_is_one_line(
     for page, line in (("page.txt", "'page.txt' must end in .html"), ("page.html", message)):
         assert refusal(capsys, main(["report", "x.json", f"--output={page}"])) == f"error: {line}\n"
         assert not Path(page).exists()
+
+
+def test_missing_differences_are_noted(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    table = read_per_user(Path("a.csv")).reset_index()
+    names = {name: f"{name}_other" for name in table if "@" in str(name)}
+    for changed, protocol, message in (
+        (table.iloc[1:], "full_ranking", "no differences to the first run: it has other users or targets"),
+        (table.rename(columns=names), "full_ranking", "no differences to the first run: no metric is in both"),
+        (table, "paper", "the differences are of two protocols: the first run has full_ranking, this paper"),
+    ):
+        changed.to_csv("c.csv", index=False)
+        test = {name: changed[name].mean() for name in runs[0]["test"] if name in changed}
+        result = runs[0] | {"per_user_file": "c.csv", "protocol": protocol, "test": test}
+        Path("c.json").write_text(json.dumps(result))
+        assert main(["report", "a.json", "c.json", "--output=page.html", "--overwrite"]) == 0
+        assert f"warning: 'c.json': {message}" in capsys.readouterr().err
+        shown = data_of(Path("page.html"))["runs"][1]
+        assert message in shown["notes"][0] and bool(shown.get("difference")) == (protocol == "paper")
