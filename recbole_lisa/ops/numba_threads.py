@@ -20,7 +20,7 @@ so the package starts quickly and works, slower, without Numba.
 import os
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache
 from importlib.util import find_spec
 from types import FunctionType
@@ -94,9 +94,17 @@ def compiled(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
 
     options: dict[str, Any] = {"nogil": True, "fastmath": REORDERED, "error_model": "numpy", **more}
     try:
-        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]  # numba has no types
+        kernel: Any = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no folder for the cache can be written
         return numba.njit(**options)(function)  # type: ignore[no-any-return]  # numba has no types
+    save = kernel._cache.save_overload
+
+    def save_if_possible(*arguments: Any) -> None:
+        with suppress(OSError):  # a full disk: the kernel is compiled again in the next process
+            save(*arguments)
+
+    kernel._cache.save_overload = save_if_possible
+    return kernel  # type: ignore[no-any-return]  # numba has no types
 
 
 class over_range:  # noqa: N801  # used as a decorator

@@ -124,3 +124,14 @@ def test_no_inner_loop_both_sums_and_writes(path: Path) -> None:
         sums = any(isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) for node in assigned)
         writes = any(isinstance(target, ast.Subscript) for target in targets)
         assert not (sums and writes), f"{path.name}, line {loop.lineno}"
+
+
+def test_a_full_disk_leaves_kernels_out_of_the_cache(tmp_path: Path) -> None:
+    program = """
+import resource, torch
+from recbole_lisa.ops.pair_scores import pair_scores
+resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
+print(pair_scores(torch.ones(3, 2), torch.ones(4, 2), torch.zeros(3, 1, dtype=torch.long)).sum().item())
+"""
+    assert run_python(program, NUMBA_CACHE_DIR=str(tmp_path)) == ("6.0\n", "")
+    assert not list(tmp_path.rglob("*.nbc"))
