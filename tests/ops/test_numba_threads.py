@@ -129,9 +129,9 @@ def test_no_inner_loop_both_sums_and_writes(path: Path) -> None:
 def test_a_full_disk_leaves_kernels_out_of_the_cache(tmp_path: Path) -> None:
     program = """
 import resource, torch
-from recbole_lisa.ops.pair_scores import pair_scores
+from recbole_lisa.ops.codeword_scores import scores_of_one
 resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
-print(pair_scores(torch.ones(3, 2), torch.ones(4, 2), torch.zeros(3, 1, dtype=torch.long)).sum().item())
+print(scores_of_one(torch.zeros(3, 2, dtype=torch.long), torch.ones(2, 4)).sum().item())
 """
     assert run_python(program, NUMBA_CACHE_DIR=str(tmp_path)) == ("6.0\n", "")
     assert not list(tmp_path.rglob("*.nbc"))
