@@ -30,6 +30,7 @@ from recbole_lisa.files import (
 from recbole_lisa.quick_start import check_run
 from recbole_lisa.serving.tables import read_ids
 from recbole_lisa.training.checkpoint import load_checkpoint
+from tests.helpers import run_python
 
 
 def test_atomic_writer_writes_the_file_and_its_folders_with_the_usual_permissions(tmp_path: Path) -> None:
@@ -163,9 +164,8 @@ def test_a_name_that_the_locale_cannot_write_is_named() -> None:
     with pytest.raises(UsageError, match=message):
         load_checkpoint("a\ud800")
     report = "from recbole_lisa.training.checkpoint import load_checkpoint as f; f('\\u65e5.pth')"
-    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run([sys.executable, "-c", report], env=environment, capture_output=True, text=True)
-    assert "encoding ascii of this locale's file names lacks '\\u65e5': set PYTHONUTF8=1" in done.stderr
+    errors = run_python(report, status=1, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")[1]
+    assert "encoding ascii of this locale's file names lacks '\\u65e5': set PYTHONUTF8=1" in errors
 
 
 def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
