@@ -64,10 +64,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.publisher.status != 200:
             self.send_error(self.publisher.status)
         else:
+            # taken before the answer starts: after its head the client may send the next request at once
+            length = self.publisher.break_after.pop(0) if self.publisher.break_after else None
             self.send_response(200)
             self.send_header("Content-Length", str(len(self.publisher.content)))
             self.end_headers()
-            length = self.publisher.break_after.pop(0) if self.publisher.break_after else None
             with contextlib.suppress(OSError):  # the client may close the connection
                 self.wfile.write(self.publisher.content[:length])
 
