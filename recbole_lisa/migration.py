@@ -28,7 +28,9 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output, locked, new_folder, path_of
 from recbole_lisa.model.attentive_recommender import current_names
 from recbole_lisa.quick_start import check_run, may_overwrite, run_configured
-from recbole_lisa.training.checkpoint import RUN_KEYS, Checkpoint, check_data, load_checkpoint, save_checkpoint
+from recbole_lisa.training.checkpoint import Checkpoint
+from recbole_lisa.training.checkpoint_file import RUN_KEYS, load_checkpoint, save_checkpoint
+from recbole_lisa.training.resuming import check_data
 from recbole_lisa.training.trainer import LISATrainer
 
 SOURCE, TARGET = "Transformer", "LISABase"

@@ -23,7 +23,7 @@ from recbole_lisa.distributed.processes import is_first, process_group, started_
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import advise_after_interruption, check_output, resolved
 from recbole_lisa.item_codes import set_item_codes
-from recbole_lisa.training.checkpoint import Checkpoint, advice_after_interruption, check_resume
+from recbole_lisa.training.checkpoint import Checkpoint
 from recbole_lisa.training.codebook_usage import check_codebook_plot, draw_codebooks, log_equal_codes
 from recbole_lisa.training.compilation import check_compiler, compile_encoder
 from recbole_lisa.training.evaluation import check_phases
@@ -31,6 +31,7 @@ from recbole_lisa.training.logging import RunLog, log_settings, run_log
 from recbole_lisa.training.memory import check_memory, named_allocation_errors
 from recbole_lisa.training.recbole_classes import fit_supervision, needs_in_one_line, try_class
 from recbole_lisa.training.result import collect_result, log_tied_targets, result_table, write_per_user, write_result
+from recbole_lisa.training.resuming import advice_after_interruption, check_resume
 from recbole_lisa.training.trainer import LISATrainer
 
 _ENDINGS = {"result_file": (".json",), "codebook_plot": (".png",), "per_user_file": (".csv", ".json")}

@@ -37,14 +37,8 @@ from recbole_lisa.serving.ids import IdMap
 from recbole_lisa.serving.inputs import History
 from recbole_lisa.serving.recommender import Recommender
 from recbole_lisa.serving.tables import SEPARATORS
-from recbole_lisa.training.checkpoint import (
-    RUN_KEYS,
-    check_data,
-    check_finite,
-    differences,
-    item_ids_of,
-    load_checkpoint,
-)
+from recbole_lisa.training.checkpoint_file import RUN_KEYS, check_finite, item_ids_of, load_checkpoint
+from recbole_lisa.training.resuming import check_data, differences
 
 Loaded = tuple[Any, torch.nn.Module, Any, Any, Any, Any]  # configuration, model, data set, and three loaders
 

@@ -29,7 +29,7 @@ from recbole_lisa.files import (
 )
 from recbole_lisa.quick_start import check_run
 from recbole_lisa.serving.tables import read_ids
-from recbole_lisa.training.checkpoint import load_checkpoint
+from recbole_lisa.training.checkpoint_file import load_checkpoint
 from tests.helpers import run_python
 
 
@@ -163,7 +163,7 @@ def test_a_name_that_the_locale_cannot_write_is_named() -> None:
     message = r"the checkpoint is 'a\\ud800', but the encoding utf-8 of .* lacks '\\ud800': set PYTHONUTF8=1"
     with pytest.raises(UsageError, match=message):
         load_checkpoint("a\ud800")
-    report = "from recbole_lisa.training.checkpoint import load_checkpoint as f; f('\\u65e5.pth')"
+    report = "from recbole_lisa.training.checkpoint_file import load_checkpoint as f; f('\\u65e5.pth')"
     errors = run_python(report, status=1, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")[1]
     assert "encoding ascii of this locale's file names lacks '\\u65e5': set PYTHONUTF8=1" in errors
 

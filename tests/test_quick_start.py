@@ -15,7 +15,7 @@ from recbole.model.sequential_recommender import BERT4Rec, SASRec
 
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.quick_start import run, run_configured
-from recbole_lisa.training.checkpoint import last_file, load_checkpoint, save_checkpoint
+from recbole_lisa.training.checkpoint_file import last_file, load_checkpoint, save_checkpoint
 from tests.helpers import run_python, write_interactions
 from tests.tiny import TinyModel, tiny_config, tiny_settings
 from tests.training.test_result import KEYS
@@ -127,7 +127,7 @@ def test_a_full_disk_of_checkpoints_leaves_the_metrics_and_the_result(
             raise OSError(28, "No space left on device", str(path))
         save_checkpoint(state, path)
 
-    monkeypatch.setattr("recbole_lisa.training.checkpoint.save_checkpoint", full)
+    monkeypatch.setattr("recbole_lisa.training.checkpoint_file.save_checkpoint", full)
     settings.update(result_file="r.json", checkpoint_dir=str(tmp_path / "full"))
     with pytest.raises(OSError, match=r"No space left on device: '.*full/.*\.pth'") if failures > 1 else nullcontext():
         run(TinyModel, "tiny", config_dict=settings)

@@ -23,7 +23,7 @@ from recbole_lisa.model.sequential_recommender.transformer import Transformer
 from recbole_lisa.quick_start import run
 from recbole_lisa.saved import bundle_of, bundle_of_checkpoint, check_scores, export, load_data_and_model
 from recbole_lisa.serving import Recommender
-from recbole_lisa.training.checkpoint import RUN_KEYS, load_checkpoint, save_checkpoint
+from recbole_lisa.training.checkpoint_file import RUN_KEYS, load_checkpoint, save_checkpoint
 from tests.helpers import assert_close
 from tests.model.build import build_model
 from tests.serving.build import IDS

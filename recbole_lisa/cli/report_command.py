@@ -176,11 +176,11 @@ def _evaluated(
         except UsageError as error:
             notes.append(str(error))
             table = None
-    saved, evaluation = imported("saved"), imported("training.evaluation")
+    saved, evaluation, files = imported("saved"), imported("training.evaluation"), imported("training.checkpoint_file")
     try:
         settings = {} if data_path is None else {"data_path": data_path}
         checkpoint = _checkpoint(path, result)
-        epoch = imported("training.checkpoint").load_checkpoint(checkpoint, needed=["epoch"], lazy=True)["epoch"] + 1
+        epoch = files.load_checkpoint(checkpoint, needed=["epoch"], lazy=True)["epoch"] + 1
         if epoch != (trained := result.get("best_epoch") or result.get("epochs_run", epoch)):
             raise UsageError(
                 f"'{checkpoint}' is of epoch {epoch}, the run's was {trained}: another run has continued it"

@@ -35,7 +35,7 @@ from recbole_lisa.plugin.dataset import (
     cut_histories,
     number_histories_as_items,
 )
-from recbole_lisa.training.checkpoint import load_checkpoint
+from recbole_lisa.training.checkpoint_file import load_checkpoint
 from recbole_lisa.training.evaluation import check_topk
 from recbole_lisa.training.memory import check_memory
 

@@ -1,54 +1,23 @@
-"""Checkpoints: what a run's files hold, how they are written and read, and which runs may continue from them.
+"""The state of a run as a checkpoint holds it (`checkpoint_file.py`), and a new run put where the saved one was."""
 
-A file is one plain dictionary of tensors and Python values, so `torch.load(path, weights_only=True)` reads it without
-running code. RecBole's keys (`config`, `epoch`, `cur_step`, `best_valid_score`, `state_dict`, `other_parameter`,
-`optimizer`) keep their names. A run writes `<name>.pth`, its best epoch, and `<name>-last.pth`, its newest one; both
-hold all that is needed to continue. The file is a zip archive: the CRC-32 of each record is its checksum.
-"""
-
-import errno
 import io
-import os
 import random
-import zipfile
-from collections.abc import Iterable, Mapping
-from logging import getLogger
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from recbole_lisa.config.properties import properties_path
-from recbole_lisa.config.schema import read_yaml
 from recbole_lisa.data.tokens import joined_tokens
 from recbole_lisa.distributed.processes import from_first
 from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
-from recbole_lisa.files import AnyPath, atomic_writer, path_of, resolved
-from recbole_lisa.training.checkpoint_schema import check_entries, load_optimizer
+from recbole_lisa.files import AnyPath, resolved
+from recbole_lisa.training.checkpoint_file import FORMAT, PROGRESS, RUN_KEYS, WEIGHT_KEYS, check_finite, load_checkpoint
+from recbole_lisa.training.checkpoint_schema import load_optimizer
+from recbole_lisa.training.resuming import OTHER_DATA, check_data, differ, differences, find_resumable, fingerprint_of
 from recbole_lisa.training.schedule import WeightAverage
-
-FORMAT = "recbole-lisa checkpoint 1"
-LAST_SUFFIX = "-last.pth"
-# Attributes of the trainer that change from epoch to epoch.
-_PROGRESS = ("cur_step", "best_valid_score", "best_valid_result", "best_epoch", "history", "curve")
-_WEIGHT_KEYS = ("model", "dataset", "data_fingerprint", "state_dict", "other_parameter")
-RUN_KEYS = (*_WEIGHT_KEYS, *_PROGRESS, "config", "epoch", "best_file", "optimizer", "scaler", "rng")
-_ZIP_END_BYTES = 22
-_FREE_SETTINGS = {
-    *("epochs", "stopping_step", "test_step", "resume", "result_file", "codebook_plot", "checkpoint_dir", "overwrite"),
-    "per_user_file",
-    *("show_progress", "state", "loss_decimal_place", "log_wandb", "wandb_project", "config_files", "data_path"),
-    *("worker", "gpu_id", "use_gpu", "device", "eval_batch_size", "eval_seen", "compile"),
-    *("nproc", "world_size", "local_rank", "offset", "ip", "port"),
-    "recipe",  # its settings are compared one by one
-    "amp",  # enable_amp and enable_scaler, which older files have too, say the same
-    *("download", "archive", "source", "conversion", "archive_url", "archive_checksum"),
-    *("memory_map", "save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path"),
-}
-"""Settings that a continued run may change: they do not decide what the next epochs learn."""
-_OTHER_DATA = "it was trained on other interactions, or on items in another order, than the data set has now"
 
 
 class Checkpoint:
@@ -68,7 +37,7 @@ class Checkpoint:
             "versions": versions(),
             "epoch": epoch,
             "best_file": Path(run.saved_model_file).name,
-            **{name: getattr(run, name) for name in _PROGRESS},
+            **{name: getattr(run, name) for name in PROGRESS},
             "state_dict": run.model.state_dict(),
             "other_parameter": other_parameter_of(run.model),
             "optimizer": run.optimizer.state_dict(),
@@ -84,7 +53,7 @@ class Checkpoint:
         run = self.run
         run.start_epoch = state["epoch"] + 1
         run.data_fingerprint = run.data_fingerprint or state["data_fingerprint"]
-        for name in _PROGRESS:
+        for name in PROGRESS:
             setattr(run, name, state[name])
         run.train_loss_dict = {entry["epoch"] - 1: entry["loss"] for entry in run.history}
         self.load_model(state)
@@ -102,8 +71,8 @@ class Checkpoint:
         """
         run, state = self.run, load_checkpoint(path, needed=RUN_KEYS)
         reasons = differences(state, run.config.plain())
-        if _differ(state["data_fingerprint"], run.data_fingerprint):
-            reasons.append(_OTHER_DATA)
+        if differ(state["data_fingerprint"], run.data_fingerprint):
+            reasons.append(OTHER_DATA)
         best_file = Path(path).with_name(state["best_file"])
         if not reasons and state["best_epoch"] is not None and not best_file.is_file():
             reasons.append(f"'{best_file}', its best epoch, is missing")
@@ -134,7 +103,7 @@ class Checkpoint:
 
     def load_weights(self, path: AnyPath, data_fingerprint: str | None = None) -> None:
         """Put the parameters of a file into the model; a file of another model or data set is a UsageError."""
-        state = load_checkpoint(path, needed=_WEIGHT_KEYS)
+        state = load_checkpoint(path, needed=WEIGHT_KEYS)
         for key in ("model", "dataset"):
             if state[key] != self.run.config[key]:
                 raise UsageError(f"'{path}' is of the {key} '{state[key]}', not '{self.run.config[key]}'")
@@ -145,8 +114,8 @@ class Checkpoint:
     def adopt_data(self, train_data: Any) -> None:
         """Bind the run to the data set that it trains on; a run that began on another one is a UsageError."""
         fingerprint = fingerprint_of(train_data)
-        if _differ(self.run.data_fingerprint, fingerprint):
-            raise UsageError(f"cannot go on with '{self.run.saved_model_file}': {_OTHER_DATA}")
+        if differ(self.run.data_fingerprint, fingerprint):
+            raise UsageError(f"cannot go on with '{self.run.saved_model_file}': {OTHER_DATA}")
         self.run.data_fingerprint = fingerprint or self.run.data_fingerprint
         # One a line: a file of interactions has no id with a line break.
         ids = joined_tokens(train_data.dataset.field2id_token[train_data.dataset.iid_field], "\n")
@@ -194,189 +163,6 @@ def check_contents(model: Any) -> None:
         )
 
 
-def save_checkpoint(state: Mapping[str, Any], path: AnyPath) -> None:
-    """Write `state` to `path`; an interruption or a full disk (OSError) leaves the old file intact."""
-    with atomic_writer(path) as stream:
-        torch.save(dict(state), stream)
-
-
-class Saver:
-    """Writes the checkpoints of a run; one that cannot be written is logged, and the training continues.
-
-    `unsaved` is path -> error of such files, `saved` the others; `best` has the bytes of the best state while its file
-    is unsaved.
-    """
-
-    def __init__(self) -> None:
-        self.unsaved: dict[str, OSError] = {}
-        self.saved: set[str] = set()
-        self.best: bytes | None = None
-
-    def save(self, state: Mapping[str, Any], path: AnyPath, *, is_best: bool) -> None:
-        """Write `state`, but no newer state while the best one is unsaved: a resumed run needs two files that fit."""
-        if self.best is not None and not is_best:
-            best_path = str(path).removesuffix(LAST_SUFFIX) + ".pth"
-            self.save(torch.load(io.BytesIO(self.best), weights_only=True), best_path, is_best=True)
-            if self.best is not None:
-                return
-        error = self.unsaved.pop(str(path), None)
-        try:
-            save_checkpoint(state, path)
-            self.saved.add(str(path))
-            self.best = None
-        except OSError as new_error:
-            self.unsaved[str(path)] = new_error
-            self.saved.discard(str(path))
-            if error is None:
-                getLogger().warning(f"'{path}' cannot be written: {new_error.strerror}; the training continues")
-            if is_best:
-                torch.save(dict(state), content := io.BytesIO())
-                self.best = content.getvalue()
-
-    def is_removed(self, path: AnyPath) -> bool:
-        """Whether another program has removed a file that is saved."""
-        return str(path) in self.saved and not Path(path).is_file()
-
-    def check(self) -> None:
-        """Raise the OSError of a file that is not written."""
-        for error in self.unsaved.values():
-            raise error
-
-
-def load_checkpoint(path: AnyPath, *, needed: Iterable[str] = (), lazy: bool = False) -> dict[str, Any]:
-    """The dictionary of a checkpoint that this package wrote, with its tensors on the CPU.
-
-    `lazy` maps the tensors from the file instead of reading and checking them, for a look at the plain values. A
-    UsageError where the file is missing, damaged or of another program, or a key is missing or has another type.
-    """
-    if not path_of(path, "the checkpoint").is_file():
-        what = f"'{path}' is not a file" if Path(path).exists() else f"there is no checkpoint '{path}'"
-        raise UsageError(f"{what}; give the path of a .pth file of an earlier run")
-    if not os.access(path, os.R_OK):
-        raise UsageError(f"'{path}' cannot be read: permission denied")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = None if lazy else archive.testzip()
-            if min(record.header_offset for record in archive.infolist()):
-                raise OSError(errno.EINVAL, "there are bytes before its start, such as those of another file")
-        with open(path, "rb") as stream:
-            stream.seek(-_ZIP_END_BYTES, os.SEEK_END)
-            if not stream.read().startswith(b"PK\5\6"):
-                raise OSError(errno.EINVAL, "there are bytes after its end")
-        is_text = str(path) == str(path).encode(errors="replace").decode()  # torch maps no path of other bytes
-        mmap = lazy and is_text
-        checkpoint: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mmap)
-    except Exception as error:  # torch raises whatever the broken bytes lead to: many unrelated types
-        reason = getattr(error, "strerror", None) or "give a .pth file of a run"  # torch's text is of no use here
-        raise UsageError(f"'{path}' is damaged or is not a checkpoint of recbole-lisa: {reason}") from error
-    if damaged:
-        raise UsageError(f"'{path}' is damaged: the checksum of its record {damaged} is wrong; take another checkpoint")
-    file_format = checkpoint.get("format") if isinstance(checkpoint, dict) else None
-    if file_format != FORMAT:
-        raise UsageError(f"'{path}' is not a checkpoint of recbole-lisa: format {file_format!r}, not {FORMAT!r}")
-    if missing := [key for key in needed if key not in checkpoint]:
-        raise UsageError(f"'{path}' is incomplete: it lacks {', '.join(missing)}; give a file that a run has written")
-    check_entries(checkpoint, path)
-    return checkpoint
-
-
-def item_ids_of(state: Mapping[str, Any]) -> bytes | None:
-    """The raw ids of items 1, 2, ... in a checkpoint, one a line; None in files of earlier versions."""
-    if (ids := state.get("item_ids")) is None:
-        return None
-    try:
-        content: bytes = ids.numpy().astype("u1", casting="no").tobytes()
-        content.decode("utf-8", "surrogatepass")
-    except (TypeError, ValueError) as error:
-        raise UsageError("the checkpoint is damaged or forged: item_ids must be the bytes of a text") from error
-    return content
-
-
-def last_file(best_file: AnyPath) -> Path:
-    """The file with the newest state beside the best one: `<name>.pth` -> `<name>-last.pth`."""
-    return Path(best_file).with_name(Path(best_file).stem + LAST_SUFFIX)
-
-
-def check_finite(weights: Mapping[str, torch.Tensor]) -> None:
-    """Refuse, as a UsageError, weights with a number that is not finite, and a unit of time that is not above 0."""
-    for name, weight in weights.items():
-        if weight.is_floating_point() and not bool(weight.isfinite().all()):
-            raise UsageError(f"the checkpoint is damaged or forged: {name} has a number that is not finite")
-    if "time_unit" in weights and not bool((weights["time_unit"] > 0).all()):
-        raise UsageError("the checkpoint is damaged or forged: time_unit is not above 0")
-
-
-def check_resume(source: str | None) -> None:
-    """Refuse a setting `resume` that is empty or no complete checkpoint, before the data is read."""
-    if source is None or source == "auto":
-        return
-    if not source.strip():
-        raise UsageError("resume is empty; name a checkpoint or auto, or leave the key out")
-    load_checkpoint(source, needed=RUN_KEYS)
-
-
-def check_data(state: Mapping[str, Any], path: AnyPath, data_fingerprint: str | None) -> None:
-    """Refuse, as a UsageError, to use a checkpoint on other data than it was trained on; None does not compare."""
-    if _differ(state["data_fingerprint"], data_fingerprint):
-        raise UsageError(f"cannot use '{path}' on '{state['dataset']}': {_OTHER_DATA}")
-
-
-def fingerprint_of(loader: Any) -> str | None:
-    """The `data_fingerprint` of the data set behind a loader; None for loaders of RecBole."""
-    return getattr(getattr(loader, "dataset", None), "data_fingerprint", None)
-
-
-def differences(checkpoint: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Why a run with these plain `settings` cannot continue: `learning_rate is 0.001 there and 0.01 here`, ..."""
-    # A setting that the checkpoint lacks is newer than it and had its default there.
-    names = ("overall", "model/AttentiveRecommender", f"model/{settings['model']}")
-    files = filter(Path.is_file, (properties_path() / f"{name}.yaml" for name in names))
-    saved = {key: value for file in files for key, value in read_yaml(file).items() if key in settings}
-    saved.update(checkpoint["config"])
-    decays = settings.get("learning_rate_decay", "none") != "none"
-    keys = (saved.keys() | settings.keys()) - _FREE_SETTINGS | ({"epochs"} if decays else set())
-    changed = sorted(key for key in keys if saved.get(key) != settings.get(key))
-    changed = [key for key in ("model", "dataset") if key in changed] or changed
-    return [f"{key} is {saved.get(key)!r} there and {settings.get(key)!r} here" for key in changed]
-
-
-def find_resumable(
-    settings: Mapping[str, Any],
-    directory: AnyPath,
-    data_fingerprint: str | None = None,
-    since: float = 0.0,
-    lazy: bool = False,
-) -> Path | None:
-    """The newest `-last.pth` in a folder that a run with these plain `settings` and this data can continue, or None.
-
-    Damaged files and those of other data are skipped with a warning; `lazy` does not read their tensors. Only files
-    written after `since`, in seconds since 1970, count.
-    """
-    files = [path for path in Path(directory).glob("*" + LAST_SUFFIX) if os.path.getmtime(path) >= since]
-    for path in sorted(files, key=os.path.getmtime, reverse=True):
-        try:
-            checkpoint = load_checkpoint(path, needed=RUN_KEYS, lazy=True)
-            if differences(checkpoint, settings):
-                continue
-            if _differ(checkpoint["data_fingerprint"], data_fingerprint):
-                getLogger().warning("resume=auto skips '%s': %s", path, _OTHER_DATA)
-                continue
-            load_checkpoint(path, lazy=lazy)
-        except UsageError as error:
-            getLogger().warning("resume=auto skips a file: %s", error)
-            continue
-        return path
-    return None
-
-
-def advice_after_interruption(settings: Mapping[str, Any], directory: AnyPath, started: float) -> str:
-    """How to continue a run with these plain `settings`, of a resumed run or one that began at `started` (seconds)."""
-    path = find_resumable(settings, directory, since=0.0 if settings["resume"] else started, lazy=True)
-    if path is None:
-        return "no epoch is saved yet, start again by the same arguments"
-    return f"continue from '{path}' by the same arguments and --resume=auto"
-
-
 def capture_rng() -> dict[str, Any]:
     """The states of all global random number generators, as tensors and plain values."""
     version, numbers, gauss = random.getstate()
@@ -398,8 +184,3 @@ def restore_rng(state: Mapping[str, Any]) -> None:
     np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
-
-
-def _differ(left: str | None, right: str | None) -> bool:
-    """Whether two known fingerprints are of different data."""
-    return left is not None and right is not None and left != right

@@ -28,9 +28,11 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output, locked, unique_run_name
 from recbole_lisa.progress import progress_bar
 from recbole_lisa.training import evaluation
-from recbole_lisa.training.checkpoint import Checkpoint, Saver, check_contents, fingerprint_of, last_file
+from recbole_lisa.training.checkpoint import Checkpoint, check_contents
+from recbole_lisa.training.checkpoint_file import Saver, last_file
 from recbole_lisa.training.codebook_usage import watch_codebooks
 from recbole_lisa.training.logging import curves_of_first_process, metric_rows, metric_text, training_line
+from recbole_lisa.training.resuming import fingerprint_of
 from recbole_lisa.training.schedule import LearningRate, WeightAverage
 from recbole_lisa.training.step import LossFunction, OptimizerStep, RowAdam, amp_of
 

@@ -14,7 +14,7 @@ from recbole_lisa.environment import versions
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import atomic_writer
 from recbole_lisa.saved import load_data_and_model
-from recbole_lisa.training.checkpoint import LAST_SUFFIX
+from recbole_lisa.training.checkpoint_file import LAST_SUFFIX
 from recbole_lisa.training.evaluation import evaluate
 from recbole_lisa.tuning.trial import build_config
 

@@ -20,7 +20,7 @@ from recbole_lisa.data.split import held_out_parts
 from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.quick_start import run_configured
-from recbole_lisa.training.checkpoint import LAST_SUFFIX
+from recbole_lisa.training.checkpoint_file import LAST_SUFFIX
 from recbole_lisa.training.trainer import LISATrainer
 from recbole_lisa.tuning.session import import_tune
 

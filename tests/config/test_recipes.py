@@ -14,7 +14,7 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
 from recbole_lisa.saved import load_bundle
 from recbole_lisa.serving import Recommender
-from recbole_lisa.training.checkpoint import differences
+from recbole_lisa.training.resuming import differences
 from recbole_lisa.tuning.trial import build_config
 from tests.serving.build import assert_equal
 from tests.tiny import tiny_settings

@@ -11,14 +11,8 @@ import torch
 from pytest import MonkeyPatch
 
 from recbole_lisa.errors import UsageError
-from recbole_lisa.training.checkpoint import (
-    FORMAT,
-    capture_rng,
-    last_file,
-    load_checkpoint,
-    restore_rng,
-    save_checkpoint,
-)
+from recbole_lisa.training.checkpoint import capture_rng, restore_rng
+from recbole_lisa.training.checkpoint_file import FORMAT, last_file, load_checkpoint, save_checkpoint
 from recbole_lisa.training.checkpoint_schema import load_optimizer
 from tests.tiny import tiny_config, tiny_trainer
 

@@ -11,8 +11,10 @@ from recbole_lisa import quick_start
 from recbole_lisa.cli.main import main
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import Termination, locked
-from recbole_lisa.training import checkpoint
-from recbole_lisa.training.checkpoint import Checkpoint, differences, last_file, load_checkpoint, save_checkpoint
+from recbole_lisa.training import checkpoint_file, resuming
+from recbole_lisa.training.checkpoint import Checkpoint
+from recbole_lisa.training.checkpoint_file import last_file, load_checkpoint, save_checkpoint
+from recbole_lisa.training.resuming import differences
 from recbole_lisa.training.trainer import LISATrainer
 from tests.tiny import TinyModel, tiny_config, tiny_loaders, tiny_settings, tiny_trainer
 
@@ -118,7 +120,7 @@ def test_auto_takes_the_newest_run_that_fits(tmp_path: Path) -> None:
     for age, file in enumerate(files):
         os.utime(file, (1000 + age, 1000 + age))
     trainer, _ = tiny_trainer(tiny_config(tmp_path, epochs=4, seed=1, resume="auto"))
-    assert checkpoint.find_resumable(trainer.config.plain(), trainer.checkpoint_dir) == files[1]
+    assert resuming.find_resumable(trainer.config.plain(), trainer.checkpoint_dir) == files[1]
     Checkpoint(trainer).resume_as_configured()
     assert (trainer.start_epoch, trainer.saved_model_file) == (2, runs[1].saved_model_file)
 
@@ -179,7 +181,7 @@ def other_data(path: Path) -> None:
 
 
 def incomplete(path: Path) -> None:
-    save_checkpoint({"format": checkpoint.FORMAT}, path)
+    save_checkpoint({"format": checkpoint_file.FORMAT}, path)
 
 
 def damaged_optimizer(path: Path) -> None:

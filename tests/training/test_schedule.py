@@ -10,7 +10,7 @@ import torch
 from pytest import LogCaptureFixture
 
 from recbole_lisa.errors import UsageError
-from recbole_lisa.training.checkpoint import last_file, load_checkpoint
+from recbole_lisa.training.checkpoint_file import last_file, load_checkpoint
 from recbole_lisa.training.schedule import LearningRate, WeightAverage
 from tests.helpers import assert_close
 from tests.tiny import tiny_config, tiny_trainer

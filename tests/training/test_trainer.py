@@ -12,7 +12,7 @@ from recbole.data.interaction import Interaction
 
 from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.errors import TrainingDivergedError, UsageError
-from recbole_lisa.training.checkpoint import last_file, load_checkpoint
+from recbole_lisa.training.checkpoint_file import last_file, load_checkpoint
 from tests.tiny import TinyModel, tiny_config, tiny_trainer
 from tests.training.test_resume import move_first_line_to_the_end
 
