@@ -23,8 +23,11 @@ from recbole_lisa.files import path_of
 _MERGED = ("eval_args", "train_neg_sample_args")
 _DEFAULT_PROTOCOL = "full_ranking"
 BUNDLED_DATASET = "ml-100k"
-_SYNONYMS = (("hidden_size", "embedding_size"), ("n_layers", "num_layers"), ("hidden_dropout_prob", "dropout_prob"))
-"""Names of one setting in different models of RecBole and of this package."""
+_SYNONYMS = (
+    *(("hidden_size", "embedding_size"), ("n_layers", "num_layers"), ("hidden_dropout_prob", "dropout_prob")),
+    *(("train_neg_sample_args", "neg_sampling"), ("train_neg_sample_args", "training_neg_sample_num")),
+)
+"""Names of one setting in different models and versions of RecBole, and of this package."""
 _OF_RECBOLE = Path(recbole.__file__).parent / "properties"
 NAME_BYTES = 255  # of a file, on the usual file systems
 # What RecBole or the constructor derives from other keys or from the machine.

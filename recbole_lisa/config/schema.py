@@ -213,7 +213,7 @@ def _limit(number: float, bound: str) -> str:
     if math.isnan(number) or (math.isinf(number) and "inf" not in bound):
         return "a finite number"
     if 1e30 < abs(number) < math.inf:  # a step of Adam must stay below the largest float32
-        return "a number from -1e30 to 1e30"
+        return "at most 1e30" if number > 0 else "at least -1e30"
     return bound if bound and not _within(number, bound) else ""
 
 

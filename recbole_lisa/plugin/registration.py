@@ -71,7 +71,8 @@ def register(dataset: type[Any] | None = None) -> None:
     these models, which torch 2.6 and later refuse to read. Code in such a file is run, so open only files that you
     trust. Import `load_data_and_model` after `register()`, or from `recbole_lisa`: a name that was imported earlier
     keeps RecBole's function. `objective_function` reports to Ray Tune 2.7 and later as well. `dataset` is the class
-    that `create_dataset` uses; by default RecBole's, which trains on prefixes.
+    that `create_dataset` uses for these models; by default RecBole's, which trains on prefixes. RecBole's own models
+    keep theirs, so they train on prefixes in any case.
 
     Raises:
         UsageError: `dataset` is not a class of sequential data sets.

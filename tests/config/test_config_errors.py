@@ -116,7 +116,7 @@ MISTAKES: list[tuple[dict[Any, Any], str]] = [
     ({"load_col": {"inter": None}}, "load_col inter is None, it must be a list of columns"),
     ({"load_col": {"users": ["age"]}}, "load_col names the file 'users': known are inter, user, item"),
     ({"normalize_field": ["timestamp"], "normalize_all": True}, "normalize_all are both set"),
-    ({"learning_rate": 1e38}, "learning_rate (config_dict) is 1e+38, it must be a number from -1e30 to 1e30"),
+    ({"learning_rate": 1e38}, "learning_rate (config_dict) is 1e+38, it must be at most 1e30"),
     ({"epochs": 2**63}, "epochs (config_dict) is 9223372036854775808, it must be a whole number below 2^63"),
     ({"learning_rate": 10**400}, "it must be float"),
     ({"gpu_id": "abc"}, "gpu_id is 'abc', it must be the number of a GPU; use_gpu=False for the CPU"),
@@ -367,6 +367,7 @@ NAMES: list[tuple[dict[str, Any], str]] = [
     ({"model": b"x" * 99}, "model must be a name or a class, got a value of the type bytes"),
     ({"model": "FPMC", "config_dict": {"hidden_size": 8}}, "'hidden_size' (config_dict): FPMC has 'embedding_size'"),
     ({"config_dict": {"num_layers": 2}}, "unknown key 'num_layers' (config_dict): LISASoft has 'n_layers' instead"),
+    ({"config_dict": {"neg_sampling": {"uniform": 1}}}, "'neg_sampling' (config_dict): LISASoft has 'train_neg_sample"),
     ({"model": Linear}, "Linear is not a recommender: derive the class from AttentiveRecommender"),
 ]
 
