@@ -191,7 +191,7 @@ def _convert(key: Key, value: Any, origin: str) -> Any:
             return None
         if key.types != ("str",):
             try:
-                value = _load(value)
+                value = as_plain(_load(value))  # a date becomes text
             except yaml.YAMLError as error:
                 if {"dict", "list"} & {*key.types} and value.lstrip()[:1] in ("{", "["):
                     raise UsageError(f"{key.name} ({origin}) is not valid yaml: {_mistake(error, b'')}") from error

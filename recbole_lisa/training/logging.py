@@ -25,7 +25,6 @@ from recbole.utils import set_color
 from recbole.utils.logger import log_colors_config
 
 from recbole_lisa.config.query_time import protocol_name, reads_query_time
-from recbole_lisa.config.schema import as_plain
 from recbole_lisa.distributed.processes import from_first, is_first, warn_if_crowded
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import unique_run_name
@@ -122,7 +121,7 @@ def log_settings(config: Any, notes: Iterable[str], log: RunLog) -> None:
     device = config["device"]
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
     defaults, given = config.internal_config_dict, config.external_config_dict
-    changed = [f"{key}: {as_plain(value)}" for key, value in given.items() if defaults.get(key) != value]
+    changed = [f"{key}: {value}" for key, value in given.items() if defaults.get(key) != value]
     run = f"{config['model']} on {config['dataset']}, protocol {protocol_name(config)} ({place})"
     if reads_query_time(config):
         run += "; the time of each target is read, in validation and test as well"

@@ -63,6 +63,7 @@ def test_declared_keys_leaves_parts_of_a_dict_out_and_null_is_the_default_or_dec
         (("list",), (0.9, 0.98), [0.9, 0.98]),
         (("dict",), "{mode: uni100}", {"mode": "uni100"}),
         (("dict",), "{'split':{'LS':'RS'}, 'a': None, 'b': True}", {"split": {"LS": "RS"}, "a": None, "b": True}),
+        (("dict",), "{TS: [1998-03-01, 5]}", {"TS": ["1998-03-01", 5]}),
         (("str",), "[5,inf)", "[5,inf)"),
         (("str",), "[5,10]", "[5,10]"),
         (("str",), "007", "007"),

@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,8 @@ from recbole.utils import get_tensorboard, set_color
 
 from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
-from recbole_lisa.training.logging import log_settings, run_log
-from tests.tiny import tiny_config, tiny_settings
+from recbole_lisa.training.logging import run_log
+from tests.tiny import tiny_settings
 
 pytestmark = pytest.mark.usefixtures("isolated_run_dir")
 CONFIG = {"model": "LISASoft", "dataset": "shop.v2", "state": "INFO"}
@@ -84,12 +83,3 @@ def test_wandb_gets_every_epoch_and_the_test_metrics(isolated_run_dir: Path, mon
     valid = [{name.removeprefix("valid/"): value for name, value in e.items()} for e in logged if "valid_step" in e]
     assert valid == [{"valid_step": point.pop("epoch") - 1, **point} for point in map(dict, result["valid_curve"])]
     assert {f"eval/{name}": value for name, value in result["test"].items()}.items() <= wandb.run.summary.items()
-
-
-def test_dates_of_a_split_are_logged_as_they_are_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    dates = [date(1998, 3, 1), date(1998, 4, 1)]  # as yaml reads them
-    split = {"split": {"TS": dates}, "group_by": "none", "order": "TO", "mode": "full"}
-    config = tiny_config(tmp_path, "full_ranking", eval_args=split)
-    with run_log(CONFIG) as log, caplog.at_level(logging.INFO):
-        log_settings(config, (), log)
-    assert "{'TS': ['1998-03-01', '1998-04-01']}" in caplog.text
