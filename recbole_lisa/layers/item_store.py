@@ -182,13 +182,25 @@ Targets = DenseTargets | CodedTargets
 class DenseItems(nn.Module):
     """Items that are stored as vectors (V, D), the scaled embeddings; temperature as for DenseTargets.
 
-    LISA-Soft quantises them when they are read: the codebook is the quantiser of its layer 0.
+    LISA-Soft quantises them when they are read: the codebook is the quantiser of its layer 0. item_input is as for
+    AttentiveRecommender.
     """
 
-    def __init__(self, vectors: Tensor, codebook: Codebook | None = None, *, temperature: float | None = None) -> None:
+    def __init__(
+        self,
+        vectors: Tensor,
+        codebook: Codebook | None = None,
+        *,
+        temperature: float | None = None,
+        item_input: str = "codewords",
+    ) -> None:
         super().__init__()
         self.targets = DenseTargets(vectors, temperature=temperature)
-        self.codebook = codebook
+        self.codebook, self.item_input = codebook, item_input
+
+    def replaced(self, vectors: Tensor, codebook: Codebook | None = None) -> "DenseItems":
+        """Other vectors with the same settings."""
+        return DenseItems(vectors, codebook, temperature=self.targets.temperature, item_input=self.item_input)
 
     def view(self, ids: Tensor) -> ItemView:
         """Items (U,) as the encoder sees them."""
@@ -196,7 +208,8 @@ class DenseItems(nn.Module):
         if self.codebook is None:
             return ItemView(stream=x, target=x, quantized=None)
         quantized = self.codebook(x)
-        return ItemView(stream=quantized.reconstruction, target=x, quantized=quantized)
+        stream = x if self.item_input == "embeddings" else quantized.reconstruction
+        return ItemView(stream, target=x, quantized=quantized)
 
 
 class CodedItems(nn.Module):

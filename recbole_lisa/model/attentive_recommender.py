@@ -43,9 +43,9 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     """RecBole model around any attention mechanism.
 
     Subclasses name their mechanism, or return the attention of layer i (build_layer). Where items are quantised
-    (codebook), the residual stream carries their reconstructions y instead of their embeddings x, and each distinct
-    item of a batch is quantised once. The model trains on every position if the batch has a target for each, else on
-    the last one. The data set may have item_counts (V,), for popularity-corrected SSM, and time_unit.
+    (codebook), the residual stream carries their reconstructions y instead of their embeddings x (see item_input), and
+    each distinct item of a batch is quantised once. The model trains on every position if the batch has a target for
+    each, else on the last one. The data set may have item_counts (V,), for popularity-corrected SSM, and time_unit.
 
     Raises:
         ValueError: on an unknown loss_type.
@@ -59,6 +59,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     """Whether the mechanism reads histories of more than MAX_ITEM_LIST_LENGTH items."""
     hard = True
     """True: items are stored as codes. False: assignments are soft, so embeddings are stored and scored."""
+    item_input = "codewords"
+    """What enters the residual stream of an item with soft assignments: codewords, or embeddings."""
 
     def __init__(self, config: Any, dataset: Any) -> None:
         fill_defaults(config, type(self))
@@ -233,7 +235,8 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         target = self._normalised(self.target(x, quantized))
         if n_read := len(quantized.assignment):
             quantized = quantized._replace(codes=quantized.codes[:n_read])
-        return ItemView(quantized.reconstruction, target, quantized)
+        stream = x if self.item_input == "embeddings" else quantized.reconstruction
+        return ItemView(stream, target, quantized)
 
     def target(self, x: Tensor, quantized: Quantized | None = None) -> Tensor:
         """Vectors that hidden states are scored against, (U, D): reconstructions y; x without codebook or if soft.
@@ -340,7 +343,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         """The items for serving, item i as number i - 1: hard codes with their codewords, else vectors."""
         if self.codebook is None or not self.hard:
             x = self.embed(torch.arange(1, self.n_items, device=self.item_embedding.weight.device))
-            return DenseItems(x, temperature=self.temperature)
+            return DenseItems(x, temperature=self.temperature, item_input=self.item_input)
         settings: dict[str, Any] = {"temperature": self.temperature, "dense": self.item_embedding.dense_from(1)}
         books = self.codebooks().values()
         return CodedItems(*(CodedTargets(self.item_codes(b), b.codewords.detach().clone(), **settings) for b in books))

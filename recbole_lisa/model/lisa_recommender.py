@@ -95,6 +95,7 @@ class LISARecommender(AttentiveRecommender):
 
     def regulariser(self, x: Tensor, view: ItemView, inputs: list[Tensor], valid: Tensor) -> Tensor | None:
         """reconstruction_weight * mean |x - stopgrad(y)|^2 over the batch's distinct items."""
-        if not self.reconstruction_weight:
+        if not self.reconstruction_weight or view.quantized is None:
             return None
-        return self.reconstruction_weight * (x - view.stream.detach()).square().sum(dim=-1).mean()
+        y = view.quantized.reconstruction.detach()  # (U, D)
+        return self.reconstruction_weight * (x - y).square().sum(dim=-1).mean()

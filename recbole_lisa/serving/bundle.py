@@ -68,8 +68,7 @@ class Network(SessionEncoder):
         self.attentions = nn.ModuleList(layer.frozen() for layer in self.layers())
         self.items: ItemStore = bundle.items
         if isinstance(bundle.items, DenseItems):
-            targets = bundle.items.targets
-            self.items = DenseItems(targets.vectors, self.layers()[0].quantizer, temperature=targets.temperature)
+            self.items = bundle.items.replaced(bundle.items.targets.vectors, self.layers()[0].quantizer)
 
 
 def check_weights(bundle: Bundle) -> None:

@@ -85,6 +85,7 @@ class _Items(_Part):
     target: _CodeSet | None = None
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     dense_items: PositiveInt | None = None
+    input: Literal["codewords", "embeddings"] = "codewords"
 
 
 class _Encoder(BaseModel):
@@ -254,6 +255,7 @@ def _manifest(bundle: Bundle, files: dict[str, dict[str, Any]]) -> dict[str, Any
             **{"kind": kind, "n_items": len(bundle.ids), **dict(zip(_SETS, sets, strict=False))},
             **({} if (temperature := bundle.items.targets.temperature) is None else {"temperature": temperature}),
             **({"dense_items": n_dense} if (n_dense := len(bundle.items.targets.dense_items())) else {}),
+            **({"input": "embeddings"} if getattr(bundle.items, "item_input", None) == "embeddings" else {}),
         },
         "encoder": bundle.encoder,
         "time_unit": bundle.time_unit,
@@ -350,7 +352,8 @@ def _items(arrays: Arrays, settings: dict[str, Any], n_items: int, hidden_size: 
     temperature = settings.get("temperature")
     if settings["kind"] == "vectors":
         _check(arrays["vectors"], (n_items, hidden_size))
-        return DenseItems(torch.from_numpy(arrays["vectors"]), temperature=temperature)
+        item_input = settings.get("input", "codewords")
+        return DenseItems(torch.from_numpy(arrays["vectors"]), temperature=temperature, item_input=item_input)
     sets, dense = [], None
     if n_dense := settings.get("dense_items"):
         numbers = arrays["dense_items"]

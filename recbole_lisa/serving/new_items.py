@@ -61,7 +61,7 @@ def add_items(bundle: Bundle, near: dict[str, Numbers]) -> Bundle:
     if isinstance(items, DenseItems):
         vectors: Tensor = items.targets.vectors
         vectors = torch.cat([vectors, _means(vectors[row] for row in progress_bar(rows, "vectors", unit=" items"))])
-        return replace(bundle, ids=all_ids, items=DenseItems(vectors, temperature=temperature))
+        return replace(bundle, ids=all_ids, items=items.replaced(vectors))
     sets = []
     for old in items.sets():
         x = _means(map(old.rows, progress_bar(rows, "vectors", unit=" items")))

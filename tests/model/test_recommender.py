@@ -40,6 +40,11 @@ LISA_MODELS = ("LISABase", "LISASoft", "LISAMini")
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"{name}-{n}": (name, {"n_layers": n}) for name in MODEL_NAMES for n in (1, 2)},
     **{f"{name}-{mode}": (name, {"n_layers": 2} | MODES[mode]) for name in LISA_MODELS for mode in MODES},
+    **{f"LISASoft-embeddings-{n}": ("LISASoft", {"n_layers": n, "item_input": "embeddings"}) for n in (1, 2)},
+    "LISASoft-embeddings-local": (
+        "LISASoft",
+        {"item_input": "embeddings", "local_window": 4, "score": "cosine", "n_layers": 1},
+    ),
     **{f"{name}-{form}": (name, settings) for name in MODEL_NAMES for form, settings in FORMS.items()},
 }
 every_model = pytest.mark.parametrize("name", MODEL_NAMES)

@@ -21,6 +21,7 @@ FLIPS: dict[str, Any] = {
     **{"n_codebooks": 2, "n_codewords": 5, "n_target_codewords": 7, "codebook_temperature": 3.0},
     **{"codebook_similarity": "euclidean", "codebook_encoding": "parallel", "codebook_projection": "shared"},
     **{"codebook_init": "data", "restart_dead_codewords": True, "histogram_decay": 0.7, "histogram_values": "exact"},
+    "item_input": "embeddings",
     **{"bidirectional": True, "local_window": 3, "local_heads": 4, "state_size": 3, "n_projected": 5},
     **{"n_hashes": 4, "bucket_size": 3, "hash_seed": 1, "n_top_buckets": 2, "sort_temperature": 3.0},
     **{"n_clusters": 2, "n_top_keys": 2, "n_hash_planes": 3, "n_kmeans_iterations": 1},

@@ -71,6 +71,13 @@ def test_cosine_scores_survive_the_export_and_hold_in_sessions(name: str, tmp_pa
     assert_close(scores_of(answer), scores_of_model(model, [items])[0, others].topk(5).values)
 
 
+def test_embeddings_that_enter_the_first_layer_do_so_in_an_export(tmp_path: Path) -> None:
+    model, bundle = small_bundle("LISASoft", item_input="embeddings")
+    manifest = write_export(bundle, tmp_path / "export")
+    assert manifest["items"] == {"kind": "vectors", "n_items": 29, "input": "embeddings"}
+    assert check_scores(model, Recommender.load(tmp_path / "export")) < 1e-9
+
+
 def test_equal_models_give_equal_bytes(tmp_path: Path) -> None:
     _, bundle = small_bundle("LISAMini")
     one, other = (write_export(bundle, tmp_path / name) for name in ("a", "b"))

@@ -26,9 +26,10 @@ def old_scores(recommender: Recommender) -> dict[str, float]:
     return {item: score for item, score in zip(answer.items, answer.scores, strict=True) if item in IDS}
 
 
-@pytest.mark.parametrize("model", ["LISABase", "LISAMini", "LISASoft", "Transformer"])
+@pytest.mark.parametrize("model", ["LISABase", "LISAMini", "LISASoft", "LISASoft of embeddings", "Transformer"])
 def test_new_items_are_recommended_and_old_scores_keep_their_bits(model: str) -> None:
-    bundle = small_bundle(model)[1]
+    settings = {"item_input": "embeddings"} if model.endswith("embeddings") else {}
+    bundle = small_bundle(model.partition(" ")[0], **settings)[1]
     near = {item: np.array([n % OLD, n % OLD, (n + 1) % OLD]) for n, item in enumerate(NEW)}
     before, after = Recommender(bundle), Recommender(add_items(bundle, near))
     assert [after.ids.raw(n) for n in range(len(after.ids))] == [*IDS[1:], *NEW]

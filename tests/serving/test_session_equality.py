@@ -27,6 +27,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "LISABase, slow decay": ("LISABase", {"histogram_decay": 1e-4}),
     "LISABase, decay in time": ("LISABase", {"histogram_decay": "time"}),
     "LISASoft": ("LISASoft", {"histogram_decay": 0}),
+    "LISASoft, embeddings": ("LISASoft", {"item_input": "embeddings"}),
     "LISASoft, cosine": ("LISASoft", {"score": "cosine"}),
     "LISASoft, small items": ("LISASoft", {"item_init_std": 0.02, "scale_embedding": False}),
     "LISASoft, learnable decay": ("LISASoft", {"histogram_decay": "learnable"}),
@@ -93,21 +94,22 @@ def recomputed(bundle: Bundle, items: np.ndarray, times: np.ndarray) -> Slow:
 
 
 def quantized(bundle: Bundle, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Codewords (B, W, D), and of each item its codes (B,), its keys (B, W) and its reconstruction (D,)."""
+    """Codewords (B, W, D), and of each item its codes (B,), its keys (B, W) and what enters of it (D,)."""
     if not isinstance(bundle.items, DenseItems):
         codewords, codes = bundle.items.history.codewords.double(), bundle.items.history.codes.long()
         keys = one_hot(codes, codewords.shape[1]).double()
         return codewords, codes, keys, torch.einsum("vbw,bwd->vd", keys, codewords)
     codewords, settings = weights[ITEM_CODEWORDS], bundle.encoder["layers"][0][1]
+    vectors = bundle.items.targets.vectors.double()
     codes, keys, stream = references.quantize(
-        bundle.items.targets.vectors.double(),
+        vectors,
         codewords,
         bilinear=weights["attentions.0.codebook.bilinear"],
         similarity=settings["similarity"],
         temperature=settings["temperature"],
         residual=settings["encoding"] == "residual",
     )
-    return codewords, codes, keys, stream
+    return codewords, codes, keys, vectors if bundle.items.item_input == "embeddings" else stream
 
 
 def decay_of(bundle: Bundle, weights: dict[str, Tensor], gaps: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ every_form = pytest.mark.parametrize(
         *((name, {"n_layers": 2}) for name in ("LISABase", "LISASoft", "LISAMini")),
         ("LISABase", {"histogram_decay": 0}),
         ("LISASoft", {"histogram_decay": "spread"}),
+        ("LISASoft", {"item_input": "embeddings", "n_layers": 2, "local_window": 5}),
         *((name, {"n_layers": 2, "local_window": 5}) for name in ("LISABase", "LISASoft")),
         *((name, {"n_layers": 2, "histogram_values": "exact", "n_codebooks": 4}) for name in ("LISABase", "LISASoft")),
         ("LISASoft", {"block": "pre_norm", "positions": "from_end", "attention_gate": True}),
