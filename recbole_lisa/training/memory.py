@@ -85,6 +85,7 @@ def _parameter_bytes(config: Any, n_items: int) -> Counter[str]:
             "n_top_buckets": layers * 2 * width * (config["n_top_buckets"] or 0) * each,
             "n_hash_planes": layers * 4 * width * (config["n_hash_planes"] or 0),
             "conv_width": layers * width * (config["conv_width"] or 0) * each,
+            "local_window": layers * (config["local_heads"] or 1) * (config["local_window"] or 0) * each,
             "shared_negatives": 4 * (config["shared_negatives"] or 0) * width,
             "state_size": layers * 2 * width * (config["state_size"] or 0) * each,
         }
@@ -119,6 +120,9 @@ def _step_bytes(config: Any, windows: Windows) -> Counter[str]:
         needed["n_hashes"] = of_round * positions * config["n_hashes"]
     needed["n_projected"] = 4 * layers * positions * (config["n_projected"] or 0)
     needed["n_hash_planes"] = positions * (config["n_hash_planes"] or 0)
+    needed["conv_width"] = 4 * rows * width * (config["conv_width"] or 0)  # zeros before each window
+    # b and c of size S: linear, convolved and activated; and a state (E, S), E = 2 D, for each chunk of 24 positions
+    needed["state_size"] = 4 * layers * positions * (config["state_size"] or 0) * (6 + width // 12)
     sampling = config["train_neg_sample_args"]
     if sampling["distribution"] != "none" and not config["shared_negatives"]:
         targets = positions if config["supervision"] == "all_positions" else rows

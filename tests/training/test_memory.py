@@ -48,6 +48,7 @@ def test_the_largest_part_is_named_and_items_count_once_they_are_known(tmp_path:
         ("SinkhornTransformer", {"n_top_buckets": 10**12}, "n_top_buckets"),
         ("Mamba2Rec", {"state_size": 10**10}, "state_size"),
         ("Transformer", {"conv_width": 10**10}, "conv_width"),
+        ("LISABase", {"local_window": 10**11}, "local_window"),
         ("Transformer", {"loss_type": "SSM", "shared_negatives": 10**12}, "shared_negatives"),
         ("LISABase", {"nproc": 10**6, "train_batch_size": 10**6}, "nproc"),
     ],
@@ -64,6 +65,8 @@ def test_settings_of_models_count_before_data(tmp_path: Path, model: str, settin
         ("Transformer", {"hidden_size": 10**10, "inner_size": 8}, "train_batch_size or MAX_ITEM_LIST_LENGTH"),
         ("LISAMini", {"train_neg_sample_args": {"sample_num": 10**9}}, "sample_num of train_neg_sample_args"),
         ("Reformer", {"n_hashes": 10**6}, "n_hashes"),
+        ("Mamba2Rec", {"state_size": 10**9}, "state_size"),
+        ("Transformer", {"conv_width": 10**9}, "conv_width"),
         ("Transformer", {"attn_dropout_prob": 0.1, "n_heads": 2**34, "hidden_size": 2**34}, "attn_dropout_prob to 0"),
     ],
 )
