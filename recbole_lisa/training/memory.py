@@ -121,8 +121,8 @@ def _step_bytes(config: Any, windows: Windows) -> Counter[str]:
     needed["n_projected"] = 4 * layers * positions * (config["n_projected"] or 0)
     needed["n_hash_planes"] = positions * (config["n_hash_planes"] or 0)
     needed["conv_width"] = 4 * rows * width * (config["conv_width"] or 0)  # zeros before each window
-    # b and c of size S: linear, convolved and activated; and a state (E, S), E = 2 D, for each chunk of 24 positions
-    needed["state_size"] = 4 * layers * positions * (config["state_size"] or 0) * (6 + width // 12)
+    # Measured for D from 8 to 128: b and c in several forms, and the states (2 D, S) between chunks.
+    needed["state_size"] = 4 * positions * (config["state_size"] or 0) * (18 + 2 * width // 5)
     sampling = config["train_neg_sample_args"]
     if sampling["distribution"] != "none" and not config["shared_negatives"]:
         targets = positions if config["supervision"] == "all_positions" else rows
