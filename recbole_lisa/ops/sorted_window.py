@@ -13,6 +13,7 @@ buckets share one softmax, in which a pair counts as often as it meets.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,6 +23,9 @@ from recbole_lisa.ops.numba_threads import check_rows
 
 SELF_LOGIT = -5e4
 """Logit of a position's own key: below every other, above what is masked."""
+
+BLOCK_LOGITS = 2**22
+"""Logits that a CPU holds at once: 16 MiB in float32, which the allocator reuses; larger ones cost page faults."""
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
@@ -89,13 +93,26 @@ def _attend(
         return split(take_rows(x, rows), window)  # (N, R C, w, D)
 
     logits = chunk_logits(chunks(query), with_previous(chunks(key)), visible, own)  # (N, R C, w, 2 w)
-    attended = torch.softmax(logits, dim=-1).to(value.dtype) @ with_previous(chunks(value))
+    weights = torch.softmax(logits, dim=-1)
+    attended = weights.to(value.dtype) @ with_previous(chunks(value))
     out = take_rows(attended.flatten(1, 2), place)  # (N, R L, D)
     if n_rounds == 1:
         return out
-    log_mass = torch.logsumexp(logits, dim=-1).flatten(1).gather(1, place).view(n, n_rounds, length)
+    peak, at = logits.max(dim=-1, keepdim=True)
+    log_mass = peak - weights.gather(-1, at).log()  # (N, R C, w, 1), the logsumexp without a second exponential
+    log_mass = log_mass.flatten(1).gather(1, place).view(n, n_rounds, length)
     portion = torch.softmax(log_mass, dim=1).unsqueeze(-1).to(out.dtype)  # (N, R, L, 1)
     return torch.sum(out.view(n, n_rounds, length, width) * portion, dim=1)
+
+
+def _by_rows(attend: Callable[..., Tensor], bucket: Tensor, window: int, *operands: Tensor) -> Tensor:
+    """attend(*operands, bucket), with a few sequences at a time on a CPU; every operand has a row for each."""
+    n, n_rounds, length = bucket.shape
+    rows = max(BLOCK_LOGITS // (n_rounds * length * 2 * window), 1)
+    if n <= rows or bucket.device.type != "cpu":
+        return attend(*operands, bucket)
+    parts = zip(*(torch.split(x, rows) for x in (*operands, bucket)), strict=True)
+    return torch.cat([attend(*part) for part in parts])
 
 
 def _sorted(bucket: Tensor, window: int) -> tuple[Tensor, Tensor]:
@@ -117,8 +134,12 @@ def bucket_attention(query: Tensor, key: Tensor, value: Tensor, bucket: Tensor, 
     has.
     """
     _check(query, key, value, bucket, window)
+    window = min(window, bucket.shape[2])
+    return _by_rows(partial(_bucket_attention, window), bucket, window, query, key, value)
+
+
+def _bucket_attention(window: int, query: Tensor, key: Tensor, value: Tensor, bucket: Tensor) -> Tensor:
     length = bucket.shape[2]
-    window = min(window, length)
     order, place = _sorted(bucket, window)
 
     def with_previous(x: Tensor) -> Tensor:
@@ -171,6 +192,12 @@ def chunked_round_attention(
     is_padding = torch.arange(bucket.shape[2], device=lengths.device) >= lengths.view(-1, 1, 1)  # (N, 1, L)
     check_range("bucket of padding minus the last bucket", torch.where(is_padding, bucket - bucket.amax(2, True), 0), 0)
     window = min(window, bucket.shape[2])
+    return _by_rows(partial(_chunked_round_attention, window), bucket, window, lengths, query, key, value)
+
+
+def _chunked_round_attention(
+    window: int, lengths: Tensor, query: Tensor, key: Tensor, value: Tensor, bucket: Tensor
+) -> Tensor:
     order, place = _sorted(bucket, window)
     n_rounds, n_chunks = bucket.shape[1], order.shape[2] // window
     # The chunk before each chunk, (N, R C): the one before it, or for a round's first the last valid one before.

@@ -4,6 +4,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from benchmarks import references
+from recbole_lisa.ops import sorted_window
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
 from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last, chunked_round_attention
 from tests.helpers import assert_close, assert_close_with_gradients, ragged
@@ -14,12 +15,19 @@ every_shape = pytest.mark.parametrize(("n", "length", "window"), SHAPES)
 one_and_three_rounds = pytest.mark.parametrize("n_rounds", [1, 3])
 
 
+@pytest.fixture(params=[1, sorted_window.BLOCK_LOGITS], ids=["row-by-row", "at-once"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sequences of a batch one after the other, and together."""
+    monkeypatch.setattr(sorted_window, "BLOCK_LOGITS", request.param)
+
+
 def operands(n: int, length: int) -> list[Tensor]:
     """Query, unit key and value in float64, all asking for gradients."""
     query, key, value = (torch.randn(n, length, D, dtype=torch.float64) for _ in range(3))
     return [x.requires_grad_() for x in (query, normalize(key, dim=-1), value)]
 
 
+@pytest.mark.usefixtures("blocks")
 @pytest.mark.oracle
 @every_shape
 @one_and_three_rounds
@@ -40,6 +48,7 @@ def test_one_position_equals_all_positions_there(n: int, length: int, window: in
     assert_close(there, everywhere[rows, final])
 
 
+@pytest.mark.usefixtures("blocks")
 @pytest.mark.oracle
 @every_shape
 @one_and_three_rounds
