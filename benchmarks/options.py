@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from recbole_lisa.cli.arguments import positive, thread_count
-from recbole_lisa.environment import keep_freed_memory
+from recbole_lisa.environment import make_allocation_cheap
 from recbole_lisa.errors import UsageError
 
 
@@ -38,5 +38,5 @@ def set_up_device(options: argparse.Namespace) -> torch.device:
         raise UsageError("--device=cuda, but torch sees no CUDA device: write --device=cpu")
     if options.threads:
         torch.set_num_threads(options.threads)
-    keep_freed_memory()
+    make_allocation_cheap()
     return torch.device(options.device)

@@ -45,6 +45,6 @@ def main(arguments: Sequence[str]) -> int:
     # RecBole's form, several names in one argument, unless the argument itself is a file.
     files = [file for text in options.config_files for file in ([text] if Path(text).is_file() else text.split())]
     run = imported("quick_start").run
-    imported("environment").keep_freed_memory()
+    imported("environment").make_allocation_cheap()
     run(options.model, options.dataset, protocol=options.protocol, config_files=files, command_line=settings)
     return 0

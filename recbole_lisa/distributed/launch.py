@@ -20,6 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from recbole_lisa.distributed.processes import T, is_first, n_cores, process_group
+from recbole_lisa.environment import make_allocation_cheap
 from recbole_lisa.errors import ProcessFailedError, TrainingDivergedError, UsageError
 from recbole_lisa.files import Termination
 
@@ -72,6 +73,7 @@ def launch(call: Callable[..., T], config: Any, *args: Any) -> T:
 
 def _work(call: Callable[..., Any], config: Any, args: tuple[Any, ...]) -> Any:
     """The work of a new process."""
+    make_allocation_cheap()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a traceback
     _mask_interrupts("SIG_UNBLOCK")
     from tqdm import tqdm

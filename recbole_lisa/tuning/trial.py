@@ -18,6 +18,7 @@ from typing import Any
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.split import held_out_parts
 from recbole_lisa.datasets.obtain import ensure_data
+from recbole_lisa.environment import make_allocation_cheap
 from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.quick_start import run_configured
 from recbole_lisa.training.checkpoint_file import LAST_SUFFIX
@@ -49,6 +50,7 @@ def trainable(config: Mapping[str, Any]) -> None:
     if not isinstance(config, Mapping):
         raise UsageError(f"the configuration of a trial is {shown(config)}, it must hold settings by key")
     checkpoint_class, get_checkpoint, report = _ray_functions()
+    make_allocation_cheap()
     protected = config.get(RUN_TO_END)
     is_protected = protected is not None and all(config[key] == value for key, value in protected.items())
     with tempfile.TemporaryDirectory() as folder:

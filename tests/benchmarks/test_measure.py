@@ -3,15 +3,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks import measure
 from benchmarks.measure import TimeLimitError, in_fresh_process, limit_memory, peak_of_call, time_calls, time_in_turns
-from recbole_lisa.environment import keep_freed_memory
+from recbole_lisa.environment import make_allocation_cheap
 
 MEGABYTE = 2**20
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def allocate(megabytes: int) -> float:
@@ -23,10 +25,24 @@ def allocate(megabytes: int) -> float:
 
 def allocate_after_freeing() -> float:
     """Peak of a call for which there is room in what was freed just before."""
-    keep_freed_memory()
+    make_allocation_cheap()
     freed = torch.ones(6 * MEGABYTE)
     del freed
     return peak_of_call(lambda: torch.ones(5 * MEGABYTE)).extra_mb
+
+
+def page_faults(megabytes: int, variable: str) -> int:
+    """Page faults of filling a tensor, in a process whose allocation is cheap."""
+    import resource  # Windows has no such module
+
+    if variable:
+        os.environ["THP_MEM_ALLOC_ENABLE"] = variable
+    else:
+        os.environ.pop("THP_MEM_ALLOC_ENABLE", None)
+    make_allocation_cheap()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(megabytes * MEGABYTE // 4)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def allocate_beyond_the_limit() -> None:
@@ -38,6 +54,14 @@ def test_peak_of_call_is_the_most_that_the_call_holds() -> None:
     assert in_fresh_process(allocate, 64) == pytest.approx(64, rel=0.1)
     if sys.platform == "linux":  # the only system on which freed memory is returned
         assert in_fresh_process(allocate_after_freeing, seconds=60) == pytest.approx(20, rel=0.1)
+
+
+@pytest.mark.skipif(not HUGE_PAGES.is_file(), reason="the system has no huge pages")
+def test_large_tensors_lie_in_huge_pages() -> None:
+    if "[never]" not in HUGE_PAGES.read_text():
+        assert in_fresh_process(page_faults, 64, "", seconds=60) < 64 * MEGABYTE / 2**12 / 10
+    if "[always]" not in HUGE_PAGES.read_text():
+        assert in_fresh_process(page_faults, 64, "0", seconds=60) >= 64 * MEGABYTE / 2**12
 
 
 def test_a_fresh_process_returns_or_raises_what_its_function_does() -> None:
