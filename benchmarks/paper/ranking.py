@@ -46,7 +46,8 @@ def _table(results: Results, dataset: str) -> str:
     paper = paper_figures(dataset)
     lines = []
     for row, runs in results.items():
-        line = [row, *cells([run["test"] for run in runs]), ", ".join(str(run["seed"]) for run in runs) or "-"]
+        each = [", ".join(str(run[key]) for run in runs) or "-" for key in ("seed", "epochs_run")]
+        line = [row, *cells([run["test"] for run in runs]), *each]
         if row in paper:
             pairs = [(paper[row][name], [run["test"][name] for run in runs]) for name in ("hit@10", "ndcg@10")]
             differences = ", ".join(f"{statistics.mean(ours) - figure:+.4f}" for figure, ours in pairs if ours)
@@ -55,7 +56,7 @@ def _table(results: Results, dataset: str) -> str:
             line += ["not in the paper", "-"]
         lines.append(line)
     more = ["paper: HR@10, NDCG@10", "difference"] if paper else []
-    return markdown(["row", *METRICS.values(), "seeds", *more], lines)
+    return markdown(["row", *METRICS.values(), "seeds", "epochs", *more], lines)
 
 
 def _correlation(results: Results, dataset: str) -> list[str]:

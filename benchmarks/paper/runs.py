@@ -14,7 +14,7 @@ from benchmarks.report import write_text
 from recbole_lisa.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
-NEEDED = {"seed", "test", "curve", "config", "versions", "device", "checkpoint"}
+NEEDED = {"seed", "test", "curve", "epochs_run", "config", "versions", "device", "checkpoint"}
 Results = dict[str, list[dict[str, Any]]]  # row -> results of its finished runs, in the order of the seeds
 
 METRICS = {"hit@5": "HR@5", "ndcg@5": "NDCG@5", "hit@10": "HR@10", "ndcg@10": "NDCG@10"}

@@ -27,7 +27,7 @@ def made_up(seed: int, hit: float) -> dict[str, Any]:
     config |= {"train_neg_sample_args": {"sample_num": 1, "distribution": "uniform"}}
     config |= {"learning_rate": 0.001, "adam_betas": [0.9, 0.98]}
     curve = [{"epoch": 10, **metrics}, {"epoch": 20, **metrics}]
-    run = {"seed": seed, "test": metrics, "curve": curve, "config": config}
+    run = {"seed": seed, "test": metrics, "curve": curve, "epochs_run": 20, "config": config}
     return {**run, "device": "cpu", "versions": {"torch": "2.13.0"}}
 
 
@@ -63,10 +63,10 @@ def test_the_ranking_shows_mean_spread_and_difference_to_the_paper(tmp_path: Pat
     text = (tmp_path / "ml-1m.md").read_text()
     rows = table(text)
     assert rows["Transformer"][2:] == [
-        "0.7950 [0.0100]", "0.5450 [0.0100]", "1, 2", "0.7914, 0.5725", "+0.0036, -0.0275",
+        "0.7950 [0.0100]", "0.5450 [0.0100]", "1, 2", "20, 20", "0.7914, 0.5725", "+0.0036, -0.0275",
     ]  # fmt: skip
     assert rows["LISA-Soft"][2] == "0.7800"
-    assert rows["LSH-4"] == ["not run"] * 4 + ["-", "0.7627, 0.5408", "-"]
+    assert rows["LSH-4"] == ["not run"] * 4 + ["-", "-", "0.7627, 0.5408", "-"]
     command = "run_recbole_lisa.py --model=Reformer --n_hashes=4 --dataset=ml-1m --protocol=paper"
     assert command in text
     assert "Spearman" not in text, "two rows"
