@@ -35,7 +35,7 @@ class BlockWeights(NamedTuple):
 
 
 def encoder_block_serves(*operands: Tensor) -> bool:
-    """Whether encoder_block replaces the modules: gradients are recorded, on the CPU, in one type, with Numba.
+    """Whether encoder_block replaces the modules: gradients are recorded, on the CPU, in one type.
 
     Without gradients nothing is kept for a backward pass, and the modules are as fast. Autocast and torch.compile go
     through the modules.
@@ -51,7 +51,7 @@ def encoder_block(stream: Tensor, attended: Tensor, weights: BlockWeights, *, dr
     LayerNorms. Differentiable once in stream, attended and weights.
 
     Raises:
-        ValueError: shapes, types or devices do not fit, or Numba is not installed.
+        ValueError: shapes, types or devices do not fit.
     """
     shapes = "w1: F D; b1: F; w2: D F; b2: D; gain1: D; shift1: D; gain2: D; shift2: D"
     check_operands(f"stream: ... D+; {shapes}; attended: ... D", stream, *weights, attended)

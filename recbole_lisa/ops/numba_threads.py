@@ -14,15 +14,13 @@ close together in memory, and in another order if not, so the last bit of the su
 
 Numba reads and writes beyond an array without an error. So every function that calls a kernel first checks shapes,
 types and ranges of all its operands. Modules that define kernels import Numba; they are imported at their first call,
-so the package starts quickly and works, slower, without Numba.
+so the package starts quickly.
 """
 
 import os
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from functools import cache
-from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
 
@@ -35,17 +33,11 @@ REORDERED = {"reassoc", "contract", "arcp", "nsz"}
 """Floating-point rules that a kernel may break: sums in any order. NaN and infinity keep their meaning."""
 
 
-@cache
-def numba_is_installed() -> bool:
-    """Whether Numba can be imported; this does not import it."""
-    return find_spec("numba") is not None
-
-
 def numba_serves(*operands: Tensor) -> bool:
-    """Whether kernels can do the work: all operands are float32 or all are float64, on the CPU, with Numba."""
+    """Whether kernels can do the work: all operands are float32 or all are float64, on the CPU."""
     dtype = operands[0].dtype
     alike = all(x.device.type == "cpu" and x.dtype == dtype for x in operands)
-    return alike and dtype in (torch.float32, torch.float64) and numba_is_installed()
+    return alike and dtype in (torch.float32, torch.float64)
 
 
 def array(x: Tensor) -> Any:

@@ -258,7 +258,6 @@ def test_bfloat16_autocast_trains_and_scores(name: str) -> None:
     ("settings", "is_logged"), [({}, False), ({"hidden_act": "gelu"}, True), ({"drop_path": 0.1}, True)], ids=str
 )
 def test_a_fallback_is_logged(settings: dict[str, Any], is_logged: bool, caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("numba")
     with caplog.at_level("INFO"):
         build_model("LISASoft", **settings)
     assert ("feed-forward layers: torch's modules" in caplog.text) == is_logged

@@ -6,8 +6,6 @@ from recbole_lisa.layers.dropout import Dropout
 from recbole_lisa.ops.dropout_bits import draw_mask
 from tests.helpers import assert_close
 
-pytest.importorskip("numba")
-
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [1, 7, 128])

@@ -11,7 +11,6 @@ from recbole_lisa.ops.dropout_bits import draw_mask
 from recbole_lisa.ops.encoder_block import BlockWeights, encoder_block, encoder_block_serves
 from tests.helpers import assert_close
 
-pytest.importorskip("numba")
 M, D, F, EPS = 23, 7, 10, 1e-6
 
 

@@ -1,10 +1,6 @@
 """Functions that enter Numba kernels refuse operands that do not fit: no crash, no value from outside the arrays."""
 
-import pytest
-
 from tests.helpers import run_python
-
-pytest.importorskip("numba")
 
 SCRIPT = """
 import random

@@ -10,8 +10,6 @@ from recbole_lisa.ops import numba_threads
 from recbole_lisa.ops.numba_threads import array, arrays, cut_rows, numba_serves, writable
 from tests.helpers import run_python
 
-pytest.importorskip("numba")
-
 OPS = Path(numba_threads.__file__).parent
 SCRIPT = """
 import multiprocessing

@@ -1,10 +1,9 @@
 import pytest
 import torch
 
+from recbole_lisa.ops import score_bound_kernels as kernels
 from recbole_lisa.ops.codeword_scores import scores_of_one, sum_of_rows
 from recbole_lisa.ops.score_bounds import code_blocks, shortlist
-
-kernels = pytest.importorskip("recbole_lisa.ops.score_bound_kernels")
 
 
 @pytest.fixture(params=["shuffles", "look-ups"])

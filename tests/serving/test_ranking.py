@@ -13,8 +13,6 @@ from recbole_lisa.serving.new_items import add_items
 from recbole_lisa.serving.scorer import rank
 from tests.serving.build import IDS, small_bundle
 
-pytest.importorskip("numba")
-
 
 def clustered(n_items: int, n_books: int, n_codewords: int) -> Tensor:
     """Items are one of 20 with a few codes changed, as near items of a trained model have."""

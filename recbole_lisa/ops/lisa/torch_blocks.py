@@ -1,7 +1,7 @@
 r"""LISA in PyTorch, a block of positions at a time, for what the Numba and Triton kernels do not serve.
 
-That is bidirectional attention, scores that span more than readout.SAFE_SPAN, float64 on a GPU, and installations
-without Numba or Triton. Inside a block of S positions that follows the histogram F_0:
+That is bidirectional attention, scores that span more than readout.SAFE_SPAN, float64 on a GPU, and GPUs without
+Triton. Inside a block of S positions that follows the histogram F_0:
 
     F_i = exp(-(decay_1 + ... + decay_i)) F_0 + sum_{j <= i} exp(-(decay_{j+1} + ... + decay_i)) E_j
 
