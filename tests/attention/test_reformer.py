@@ -36,13 +36,6 @@ def test_two_published_chunks_of_one_round_are_full_attention() -> None:
     assert_close(attention(x, all_valid(2, 25)), shared_attention(attention, x))
 
 
-@pytest.mark.parametrize("causality", ["strict", "published"])
-@pytest.mark.parametrize("n_hashes", [1, 4])
-def test_the_first_position_returns_its_own_value(causality: str, n_hashes: int) -> None:
-    attention, x = build(n_hashes=n_hashes, causality=causality), random_input()
-    assert_close(attention(x, all_valid(2, LENGTH))[:, 0], attention.output(attention.value(x[:, 0])))
-
-
 def test_the_number_of_buckets_comes_from_the_longest_sequence() -> None:
     one, same, other = (build(max_length=300, bucket_size=32, n_hashes=4, hash_seed=seed) for seed in (0, 0, 1))
     assert one.rotations.shape == (4, D, math.ceil(300 / 64))

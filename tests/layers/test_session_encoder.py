@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from recbole_lisa.attention import Attention, build_attention
 from recbole_lisa.attention.codebook import Codebook
@@ -197,11 +197,3 @@ def test_one_bidirectional_layer_keeps_its_state() -> None:
     items = torch.randint(U, (1, POSITIONS))
     history = Sequences(items, all_valid(*items.shape))
     assert_close(advance(encoder, encoder.init_state(1), view, items).hidden, encoder.encode_last(history, view).hidden)
-
-
-def test_the_settings_build_the_encoder_again() -> None:
-    encoder = Encoder("soft", 2)
-    settings = encoder.settings()
-    assert settings | {"hidden_size": D, "max_length": POSITIONS, "inner_size": D} == settings
-    again = nn.ModuleList(build_attention(name, **{"max_length": 6} | rest) for name, rest in settings["layers"])
-    again.load_state_dict(encoder.attentions.state_dict())

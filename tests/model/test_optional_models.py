@@ -7,7 +7,6 @@ from pytest import CaptureFixture, MonkeyPatch
 from benchmarks.references import gated_recurrence
 from recbole_lisa.attention import gla
 from recbole_lisa.cli.main import main
-from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.config.registry import OPTIONAL_MODELS, model_class
 from recbole_lisa.errors import UsageError
 from tests.model.build import build_model, last_position_batch, loss_value, random_batch
@@ -30,12 +29,6 @@ def test_gla_stops_in_one_line_where_a_part_is_missing(capsys: CaptureFixture[st
     assert len(errors) == 2
     assert errors[0].startswith("error: GLATransformer cannot run: flash-linear-attention is not installed")
     assert errors[1].startswith("error: GLATransformer cannot run: use_gpu is False; LinearTransformer runs everywhere")
-
-
-def test_gla_heads_must_divide_half_the_width(monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(gla, "missing_requirement", lambda: None)
-    with pytest.raises(UsageError, match="twice n_heads must divide hidden_size 128, got n_heads 128"):
-        LISAConfig("GLATransformer", "ml-100k", config_dict={"n_heads": 128})
 
 
 def test_gla_trains_and_scores_with_a_plain_loop_as_its_kernel(monkeypatch: MonkeyPatch) -> None:

@@ -13,8 +13,3 @@ def test_usage_of_codes_counted_by_hand(dtype: torch.dtype) -> None:
     usage = codeword_usage(codes, 4)
     assert usage.used.tolist() == [1, 2, 3]
     assert usage.perplexity.tolist() == pytest.approx([1.0, 2.0, math.exp(0.5 * math.log(2) + 0.5 * math.log(4))])
-
-
-def test_even_use_has_the_perplexity_w() -> None:
-    usage = codeword_usage(torch.arange(256).remainder(128).unsqueeze(1), 128)
-    assert (usage.used.item(), usage.perplexity.item()) == (128, pytest.approx(128.0))

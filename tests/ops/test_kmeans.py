@@ -26,12 +26,6 @@ def test_blocks_choose_as_all_at_once(numbers: int, monkeypatch: pytest.MonkeyPa
         assert torch.equal(bucket[:, r], torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1))
 
 
-def test_more_points_than_there_are_give_all() -> None:
-    x = normalize(torch.randn(2, 3, 5), dim=-1)
-    members = nearest_points(x, torch.ones(2, 3, dtype=torch.bool), torch.randn(4, 5), size=10)
-    assert torch.equal(members.sort(dim=-1).values, torch.arange(3).expand(2, 4, 3))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64])
 def test_largest_is_the_first_of_the_largest_as_argmax(dtype: torch.dtype) -> None:
     scores = torch.randint(-3, 3, (4, 9, 130)).to(dtype)  # with ties

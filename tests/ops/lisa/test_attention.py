@@ -61,18 +61,6 @@ def test_bidirectional_equals_the_quadratic_reference(kind: str) -> None:
     assert_close_with_gradients(fast, slow, leaves)
 
 
-@pytest.mark.parametrize("kind", ["soft", "straight_through"])
-def test_gradcheck_of_assignment_table_values_and_decay(kind: str) -> None:
-    arguments, leaves = operands(2, 5, 2, 3, kind="soft", decay="per_step")
-    hard = torch.nn.functional.one_hot(arguments["codes"], 3).double() if kind == "straight_through" else 0.0
-
-    def op(keys: Tensor, table: Tensor, values: Tensor, decay: Tensor) -> Tensor:
-        changed = {"assignment": hard + keys, "table": table, "values": values, "decay": decay}
-        return lisa_attention(**{**arguments, **changed})
-
-    assert torch.autograd.gradcheck(op, leaves)
-
-
 @pytest.mark.oracle
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_one_codebook_is_exact_softmax_attention_over_quantised_items(decay: float) -> None:
