@@ -89,10 +89,6 @@ def test_an_untrained_table_adds_nothing_and_learns() -> None:
         assert table.grad is not None and torch.isfinite(table.grad).all(), name
         met = table.grad.abs().sum(dim=1) > 0
         assert met.any() and not met.all(), name
-    double = learnt(module).double()
-    inputs = torch.randn(3, D, dtype=torch.float64, requires_grad=True)
-    fixed = random_query(3)
-    assert torch.autograd.gradcheck(lambda x: double(x, fixed), inputs)
 
 
 def test_a_form_without_a_name_is_refused() -> None:

@@ -8,6 +8,7 @@ from benchmarks import standin
 from benchmarks.standin import Catalogue, default_settings
 from recbole_lisa.config.registry import MODELS
 from recbole_lisa.model.attentive_recommender import AttentiveRecommender
+from tests.helpers import ragged
 
 MODEL_NAMES = tuple(MODELS)
 
@@ -28,12 +29,10 @@ def build_model(name: str, *, n_items: int = 30, max_length: int = 24, **setting
 
 def random_batch(n: int, length: int, n_items: int, *, n_negatives: int = 1) -> dict[str, torch.Tensor]:
     """An all-position training batch: row 0 is full, the others are ragged, padding is 0."""
-    lengths = torch.randint(1, length + 1, (n,))
-    lengths[0] = length
-    valid = torch.arange(length) < lengths.unsqueeze(1)
+    valid = ragged(n, length)
     return {
         "item_id_list": torch.randint(1, n_items, (n, length)) * valid,
-        "item_length": lengths,
+        "item_length": valid.sum(dim=1),
         "target_id_list": torch.randint(1, n_items, (n, length)) * valid,
         "neg_target_id_list": torch.randint(1, n_items, (n, length, n_negatives)) * valid.unsqueeze(-1),
         "time_gap_list": torch.rand(n, length) * 4 * valid,

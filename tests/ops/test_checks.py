@@ -260,7 +260,7 @@ MESSAGES: list[tuple[Callable[[], Any], str]] = [
     (lambda: block(X, X, eps=-1.0, **WEIGHTS), "eps must be a finite number of at least 0, got -1.0"),
     *(
         (partial(call, p), rf"dropout must be in \[0, 1\), got {p!r}")
-        for call in (draw_mask, lambda p: block(X, X, dropout=p, **WEIGHTS))
+        for call in (draw_mask, Dropout, lambda p: block(X, X, dropout=p, **WEIGHTS))
         for p in (1.0, -1.0, float("nan"), "0.5", None)
     ),
     *((partial(best_of_row, X[0], k), rf"k must lie in 1\.\.4 \(m\), got {k}") for k in (-1, 0, 5, 2.0, True)),
@@ -327,7 +327,9 @@ def test_the_message_has_size_and_value(call: Callable[[], Any], message: str) -
 def test_numbers_out_of_range_are_named() -> None:
     with pytest.raises(IndexError, match=r"query must lie in 0\.\.4, got -1\.\.-1"):
         read_histogram(**{**GOOD[read_histogram], "query": whole(N, 3) - 1})
-    for call in (partial(sum_of_rows, tables=torch.ones(3, W, N)), partial(codeword_usage, n_codewords=W)):
+    tables = torch.ones(3, W, N)
+    of_one = partial(scores_of_one, tables=tables[..., 0])
+    for call in (partial(sum_of_rows, tables=tables), of_one, partial(codeword_usage, n_codewords=W)):
         with pytest.raises(IndexError, match=r"codes must lie in 0\.\.4, got 0\.\.5"):
             call(torch.tensor([[0, 0, W]]))
     with pytest.raises(IndexError, match=r"codes must lie in 0\.\.4, got 0\.\.5"):
