@@ -59,8 +59,8 @@ def test_where_every_codebook_attends_alike_nothing_changes(decay: float) -> Non
         transformer.encoder.position_embedding.weight.zero_()
         lisa.encoder.position_embedding.weight.copy_(constant.expand_as(lisa.encoder.position_embedding.weight))
     items, valid = torch.full((1, 7), 3), torch.ones(1, 7, dtype=torch.bool)
-    theirs = transformer.encoder.encode(Sequences(items, valid), transformer.item_view()).hidden
-    assert_close(lisa.encoder.encode(Sequences(items, valid), lisa.item_view()).hidden, theirs)
+    theirs = transformer.encoder.encode_non_padding(Sequences(items, valid), transformer.item_view()).hidden
+    assert_close(lisa.encoder.encode_non_padding(Sequences(items, valid), lisa.item_view()).hidden, theirs)
 
 
 def test_of_two_that_write_one_file_the_second_is_refused(

@@ -44,7 +44,7 @@ class Sequences(NamedTuple):
 class Encoded(NamedTuple):
     """The result of an encoder."""
 
-    hidden: Tensor  # hidden states (N, L, D), (M, D) or (N, D)
+    hidden: Tensor  # hidden states (M, D) or (N, D)
     inputs: list[Tensor]  # (N, L, D), what each layer's attention reads where it reads no codes; empty if none does
 
 
@@ -133,19 +133,6 @@ class SequenceEncoder(nn.Module):
         """The block of every layer."""
         return [block for block in self.blocks if isinstance(block, EncoderBlock)]
 
-    def encode(self, history: Sequences, view: ItemView) -> Encoded:
-        """Hidden states at every position, (N, L, D), of N sequences of rows of the view.
-
-        Raises:
-            ValueError: a sequence has more items than there are positions.
-        """
-        self._check_length(history)
-        stream, inputs, _ = self._before_last_layer(history, view)
-        attended = self.attentions[-1](self._input_of(-1, history, view, inputs), history.valid, history.gaps)
-        kept = self._kept(len(self.blocks) - 1, history.valid)
-        hidden = self.final_norm(self.blocks[-1](stream, attended, kept))
-        return Encoded(self.at(hidden, history.query), inputs)
-
     def at(self, hidden: Tensor, query: Query | None) -> Tensor:
         """Hidden states (..., D) for questions at a time; the same ones without query, or with query_time none."""
         if query is None or self.query_time is None:
@@ -154,7 +141,11 @@ class SequenceEncoder(nn.Module):
         return out
 
     def encode_non_padding(self, history: Sequences, view: ItemView) -> Encoded:
-        """Hidden states at the M non-padding positions only, row after row, (M, D)."""
+        """Hidden states at the M non-padding positions of N sequences of rows of the view, row after row, (M, D).
+
+        Raises:
+            ValueError: a sequence has more items than there are positions.
+        """
         self._check_length(history)
         positions = history.valid.flatten().nonzero().squeeze(1)  # (M,) of N L
         return self._encode_at(positions, self.layers()[-1].non_padding, history, view)[0]

@@ -60,19 +60,19 @@ def test_a_time_changes_the_position_that_asks_and_no_other(form: str) -> None:
     learnt(encoder.query_time)
     view, rows, valid = encoder.view(torch.randn(U, D)), torch.randint(U, (2, 9)), all_valid(2, 9)
     query = random_query(2, 9)
-    before = encoder.encode(Sequences(rows, valid, None, query), view).hidden
-    assert not torch.allclose(before, encoder.encode(Sequences(rows, valid), view).hidden)
+    before = encoder.encode_non_padding(Sequences(rows, valid, None, query), view).hidden.view(2, 9, D)
+    untimed = encoder.encode_non_padding(Sequences(rows, valid), view).hidden.view(2, 9, D)
+    assert not torch.allclose(before, untimed)
     for t in range(9):
         later = Query(query.gap.clone(), query.time.clone())
         later.gap[:, t] = later.gap[:, t] * 100 + 1e4
         later.time[:, t] += 5e5
-        after = encoder.encode(Sequences(rows, valid, None, later), view).hidden
+        after = encoder.encode_non_padding(Sequences(rows, valid, None, later), view).hidden.view(2, 9, D)
         others = torch.arange(9) != t
         assert torch.equal(after[:, others], before[:, others])
         assert not torch.allclose(after[:, t], before[:, t])
     last = encoder.encode_last(Sequences(rows, valid, None, query), view).hidden
     assert_close(last, before[:, -1])
-    assert_close(encoder.encode_non_padding(Sequences(rows, valid, None, query), view).hidden, before.flatten(0, 1))
     # A state knows no time, and is asked at any.
     state = encoder.state_of(Sequences(rows, valid), view)
     assert_close(encoder.at(state.hidden, Query(*(x[:, -1] for x in query))), last)

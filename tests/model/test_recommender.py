@@ -123,11 +123,11 @@ def test_hidden_states_are_causal_by_perturbation(name: str, settings: dict[str,
         pytest.skip("bidirectional by declaration")
     view, valid = model.item_view(), all_valid(2, 13)
     items, gaps = torch.randint(1, 30, (2, 13)), torch.ones(2, 13)
-    before = model.encoder.encode(Sequences(items, valid, gaps), view).hidden
+    before = model.encoder.encode_non_padding(Sequences(items, valid, gaps), view).hidden.view(2, 13, -1)
     for t in range(12):
         changed = items.clone()
         changed[:, t + 1] = changed[:, t + 1] % 29 + 1
-        after = model.encoder.encode(Sequences(changed, valid, gaps), view).hidden
+        after = model.encoder.encode_non_padding(Sequences(changed, valid, gaps), view).hidden.view(2, 13, -1)
         assert_close(after[:, : t + 1], before[:, : t + 1])
         assert not torch.allclose(after[:, t + 1], before[:, t + 1])
 
@@ -149,7 +149,10 @@ def test_last_and_non_padding_hidden_states_are_those_of_the_whole_batch(case: s
     model = build_case(case)
     batch, history = double_batch(6, 13)
     view, n_layers = model.view(model.embed(torch.arange(30))), len(model.encoder.blocks)
-    whole = model.encoder.encode(history, view).hidden
+    stream, vectors, _ = model.encoder._before_last_layer(history, view)
+    read = model.encoder._input_of(-1, history, view, vectors)
+    attended = model.encoder.attentions[-1](read, history.valid, history.gaps)
+    whole = model.encoder.final_norm(model.encoder.blocks[-1](stream, attended))
     assert_close(model.encoder.encode_last(history, view).hidden, whole[torch.arange(6), batch["item_length"] - 1])
     non_padding, inputs = model.encoder.encode_non_padding(history, view)
     codes_only = case.startswith("LISA") and model.encoder.has_one_coded_layer
