@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from recbole_lisa.attention.base import Attention, final_positions, project_exactly, take_positions
 from recbole_lisa.ops.bucket_sorting import choose_buckets, sorted_bucket_attention
 from recbole_lisa.ops.checks import MIN_TEMPERATURE, check_number, check_sizes
-from recbole_lisa.ops.prefix_sum import sums_before
+from recbole_lisa.ops.recurrences import sums_before
 from recbole_lisa.ops.sorted_window import take_rows
 
 

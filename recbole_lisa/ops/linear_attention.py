@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from recbole_lisa.ops.checks import check_operands, check_range
-from recbole_lisa.ops.prefix_sum import sums_before
+from recbole_lisa.ops.recurrences import sums_before
 
 CHUNK = 64
 """Positions a chunk: C^2 D work inside against D^2 for each state."""

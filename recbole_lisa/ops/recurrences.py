@@ -1,4 +1,4 @@
-"""Linear recurrences in chunks of C positions: matrix products inside a chunk, one carried state between chunks.
+"""Linear recurrences, those with a decay in chunks of C positions: matrix products inside, one state between chunks.
 
 All exponents are at most 0, so that nothing overflows at any length; checked on the CPU.
 """
@@ -19,6 +19,14 @@ FASTEST = 2.0**100
 """Largest decay of a step, the same number in float32 and float64: sums of them are finite in float32."""
 LOG_FASTEST = math.log(FASTEST) - 0.1
 """A logarithm of a decay, so far below that of FASTEST that exp in float32 stays below it."""
+
+
+def sums_before(x: Tensor) -> Tensor:
+    """Sum of all entries before each one: out_u = x_0 + ... + x_{u-1}, 0 for the first; x (N, U, ...).
+
+    cumsum(x) - x would leave the rounding of x_u in the sum before it.
+    """
+    return torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], dim=1).cumsum(dim=1)
 
 
 def _carry(state: Tensor, factors: Tensor, added: Tensor) -> list[Tensor]:
