@@ -307,8 +307,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
         """All items, block by block, with codes as small integers. Assignments are kept only if they are soft."""
         if (book := self.codebook) is None:
             return self.view(self.embed(torch.arange(self.n_items, device=self.item_embedding.weight.device)))
-        small = torch.uint8 if book.n_codewords <= 256 else torch.int32
-        columns = []
+        small, columns = code_dtype(book.n_codewords), []
         for ids in self._blocks(0):
             stream, target, quantized = self.view(self.embed(ids), n_keys=0 if self.hard else None)
             assert quantized is not None
