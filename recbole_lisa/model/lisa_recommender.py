@@ -54,11 +54,6 @@ class LISARecommender(AttentiveRecommender):
         """The quantiser of the items."""
         return self.encoder.layers()[0].quantizer
 
-    @property
-    def quantizing_layers(self) -> list[int]:
-        """The layers (from 0) that quantise their own input."""
-        return list(range(1, len(self.encoder.attentions)))
-
     @torch.no_grad()
     def layer_usage(self, interaction: Interaction) -> dict[str, tuple[int, CodewordUsage]]:
         """Layer above the first -> W, and how its codewords are used at the non-padding positions of a batch."""

@@ -24,7 +24,7 @@ def codebook_usage(model: Any, train_data: Any = None) -> Usage:
     """
     measure = getattr(model, "codebook_usage", None)
     sets = dict(measure()) if measure is not None else {}
-    if getattr(model, "quantizing_layers", ()) and hasattr(train_data, "sample"):
+    if hasattr(model, "layer_usage") and len(model.encoder.attentions) > 1 and hasattr(train_data, "sample"):
         sample = train_data.sample(SAMPLED_WINDOWS).to(model.item_embedding.weight.device)
         was_training = model.training
         model.eval()
