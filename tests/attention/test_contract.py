@@ -202,6 +202,9 @@ def test_inputs_of_another_shape_or_type_are_named(attention: Attention) -> None
                 attention.step(other, x[:, 0])
         with pytest.raises(ValueError, match=r"the state is of other users: .*; \w+ must be \("):
             attention.step(type(state)(*(part[..., None] for part in state)), x[:, 0])
+        for n in (-1, 2.5, "2", True):
+            with pytest.raises(ValueError, match=f"n must be a whole number of at least 0, got {n!r}"):
+                attention.init_state(n)  # type: ignore[arg-type]  # a user's mistake
 
 
 def test_last_and_non_padding_are_those_positions_of_forward(attention: Attention) -> None:
@@ -243,13 +246,6 @@ def test_a_module_of_half_precision_gives_it(attention: Attention, dtype: torch.
     assert half.dtype == dtype and torch.isfinite(half).all()
     if isinstance(attention, RecurrentAttention):
         assert_close(half.float(), attention.float()(x.float(), valid), computed_in=torch.bfloat16)
-
-
-def test_an_empty_history_is_of_a_number_of_users(attention: Attention) -> None:
-    if attention.has_state:
-        for n in (-1, 2.5, "2", True):
-            with pytest.raises(ValueError, match=f"n must be a whole number of at least 0, got {n!r}"):
-                attention.init_state(n)  # type: ignore[arg-type]  # a user's mistake
 
 
 @torch.no_grad()

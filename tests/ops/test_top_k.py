@@ -47,13 +47,7 @@ def test_wide_blocks_find_the_best_in_order(size: int, levels: int) -> None:
     scores[1, :8192] = float("-inf")
     scores[2] = float("-inf")
     scores[3] = scores[3].sort().values
-    for given in (scores, scores.t().contiguous().t()):
-        assert_best(in_blocks(given, 7, size), scores, 7)
-
-
-def test_a_strided_view_serves_and_nothing_is_edited() -> None:
-    scores = torch.randn(33, 4)
     before = scores.clone()
-    best = best_of_row(scores.t(), 5)
-    assert best.ids.tolist() == slow_best(scores.t(), 5)[1]
+    for given in (scores, scores.t().contiguous().t()):
+        assert_best(in_blocks(given, 7, size), before, 7)
     assert torch.equal(scores, before)

@@ -121,20 +121,6 @@ def test_a_faded_codeword_with_a_large_score_still_wins_in_float32(logit: float,
     assert_close(out, torch.tensor([0.0, 1 - share, share, 0.0]))
 
 
-@pytest.mark.parametrize("length", [7, 870, 1040, 2048, 5000])
-def test_constant_input_gives_the_geometric_series(length: int) -> None:
-    # Codeword 1 arrives once, first; codeword 0 ever after: their weights are e^{-decay t} and the series of the rest.
-    decay, w = 0.1, 2
-    codes = torch.zeros(1, length, 1, dtype=torch.long)
-    codes[0, 0, 0] = 1
-    values = torch.eye(w, dtype=torch.float64).unsqueeze(0)
-    out = lisa_attention(codes, torch.zeros(1, w, w, dtype=torch.float64), values, decay=decay)
-    t = torch.arange(1, length + 1, dtype=torch.float64)
-    series = (1 - torch.exp(-decay * t)) / (1 - math.exp(-decay))
-    first = torch.exp(-decay * (t - 1))
-    torch.testing.assert_close(out[0, :, 1], first / series, rtol=1e-12, atol=1e-14)
-
-
 def test_items_form_equals_the_gathered_form_in_outputs_and_gradients() -> None:
     arguments, leaves = operands(3, 77, 2, 5, kind="soft", decay="0.1", n_items=9)
     indexed, expected = lisa_attention_items(**arguments), lisa_attention(**gathered(arguments))
