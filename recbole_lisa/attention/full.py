@@ -1,6 +1,5 @@
 """Exact softmax attention on torch's fused kernels."""
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -59,6 +58,6 @@ class FullAttention(Attention):
     @staticmethod
     def _key_mask(valid: Tensor) -> Tensor:
         """(N, 1, 1, L) keys of items; a row of padding keeps its first key, so that its softmax is defined."""
-        first = torch.zeros_like(valid)
-        first[:, 0] = True
-        return (valid | (first & ~valid.any(dim=1, keepdim=True)))[:, None, None, :]
+        keys = valid.clone()
+        keys[:, 0] = True
+        return keys[:, None, None, :]
