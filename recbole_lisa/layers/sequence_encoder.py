@@ -110,7 +110,9 @@ class SequenceEncoder(nn.Module):
         self._settings |= {"positions": positions, "any_length": any_length}
         if query_time != "none":  # 0.3.0 can read exports without it
             self._settings["query_time"] = query_time
-        codes_only = self.layers()[0].quantizer is not None and not self.layers()[0].needs_vectors
+        codes_only = layers[0].quantizer is not None and not layers[0].needs_vectors
+        # Whether no layer reads anything of the items but their codes, where they have codes.
+        self.has_one_coded_layer = codes_only and n_layers == 1 and not conv_width
         self.blocks = nn.ModuleList(
             BLOCKS[block](dropout=dropout, reads_codes=i == 0 and codes_only, **own) for i in range(n_layers)
         )
@@ -217,13 +219,6 @@ class SequenceEncoder(nn.Module):
         if self.positions != "from_end":
             return steps
         return (valid.sum(dim=1, keepdim=True) - 1 - steps).clamp_min(0)
-
-    @property
-    def has_one_coded_layer(self) -> bool:
-        """Whether there is one layer, and it reads nothing of the items but their codes, where they have codes."""
-        first, convolution = self.layers()[0], self.encoder_blocks()[0].convolution
-        reads_codes = first.quantizer is not None and not first.needs_vectors
-        return reads_codes and convolution is None and len(self.blocks) == 1
 
     def reads_codes(self, view: ItemView) -> bool:
         """Whether the first layer attends with the codes of the items instead of their vectors."""
