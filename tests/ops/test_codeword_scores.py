@@ -26,15 +26,13 @@ def test_look_ups_equal_products_with_the_reconstruction(n: int, n_codebooks: in
 @pytest.mark.parametrize("n_codewords", [1, 5, 256, 300])
 @pytest.mark.parametrize("n_codebooks", [1, 2, 3, 8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_one_query_equals_one_of_many(n_codebooks: int, n_codewords: int, dtype: torch.dtype, threads: int) -> None:
+def test_one_query_equals_one_of_many(
+    n_codebooks: int, n_codewords: int, dtype: torch.dtype, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     codes = torch.randint(n_codewords, (37, n_codebooks)).to(code_dtype(n_codewords))
     tables = torch.randn(n_codebooks, n_codewords).to(dtype)
     assert scores_of_one(codes[:0], tables).shape == (0,)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        scores = scores_of_one(codes, tables)
-    finally:
-        torch.set_num_threads(before)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    scores = scores_of_one(codes, tables)
     assert scores.dtype == dtype
     assert_close(scores, sum_of_rows(codes, tables.unsqueeze(2)).squeeze(1))
