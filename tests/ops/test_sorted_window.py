@@ -6,6 +6,7 @@ from torch.nn.functional import normalize
 from benchmarks import references
 from recbole_lisa.ops import sorted_window
 from recbole_lisa.ops.balanced_clusters import balanced_cluster_attention
+from recbole_lisa.ops.kmeans import nearest_points
 from recbole_lisa.ops.sorted_window import bucket_attention, bucket_attention_last, chunked_round_attention
 from tests.helpers import assert_close, assert_close_with_gradients, ragged
 
@@ -61,18 +62,11 @@ def test_chunked_rounds_equal_the_loop(n: int, length: int, window: int, n_round
     assert_close_with_gradients(ours, reference, inputs)
 
 
-def nearest_members(similarity: Tensor, valid: Tensor, window: int) -> Tensor:
-    """(N, C, w) the most similar valid positions of each column of similarity (N, L, C), L for none."""
-    length = valid.shape[1]
-    order = similarity.masked_fill(~valid.unsqueeze(-1), -torch.inf).argsort(dim=1, descending=True)[:, :window]
-    return torch.where(valid.gather(1, order.flatten(1)).view_as(order), order, length).transpose(1, 2)
-
-
 @pytest.mark.oracle
 @every_shape
 def test_balanced_clusters_equal_the_loop(n: int, length: int, window: int) -> None:
     inputs, valid = operands(n, length), ragged(n, length)
-    similarity = torch.randn(n, length, 4, dtype=torch.float64)
-    ours = balanced_cluster_attention(*inputs, nearest_members(similarity, valid, window))
-    reference = references.balanced_clusters_loop(*inputs, similarity, valid, window=window)
+    points, centroids = inputs[1].detach(), torch.randn(4, D, dtype=torch.float64)
+    ours = balanced_cluster_attention(*inputs, nearest_points(points, valid, centroids, size=window))
+    reference = references.balanced_clusters_loop(*inputs, points @ centroids.t(), valid, window=window)
     assert_close_with_gradients(ours, reference, inputs)
