@@ -45,14 +45,17 @@ def main(arguments: Sequence[str]) -> int:
         candidates = _known(recommender, candidates, options.on_unknown, f"'{options.candidates}'")
     if recommender.reads_query_time:
         _check_query_time(options.at, users)
-    empty = 0
+    settings: dict[str, Any] = {"k": options.k, "at": options.at, "filter_seen": not options.keep_seen}
+    settings |= {"candidates": None if candidates is None else candidates.items, "on_unknown": "skip"}
+    with_times, empty = recommender.needs_times and users[0].times is not None, 0
 
     def rows() -> Iterator[tuple[str, Sequence[str], Sequence[float]]]:
         nonlocal empty
         with progress_bar(description="recommend", total=len(users), unit=" users", keep=True) as bar:
             for start in range(0, len(users), _USERS_AT_ONCE):
                 batch = users[start : start + _USERS_AT_ONCE]
-                answers = _recommend(recommender, batch, None if candidates is None else candidates.items, options)
+                times = [user.times for user in batch] if with_times else None
+                answers = recommender.recommend([user.items for user in batch], times=times, **settings)
                 for user, answer in zip(batch, answers, strict=True):
                     empty += not answer.items
                     yield user.user, answer.items, answer.scores
@@ -94,21 +97,6 @@ def _known(recommender: Recommender, history: UserHistory, on_unknown: str, wher
     kept = known.nonzero()[0]
     times = None if history.times is None else [history.times[n] for n in kept]
     return UserHistory(history.user, [history.items[n] for n in kept], times)
-
-
-def _recommend(
-    recommender: Recommender, users: Sequence[UserHistory], candidates: list[str] | None, options: argparse.Namespace
-) -> Any:
-    times = [user.times for user in users]
-    return recommender.recommend(
-        [user.items for user in users],
-        options.k,
-        times=times if recommender.needs_times and times[0] is not None else None,
-        at=options.at,
-        filter_seen=not options.keep_seen,
-        candidates=candidates,
-        on_unknown="skip",
-    )
 
 
 def _sources(options: argparse.Namespace) -> tuple[Recommender, list[UserHistory]]:
