@@ -196,15 +196,10 @@ def check_topk(config: Config, ranked: int, what: str) -> None:
         raise UsageError(f"topk asks for the {longest} best of only {ranked} {what}; give at most {ranked}")
 
 
-def check_loader(loader: EvalLoader, config: Config) -> None:
-    """Run `check_ranking` on the first batch: a mistake shows before the training and not after it."""
-    for batch in loader.batches(range(1)):
-        check_ranking(batch, config, loader.dataset.item_num)
-
-
 def check_phases(config: Config, train: TrainLoader, *held_out: EvalLoader | None) -> None:
     """Refuse, as a UsageError, a phase without items, and a `topk` above the ranked items."""
     if config["benchmark_filename"] is None:  # `by_file` has checked its targets
         check_held_out(config["eval_args"], config["eval_step"], train.dataset.histories.lengths)
     for loader in filter(None, held_out):
-        check_loader(loader, config)
+        for batch in loader.batches(range(1)):  # the first: a mistake shows before the training
+            check_ranking(batch, config, loader.dataset.item_num)

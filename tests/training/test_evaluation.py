@@ -18,7 +18,7 @@ from recbole.utils import EvaluatorType
 
 from recbole_lisa.data.dataloader import EvalBatch
 from recbole_lisa.errors import TrainingDivergedError, UsageError
-from recbole_lisa.training.evaluation import check_loader, evaluate, evaluate_targets
+from recbole_lisa.training.evaluation import check_phases, evaluate, evaluate_targets
 from recbole_lisa.tuning.trial import check_validation
 from tests.tiny import BlockModel, ConstantBlockModel, ConstantModel, TinyModel, tiny_config, tiny_loaders, tiny_trainer
 
@@ -131,7 +131,7 @@ def test_topk_longer_than_the_ranking_is_refused(tmp_path: Path) -> None:
     ):
         config = tiny_config(tmp_path, eval_args={"mode": mode}, topk=[5, longest], valid_metric="NDCG@5")
         with pytest.raises(UsageError, match=message):
-            check_loader(tiny_loaders(config)[2], config)
+            check_phases(config, *tiny_loaders(config))
     with pytest.raises(UsageError, match="there is no target to evaluate"):
         evaluate(None, None, config)
     model, test = Scores(torch.zeros(1, 3)), Batches([])
