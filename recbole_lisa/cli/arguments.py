@@ -34,7 +34,7 @@ class UsageParser(argparse.ArgumentParser):
         """Read the options, and as settings what `parse_settings` reads of the rest; an option --overwrite is one."""
         options, rest = self.parse_known_args(arguments)
         settings: dict[str, Any] = parse_settings(rest)
-        if options.overwrite is not None:
+        if getattr(options, "overwrite", None) not in (None, False):
             settings["overwrite"] = options.overwrite
         return options, settings
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from recbole_lisa.cli.arguments import UsageParser, parse_settings
+from recbole_lisa.cli.arguments import UsageParser
 from recbole_lisa.migration import migrate
 
 _EPILOG = """\
@@ -24,10 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE", help="a .pth file of a Transformer")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the .pth file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
-    options, rest = parser.parse_known_args(arguments)
-    settings = parse_settings(rest)
-    if options.overwrite:
-        settings["overwrite"] = "True"
+    options, settings = parser.parse_with_settings(arguments)
     metrics, _ = migrate(options.checkpoint, options.output, settings)
     text = ", ".join(f"{name} {value:.4f}" for name, value in (metrics or {}).items()) or "there is no test set"
     print(f"{options.output}: LISABase without further training: {text}")

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from recbole_lisa.cli.arguments import UsageParser, parse_settings, positive
+from recbole_lisa.cli.arguments import UsageParser, positive
 from recbole_lisa.config.config import BUNDLED_DATASET, LISAConfig
 from recbole_lisa.errors import UsageError, install_extra
 from recbole_lisa.files import advise_after_interruption, probe_writing, resolved
@@ -76,7 +76,7 @@ def _advice(folder: Path) -> str:
     return "no trial has begun, start again by the same arguments"
 
 
-def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
+def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
     parser = UsageParser("recbole-lisa tune", "Search hyperparameters with Ray Tune.", _EPILOG)
     add = parser.add_argument
     add("-m", "--model", required=True, help="as in run")
@@ -95,11 +95,10 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]
     add("--storage", default="tuned", help="folder of all searches, shared by all nodes (default: tuned)")
     add("--name", help="folder of this search (default: <model>-<dataset>-<protocol>)")
     add("--resume", action="store_true", help="continue an interrupted search, or add trials to a finished one")
-    options, rest = parser.parse_known_args(arguments)
-    return options, parse_settings(rest)
+    return parser.parse_with_settings(arguments)
 
 
-def _fixed(options: argparse.Namespace, settings: dict[str, str]) -> tuple[dict[str, Any], LISAConfig]:
+def _fixed(options: argparse.Namespace, settings: dict[str, Any]) -> tuple[dict[str, Any], LISAConfig]:
     """The settings that all trials share, with absolute paths, and the default configuration."""
     names = {key: getattr(options, key) for key in ("model", "dataset", "protocol")}
     files = [str(resolved(file)) for file in options.config_files]
