@@ -35,7 +35,10 @@ def main(arguments: Sequence[str]) -> int:
     helps = {name: _help(name) for name in commands}
     choices = (found for text in helps.values() for found in re.findall(r"(--[a-z]\w*) \{([^}\s]+)\}", text))
     values |= {option: words.split(",") for option, words in choices}
-    options = {name: _options(helps[name]) | (settings if name in _WITH_SETTINGS else set()) for name in commands}
+    # --key is a placeholder.
+    options = {name: set(re.findall(r"--[a-z][\w-]*", text)) - {"--key"} for name, text in helps.items()}
+    for name in _WITH_SETTINGS:
+        options[name] |= settings
     options["*"] = options.pop("run")  # the last case: `run` may be left out
     script = Path(__file__).with_name("completion.sh").read_text(encoding="utf-8")
     script = script.replace("# values", _cases(values)).replace("# options", _cases(options))
@@ -47,11 +50,6 @@ def _help(command: str) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
         imported(f"cli.{command.replace('-', '_')}_command").main(["--help"])
     return text.getvalue()
-
-
-def _options(text: str) -> set[str]:
-    """The long options in the help of a command."""
-    return set(re.findall(r"--[a-z][\w-]*", text)) - {"--key"}  # the placeholder
 
 
 def _cases(words: Mapping[str, Iterable[str]]) -> str:
