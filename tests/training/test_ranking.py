@@ -1,6 +1,5 @@
 """Ranks counted block by block equal what RecBole's collector makes of all scores at once."""
 
-import json
 import math
 from pathlib import Path
 
@@ -9,11 +8,12 @@ import torch
 from pytest import MonkeyPatch
 from recbole.evaluator import Collector, Evaluator
 
+from benchmarks.measure import in_fresh_process, peak_of_call
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.training import ranking
 from recbole_lisa.training.evaluation import evaluate
 from recbole_lisa.training.ranking import collect, rank_all_items
-from tests.helpers import assert_close, run_python
+from tests.helpers import assert_close, write_interactions
 from tests.tiny import BlockModel, TinyModel, tiny_config, tiny_loaders
 
 ALL_METRICS = ["Hit", "MRR", "NDCG", "Recall", "Precision", "MAP", "GAUC", "ShannonEntropy"]
@@ -65,47 +65,25 @@ def test_a_model_that_scores_blocks_gets_the_metrics_of_one_that_scores_all(tmp_
         assert_close(torch.tensor(results[1][name]), torch.tensor(value))
 
 
-MEASURE = r"""
-import json, re, sys, time
-from pathlib import Path
-import numpy as np, torch
-from recbole_lisa.config.config import LISAConfig
-from recbole_lisa.data.dataloader import create_loaders
-from recbole_lisa.data.dataset import create_dataset
-from recbole_lisa.training.evaluation import evaluate
-
-def memory_mb(name):
-    return int(re.search(name + r":\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
-
-n_items, n_users = 1_000_000, 1000
-Path("big").mkdir()
-with open("big/big.inter", "w") as stream:
-    stream.write("user_id:token\titem_id:token\ttimestamp:float\n")
-    for item in range(n_items):
-        stream.write(f"{item % n_users}\t{item}\t{item}\n")
-settings = {"data_path": ".", "hidden_size": 64, "inner_size": 64, "use_gpu": False, "eval_batch_size": 256}
-config = LISAConfig(sys.argv[1], "big", config_dict=settings)
-train, valid, test = create_loaders(config, create_dataset(config))
-model = config.model_class(config, train.dataset).eval()
-with torch.no_grad():
-    model.item_view()
-Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-before, started, cpu = memory_mb("VmRSS"), time.perf_counter(), time.process_time()
-metrics = evaluate(model, test, config)
-print(json.dumps({
-    "seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu,
-    "above_mb": memory_mb("VmHWM") - before, "resident_mb": before,
-    "targets": len(test.order), "items": train.dataset.item_num - 1, **metrics,
-}))
-"""
+def measured(folder: Path, name: str) -> dict[str, float]:
+    """What ranking the items of the data set `big` takes, for a fresh process."""
+    settings = {"data_path": str(folder), "hidden_size": 64, "inner_size": 64, "use_gpu": False, "eval_batch_size": 256}
+    config = LISAConfig(name, "big", config_dict=settings)
+    train, _, test = tiny_loaders(config)
+    model = config.model_class(config, train.dataset).eval()
+    with torch.no_grad():
+        model.item_view()
+    peak = peak_of_call(lambda: evaluate(model, test, config))
+    return {"items": train.dataset.item_num - 1, "targets": len(test.order), **peak._asdict()}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
 @pytest.mark.parametrize("model", ["Transformer", "LISABase"])
 def test_a_million_items_are_ranked_in_500_mb_above_the_model(isolated_run_dir: Path, model: str) -> None:
-    measured = json.loads(run_python(MEASURE, model)[0].splitlines()[-1])
-    print(measured)
-    assert (measured["items"], measured["targets"]) == (1_000_000, 1000)
-    assert measured["above_mb"] < 500
-    assert measured["seconds"] < 300
+    write_interactions(isolated_run_dir, "big", ((item % 1000, item, item) for item in range(10**6)))
+    found = in_fresh_process(measured, isolated_run_dir, model)
+    print(found)
+    assert (found["items"], found["targets"]) == (1_000_000, 1000)
+    assert found["extra_mb"] < 500
+    assert found["seconds"] < 300
