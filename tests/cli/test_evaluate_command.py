@@ -57,7 +57,6 @@ def test_other_metrics_are_computed(result: dict[str, str], tmp_path: Path, caps
         (["--eval_seen=all"], "unknown eval_seen 'all'"),
         (["--eval_args={mode: uni9}"], "evaluate does not take '--eval_args': known are eval_seen, metrics"),
         (["--phase=train"], "argument --phase: invalid choice: 'train'"),
-        (["--topk=[50]"], "topk asks for the 50 best of only 30 items"),
         (["--topk=[5, 50]"], "topk asks for the 50 best of only 30 items"),
     ],
 )

@@ -30,19 +30,9 @@ def test_parquet_output_has_types(tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "top.parquet").to_pydict() == columns | {"title": ["", "", "Up"]}
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("top.json", r"top\.json' must end in \.csv, \.tsv or \.parquet"),
-        ("file/top.csv", "top.csv' cannot be written"),
-        ("folder.csv", "folder.csv' is a folder"),
-    ],
-)
-def test_an_output_that_cannot_be_written_is_refused(name: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(UsageError, match=message):
-        check_table(tmp_path / name, overwrite=True)
+def test_an_output_of_another_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"top\.json' must end in \.csv, \.tsv or \.parquet"):
+        check_table(tmp_path / "top.json", overwrite=True)
 
 
 def test_ids_are_read_a_line_each(tmp_path: Path) -> None:
