@@ -1,11 +1,8 @@
 """Both stores of sessions keep one contract; each expires sessions and fails in its own way."""
 
-import asyncio
-import functools
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,16 +14,12 @@ from recbole_lisa.serving.http.refusals import RefusalError
 from recbole_lisa.serving.http.stores import MemoryStore, RedisStore, SessionStore
 
 DAY = 86400
+pytestmark = pytest.mark.anyio
 
 
-def in_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an asynchronous test."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -37,7 +30,6 @@ def open_store(request: pytest.FixtureRequest) -> Callable[[], SessionStore]:
     return lambda: RedisStore(url, fingerprint, DAY, timeout=PATIENCE)
 
 
-@in_event_loop
 async def test_an_id_is_created_once_and_old_versions_replace_nothing(open_store: Callable[[], SessionStore]) -> None:
     store = open_store()
     assert await store.load("a") is None
@@ -58,7 +50,6 @@ async def test_an_id_is_created_once_and_old_versions_replace_nothing(open_store
     await store.close()
 
 
-@in_event_loop
 async def test_services_of_one_model_share_sessions_in_redis_and_others_do_not(redis_url: str) -> None:
     one, same, other = (RedisStore(redis_url, model * 64, DAY, timeout=PATIENCE) for model in "001")
     await one.create("s", b"1")
@@ -68,7 +59,6 @@ async def test_services_of_one_model_share_sessions_in_redis_and_others_do_not(r
         await store.close()
 
 
-@in_event_loop
 async def test_redis_counts_the_time_to_live_from_the_last_use(redis_url: str) -> None:
     import redis
 
@@ -94,7 +84,6 @@ def test_a_wrong_url_and_an_absent_redis_are_named() -> None:
             RedisStore(url, "0" * 64, DAY)
 
 
-@in_event_loop
 async def test_a_redis_that_has_ended_is_status_503(redis_program: str, tmp_path: Path) -> None:
     with redis_server(redis_program, tmp_path) as (url, _):
         store = RedisStore(url, "0" * 64, DAY)
@@ -106,7 +95,6 @@ async def test_a_redis_that_has_ended_is_status_503(redis_program: str, tmp_path
     await store.close()
 
 
-@in_event_loop
 async def test_the_session_unused_for_longest_makes_room() -> None:
     dropped: list[str] = []
     store = MemoryStore(3, DAY, dropped.append)
@@ -123,7 +111,6 @@ async def test_the_session_unused_for_longest_makes_room() -> None:
     assert dropped == ["evicted"] * 3
 
 
-@in_event_loop
 async def test_memory_counts_the_time_to_live_from_the_last_use() -> None:
     dropped: list[str] = []
     now = [0.0]
