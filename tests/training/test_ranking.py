@@ -14,7 +14,7 @@ from recbole_lisa.training import ranking
 from recbole_lisa.training.evaluation import evaluate
 from recbole_lisa.training.ranking import collect, rank_all_items
 from tests.helpers import assert_close, write_interactions
-from tests.tiny import BlockModel, TinyModel, tiny_config, tiny_loaders
+from tests.tiny import tiny_config, tiny_loaders
 
 ALL_METRICS = ["Hit", "MRR", "NDCG", "Recall", "Precision", "MAP", "GAUC", "ShannonEntropy"]
 N, V = 37, 61
@@ -51,18 +51,6 @@ def test_scores_that_are_no_numbers_are_marked(bad: float, item: int) -> None:
     scores[1, item] = bad
     ranks = rank_all_items(lambda ids: scores[:, ids], torch.tensor([2, 2, 2]), torch.randperm(6), 0)
     assert (ranks.higher < 0).tolist() == [False, True, False]
-
-
-def test_a_model_that_scores_blocks_gets_the_metrics_of_one_that_scores_all(tmp_path: Path) -> None:
-    results = []
-    for kind in (TinyModel, BlockModel):
-        torch.manual_seed(4)
-        config = tiny_config(tmp_path, model=kind, metric_decimal_place=9)
-        train, _, test = tiny_loaders(config)
-        results.append(evaluate(kind(config, train.dataset), test, config))
-    assert results[0].keys() == results[1].keys()
-    for name, value in results[0].items():
-        assert_close(torch.tensor(results[1][name]), torch.tensor(value))
 
 
 def measured(folder: Path, name: str) -> dict[str, float]:
