@@ -184,21 +184,13 @@ def test_diverged_training_stops_with_the_place() -> None:
     ("settings", "message"),
     [
         ({"topk": [102], "valid_metric": "NDCG@102"}, "the 102 best of only 101 candidates"),
-        ({"result_file": "."}, "'.' is a folder: name a file in it"),
-        ({"result_file": ""}, "the path of the output is empty"),
         ({"result_file": "./a.json", "per_user_file": "a.json"}, "result_file and per_user_file are both 'a.json'"),
         ({"result_file": "old.json"}, "'old.json' exists: pass overwrite=True to replace it, or name another file"),
         ({"result_file": "r.txt"}, r"result_file is 'r\.txt', it must end in \.json"),
         ({"codebook_plot": "x.pdf"}, r"codebook_plot is 'x\.pdf', it must end in \.png"),
         ({"codebook_plot": "old.png"}, "'old.png' exists: pass overwrite=True to replace it, or name another file"),
-        ({"result_file": "/dev/null/r.json"}, r"'/dev/null/r\.json' cannot be written"),
         ({"checkpoint_dir": ""}, "the path of the output is empty: name a folder"),
-        ({"checkpoint_dir": "old.json"}, "'old.json' is a file: name a folder"),
-        ({"checkpoint_dir": "/dev/null/saved"}, r"'/dev/null/saved' cannot be written \(Not a directory\)"),
-        ({"n_codewords": 70_000}, "LISASoft needs at least .* GiB of memory and .* free: lower n_codewords or n_codeb"),
-        ({"resume": "gone.pth"}, "no checkpoint 'gone.pth'"),
         ({"resume": " "}, "resume is empty"),
-        ({"resume": "old.json"}, "'old.json' is damaged or is not"),
     ],
 )
 def test_mistakes_stop_the_run_before_the_training(settings: dict[str, Any], message: str) -> None:
