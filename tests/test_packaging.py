@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from setuptools import find_packages
 
 import recbole_lisa
 from recbole_lisa.config import properties
@@ -49,11 +48,6 @@ def test_the_wheel_holds_every_module_and_every_yaml_file(wheel: Path) -> None:
     assert len(others) == 3 and modules | others | {"recbole_lisa/py.typed"} <= names
     assert {f"recbole_lisa/_properties/{file.as_posix()}" for file in yaml_files} <= names
     assert not any(name.startswith("tests/") for name in names)
-
-
-def test_every_folder_with_modules_is_a_package() -> None:
-    folders = {file.parent.relative_to(ROOT) for file in (ROOT / "recbole_lisa").rglob("*.py")}
-    assert {".".join(folder.parts) for folder in folders} == set(find_packages(str(ROOT), include=["recbole_lisa*"]))
 
 
 def test_the_wheel_finds_its_properties_from_another_folder(wheel: Path, tmp_path: Path) -> None:
