@@ -89,6 +89,15 @@ def write_tiny_dataset(folder: Path) -> None:
     write_interactions(folder, "tiny", rows)
 
 
+def histories_of(folder: Path) -> dict[str, list[str]]:
+    """The items of each user of the data set `tiny` below `folder`, in the order of its file."""
+    histories: dict[str, list[str]] = {}
+    for line in (folder / "tiny" / "tiny.inter").read_text(encoding="utf-8").splitlines()[1:]:
+        user, item, _ = line.split("\t")
+        histories.setdefault(user, []).append(item)
+    return histories
+
+
 def tiny_config(folder: Path, protocol: str = "full_ranking", model: Any = TinyModel, **settings: Any) -> LISAConfig:
     """A configuration for `TinyModel` on the data set `tiny` below `folder`; `paper` samples 12 candidates."""
     if protocol == "paper":

@@ -16,7 +16,7 @@ from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
 from recbole_lisa.training.evaluation import evaluate_targets
 from recbole_lisa.training.result import write_per_user
-from tests.tiny import BlockModel, ConstantModel, TinyModel, tiny_config, tiny_loaders, tiny_settings
+from tests.tiny import BlockModel, ConstantModel, TinyModel, histories_of, tiny_config, tiny_loaders, tiny_settings
 
 METRICS = ["Hit", "MRR", "NDCG", "Recall", "Precision", "MAP"]
 
@@ -53,12 +53,11 @@ def test_means_of_a_file_are_metrics(tmp_path: Path, model: type[Any], settings:
         rank = users[f"rank{suffix}"]
         np.testing.assert_allclose(users[f"mrr@9{suffix}"], (rank <= 9) / rank)
     # Every target once, in the order of time.
-    lines = [line.split("\t") for line in (tmp_path / "tiny" / "tiny.inter").read_text().splitlines()[1:]]
-    held_out = {user: [item for name, item, _ in lines if name == user] for user, _, _ in lines}
+    histories = histories_of(tmp_path)
     for user, group in users.groupby(level=0):
-        n_before = len(held_out[user]) - len(group)
-        assert list(group.index.get_level_values(1)) == held_out[user][n_before:]
-        assert list(group["history_length"]) == list(range(n_before, len(held_out[user])))
+        n_before = len(histories[user]) - len(group)
+        assert list(group.index.get_level_values(1)) == histories[user][n_before:]
+        assert list(group["history_length"]) == list(range(n_before, len(histories[user])))
     counts = dict(zip(train.dataset.field2id_token["item_id"], train.dataset.item_counts, strict=True))
     assert list(users["popularity"]) == [counts[item] for item in users.index.get_level_values(1)]
     assert len(users) == len(test.targets) and users.index.unique(0).size == 24

@@ -15,7 +15,7 @@ from recbole_lisa.cli.main import main
 from recbole_lisa.cli.report_command import mean_and_error
 from recbole_lisa.quick_start import run
 from tests.helpers import refusal
-from tests.tiny import N_ITEMS, N_USERS, tiny_settings
+from tests.tiny import N_ITEMS, N_USERS, histories_of, tiny_settings
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 
@@ -48,7 +48,7 @@ def test_figures_are_those_of_the_runs(runs: list[dict[str, Any]], capsys: pytes
     page = Path("page.html").read_text(encoding="utf-8")
     assert page.count("</script>") == 2 and "default-src 'none'" in page
     shown = data_of(Path("page.html"))["runs"]
-    table = read_per_user(Path("a.csv"))
+    table, histories = read_per_user(Path("a.csv")), histories_of(Path())
     for one, result in zip(shown, runs, strict=True):
         assert [point["epoch"] for point in one["valid_curve"]] == list(range(1, result["epochs_run"] + 1))
         assert one["valid_curve"][result["best_epoch"] - 1] == {"epoch": result["best_epoch"], **result["valid"]}
@@ -61,18 +61,13 @@ def test_figures_are_those_of_the_runs(runs: list[dict[str, Any]], capsys: pytes
                 mean = np.average([part[name][0] for part in bins], weights=targets)
                 assert mean == pytest.approx(one["metrics"][name][0])
         for user in one["users"]:
-            assert user["history"] == [f"Title {item[1:]} </script><b>" for item in items_of(user["user"])[:-1][-10:]]
+            assert user["history"] == [f"Title {item[1:]} </script><b>" for item in histories[user["user"]][-11:-1]]
             assert len(user["best"]) == 5 and [hit for _, hit in user["best"]].count(True) == (user["rank"] <= 5)
     for user in shown[0]["users"]:
         assert user["rank"] == table.loc[(user["user"], user["item"]), "rank_masked"]
     assert [user["user"] for user in shown[0]["users"]] == [user["user"] for user in shown[1]["users"]]
     for name, (mean, _) in shown[1]["difference"].items():
         assert mean == pytest.approx(runs[1]["test"][name] - runs[0]["test"][name], abs=2e-4)
-
-
-def items_of(user: str) -> list[str]:
-    lines = [line.split("\t") for line in Path("tiny/tiny.inter").read_text(encoding="utf-8").splitlines()[1:]]
-    return [item for name, item, _ in lines if name == user]
 
 
 def test_an_old_result_has_a_page_with_notes(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,18 +18,10 @@ from recbole_lisa.training import ranking
 from recbole_lisa.training.evaluation import evaluate
 from recbole_lisa.training.ranking import rank_all_items
 from tests.helpers import write_interactions
-from tests.tiny import BlockModel, TinyModel, tiny_config, tiny_loaders, tiny_settings
+from tests.tiny import BlockModel, TinyModel, histories_of, tiny_config, tiny_loaders, tiny_settings
 
 METRICS = ["Hit", "MRR", "NDCG", "Recall", "Precision", "MAP", "GAUC", "ItemCoverage", "ShannonEntropy"]
 SETTINGS: dict[str, Any] = {"metrics": METRICS, "topk": [1, 4, 9], "metric_decimal_place": 9}
-
-
-def whole_histories(folder: Path) -> dict[str, list[str]]:
-    histories: dict[str, list[str]] = {}
-    for line in (folder / "tiny" / "tiny.inter").read_text().splitlines()[1:]:
-        user, item, _ = line.split("\t")
-        histories.setdefault(user, []).append(item)
-    return histories
 
 
 def dense_metrics(model: Any, loader: Any, config: Any, histories: dict[str, list[str]]) -> dict[str, float]:
@@ -68,7 +60,7 @@ def test_masked_metrics_equal_those_of_a_dense_matrix(
         metrics = {seen: evaluate(model, loaders[seen], config) for seen, config in configs.items()}
         assert metrics["both"] == {**metrics["rank"], **metrics["mask"]}
         assert set(metrics["mask"]) == {f"{name}_masked" for name in metrics["rank"]}
-        expected = dense_metrics(model, loader, configs["rank"], whole_histories(tmp_path))
+        expected = dense_metrics(model, loader, configs["rank"], histories_of(tmp_path))
         for name, value in expected.items():
             if name != "gauc":
                 assert metrics["mask"][f"{name}_masked"] == pytest.approx(value, abs=1e-9), name
