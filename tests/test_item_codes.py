@@ -9,8 +9,6 @@ import torch
 
 from recbole_lisa import item_codes
 from recbole_lisa.cli.main import main
-from recbole_lisa.data.dataloader import create_loaders
-from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.environment import free_memory
 from recbole_lisa.errors import UsageError
 from recbole_lisa.item_codes import set_item_codes, svd_vectors
@@ -22,7 +20,7 @@ from recbole_lisa.training.evaluation import evaluate_targets
 from recbole_lisa.training.memory import check_memory
 from tests.helpers import assert_close, write_interactions
 from tests.model.build import build_model
-from tests.tiny import SMALL, tiny_config, train_tiny
+from tests.tiny import SMALL, tiny_config, tiny_loaders, train_tiny
 
 QUANTIZED = {"LISABase": {}, "LISAMini": {"n_target_codewords": 12}, "Transformer": {"quantize_items": True}}
 BATCH = {"item_id_list": torch.tensor([[3, 7, 2, 9], [5, 1, 0, 0]]), "item_length": torch.tensor([4, 2])}
@@ -104,7 +102,7 @@ def test_no_parameter_has_a_row_for_each_item(model: str) -> None:
 def test_items_with_equal_codes_have_equal_scores_and_win_nothing(tmp_path: Path) -> None:
     for protocol in ("full_ranking", "paper"):
         config = tiny_config(tmp_path, protocol, "LISABase", **SMALL, item_codes="svd")
-        train_data, _, test = create_loaders(config, create_dataset(config))
+        train_data, _, test = tiny_loaders(config)
         network = config.model_class(config, train_data.dataset)
         network.item_embedding.weight[1:] = 1
         metrics, tied, _ = evaluate_targets(network.eval(), test, config)
@@ -172,9 +170,8 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
-def dataset_of(folder: Path, **settings: Any) -> Any:
-    config = tiny_config(folder, model="LISABase", **SMALL, **settings)
-    return create_loaders(config, create_dataset(config))[0].dataset
+def dataset_of(folder: Path) -> Any:
+    return tiny_loaders(tiny_config(folder, model="LISABase", **SMALL))[0].dataset
 
 
 def test_svd_reads_training_interactions_only(tmp_path: Path) -> None:
@@ -203,7 +200,7 @@ def test_mapped_data_keep_their_codes(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def codes(**settings: Any) -> torch.Tensor:
         config = tiny_config(tmp_path, model="LISABase", **SMALL | {"item_codes": "svd"} | settings)
-        dataset = create_loaders(config, create_dataset(config))[0].dataset
+        dataset = tiny_loaders(config)[0].dataset
         set_item_codes(network := config.model_class(config, dataset), config, dataset)
         weight: torch.Tensor = network.item_embedding.weight
         return weight

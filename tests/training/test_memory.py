@@ -11,14 +11,12 @@ import pytest
 import torch
 from pytest import MonkeyPatch
 
-from recbole_lisa.data.dataloader import create_loaders
-from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.environment import free_memory
 from recbole_lisa.errors import UsageError
 from recbole_lisa.model.sequential_recommender.lisabase import LISABase
 from recbole_lisa.quick_start import run, run_configured
 from recbole_lisa.training.memory import check_memory
-from tests.tiny import tiny_config
+from tests.tiny import tiny_config, tiny_loaders
 
 CPU_ERROR = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes\nmore")
 
@@ -74,7 +72,7 @@ def test_a_step_counts_once_the_windows_are_known(
     tmp_path: Path, monkeypatch: MonkeyPatch, model: str, settings: dict[str, Any], key: str
 ) -> None:
     config = tiny_config(tmp_path, model=model, **settings)
-    train, _, _ = create_loaders(config, create_dataset(config))
+    train, _, _ = tiny_loaders(config)
     monkeypatch.setattr("recbole_lisa.training.memory._parameter_bytes", lambda *_: Counter(hidden_size=1))
     check_memory(config)
     with pytest.raises(UsageError, match=rf"lower {key}"):
@@ -96,7 +94,7 @@ def test_positions_that_no_history_has_are_refused_where_they_are_many(tmp_path:
     sizes = {"hidden_size": 8, "inner_size": 8, "n_heads": 1, "loss_type": "CE", "train_neg_sample_args": None}
     for length, message in ((2**20, ""), (10**7, "MAX_ITEM_LIST_LENGTH is 10,000,000, the longest history trains")):
         config = tiny_config(tmp_path, model=model, MAX_ITEM_LIST_LENGTH=length, **sizes)
-        windows = create_loaders(config, create_dataset(config))[0].windows
+        windows = tiny_loaders(config)[0].windows
         with pytest.raises(UsageError, match=message) if message else nullcontext():
             check_memory(config, 30, windows)
 
