@@ -1,44 +1,26 @@
 """Check the settings that say how a data set is read and filtered, and parse intervals. No data is read."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
 from recbole_lisa.errors import UsageError
 
-
-@dataclass(frozen=True)
-class Interval:
-    """An interval of numbers, each end open or closed."""
-
-    low: float
-    high: float
-    low_closed: bool
-    high_closed: bool
-
-    def contains(self, numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which of the numbers lie inside; same shape."""
-        above = numbers >= self.low if self.low_closed else numbers > self.low
-        below = numbers <= self.high if self.high_closed else numbers < self.high
-        return above & below
+Intervals = list["pd.Interval[float]"]
+_CLOSED: dict[str, Literal["both", "left", "right", "neither"]]
+_CLOSED = {"[]": "both", "[)": "left", "(]": "right", "()": "neither"}
 
 
-def parse_intervals(key: str, text: str | None) -> list[Interval]:
+def parse_intervals(key: str, text: str | None) -> Intervals:
     """Parse RecBole's notation of a key, such as `[5,inf)` or `[2,4];(9,20]`; None means no restriction."""
     intervals = []
-    for part in str(text).split(";") if text is not None else []:
-        stripped = part.strip()
+    for part in map(str.strip, str(text).split(";") if text is not None else []):
         try:
-            low, high = (float(end) for end in stripped[1:-1].split(","))
-        except ValueError:
-            low, high = math.nan, math.nan
-        if not low <= high or stripped[0] not in "([" or stripped[-1] not in ")]":
-            raise UsageError(f"{key} must be intervals like '[5,inf)', separated by ';', got {str(text)!r}")
-        intervals.append(Interval(low, high, stripped[0] == "[", stripped[-1] == "]"))
+            low, high = (float(end) for end in part[1:-1].split(","))
+            intervals.append(pd.Interval(low, high, _CLOSED[part[0] + part[-1]]))
+        except (ValueError, KeyError) as error:
+            raise UsageError(f"{key} must be intervals like '[5,inf)', separated by ';', got {str(text)!r}") from error
     return intervals
 
 

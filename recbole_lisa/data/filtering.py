@@ -15,7 +15,7 @@ import pandas as pd
 from recbole.data.dataset import Dataset
 from recbole.utils import FeatureType
 
-from recbole_lisa.config.data_checks import Interval, parse_intervals
+from recbole_lisa.config.data_checks import Intervals, parse_intervals
 from recbole_lisa.data.histories import Ids, Index
 from recbole_lisa.errors import UsageError, did_you_mean
 
@@ -137,7 +137,7 @@ def _value_filter(field: str, kind: FeatureType, values: Any) -> Callable[[pd.Se
     """What `val_interval` keeps of a column: (rows,) values -> (rows,) whether the row stays."""
     if kind == FeatureType.FLOAT:
         intervals = parse_intervals(f"val_interval of {field}", str(values))
-        return lambda column: np.any([interval.contains(column.to_numpy()) for interval in intervals], axis=0)
+        return lambda column: ~outside(column.to_numpy(), intervals)
     if kind != FeatureType.TOKEN:
         raise UsageError(f"val_interval names {field!r}, a column of sequences: it filters numbers and tokens")
     if not isinstance(values, list):
@@ -162,11 +162,11 @@ def _filter_counts(dataset: Dataset) -> None:
     for (name, field), intervals in zip(fields.items(), (users, items), strict=True):
         feat = getattr(dataset, name)
         # Without interactions a user or item passes only an interval that begins at 0.
-        if feat is not None and intervals and intervals[0].low > 0:
+        if feat is not None and intervals and intervals[0].left > 0:
             setattr(dataset, name, feat[feat[field].isin(dataset.inter_feat[field].unique())])
 
 
-def core_rows(users: Ids, items: Ids, user_intervals: list[Interval], item_intervals: list[Interval]) -> Index:
+def core_rows(users: Ids, items: Ids, user_intervals: Intervals, item_intervals: Intervals) -> Index:
     """Drop users and items outside the intervals until none is left (k-core for `[k,inf)`); no interval allows any.
 
     users and items (rows,) are small non-negative integers. Returns the positions of the rows that stay, ascending.
@@ -181,7 +181,8 @@ def core_rows(users: Ids, items: Ids, user_intervals: list[Interval], item_inter
         users, items, kept = users[stay], items[stay], kept[stay]
 
 
-def outside(sizes: Index, intervals: list[Interval]) -> npt.NDArray[np.bool_]:
-    """Which numbers of interactions (ids,) lie in none of the intervals; none where there is no interval."""
-    inside = [interval.contains(sizes) for interval in intervals]
-    return ~np.any(inside, axis=0) if inside else np.zeros(len(sizes), dtype=bool)
+def outside(numbers: npt.NDArray[Any], intervals: Intervals) -> npt.NDArray[np.bool_]:
+    """Which numbers (n,) lie in none of the intervals; none where there is no interval."""
+    column = pd.Series(numbers)
+    inside = [column.between(interval.left, interval.right, interval.closed) for interval in intervals]
+    return ~np.any(inside, axis=0) if inside else np.zeros(len(numbers), dtype=bool)

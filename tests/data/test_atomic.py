@@ -6,7 +6,7 @@ import pytest
 
 from recbole_lisa.config.data_checks import parse_intervals
 from recbole_lisa.data.atomic import Reading, read_columns, read_header
-from recbole_lisa.data.filtering import core_rows
+from recbole_lisa.data.filtering import core_rows, outside
 from recbole_lisa.errors import UsageError
 
 FIVE_CORE = parse_intervals("key", "[5,inf)")
@@ -105,8 +105,8 @@ def test_damaged_files_are_refused_with_the_line(tmp_path: Path, separator: str,
 def test_intervals_have_open_and_closed_ends() -> None:
     low, high = parse_intervals("key", "[2,4); (9,20]")
     counts = np.array([1, 2, 3, 4, 9, 10, 20, 21])
-    np.testing.assert_array_equal(low.contains(counts), [0, 1, 1, 0, 0, 0, 0, 0])
-    np.testing.assert_array_equal(high.contains(counts), [0, 0, 0, 0, 0, 1, 1, 0])
+    np.testing.assert_array_equal(outside(counts, [low]), [1, 0, 0, 1, 1, 1, 1, 1])
+    np.testing.assert_array_equal(outside(counts, [high]), [1, 1, 1, 1, 1, 0, 0, 1])
     assert parse_intervals("key", None) == []
     for text in ("5", "[5,inf", "[5;inf)", "[9,5]", "[a,b]", ""):
         with pytest.raises(UsageError, match=r"key must be intervals like '\[5,inf\)'"):
