@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from recbole_lisa.data.histories import Index, Items
+from recbole_lisa.data.histories import Index, Items, runs
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,6 @@ def overlapping_windows(starts: Index, lengths: Index, max_length: int) -> Windo
     return Windows(history, starts[history] + left, length.astype(np.int32), context.astype(np.int32))
 
 
-def whole_histories(starts: Index, lengths: Index) -> Windows:
-    """One window for each training history; arguments as in `cut_windows`."""
-    return cut_windows(starts, lengths, max(int(lengths.max(initial=0)), 1))
-
-
 def width_groups(lengths: Items) -> Index:
     """Groups of similar lengths (windows,): the longest of a group is at most 2**(1/4) times its shortest."""
     groups: Index = np.floor(4 * np.log2(lengths)).astype(np.int64)
@@ -106,8 +101,8 @@ def prefixes(starts: Index, lengths: Index, max_length: int) -> Windows:
 
     Arguments as in `cut_windows`; the windows come history by history, shortest prefix first.
     """
-    history, later = _windows_of(np.maximum(lengths - 1, 0))
-    return preceding(starts, history, starts[history] + lengths[history] - 1 - later, max_length)
+    history, targets = runs(starts + 1, np.maximum(lengths - 1, 0))
+    return preceding(starts, history, targets, max_length)
 
 
 def preceding(starts: Index, history: Items, targets: Index, max_length: int) -> Windows:
@@ -118,14 +113,14 @@ def preceding(starts: Index, history: Items, targets: Index, max_length: int) ->
 
 def _windows_of(counts: Index) -> tuple[Items, Index]:
     """The history of each window, and how many windows of it are later; for counts (2, 3): 0 0 1 1 1, 1 0 2 1 0."""
-    history = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    return history, np.cumsum(counts)[history] - 1 - np.arange(len(history))
+    history, number = runs(np.zeros_like(counts), counts)
+    return history, counts[history] - 1 - number
 
 
 WINDOWS: dict[str, Callable[[Index, Index, int, np.random.Generator], Windows]] = {
     "disjoint": lambda starts, lengths, longest, _: cut_windows(starts, lengths, longest),
     "overlapping": lambda starts, lengths, longest, _: overlapping_windows(starts, lengths, longest),
     "random_offset": shifted_windows,
-    "whole": lambda starts, lengths, *_: whole_histories(starts, lengths),
+    "whole": lambda starts, lengths, *_: cut_windows(starts, lengths, max(int(lengths.max(initial=0)), 1)),
 }
 """The windows of an epoch by the setting `windows`, from the arguments of `cut_windows` and a generator."""
