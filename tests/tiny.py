@@ -10,7 +10,7 @@ from recbole.model.abstract_recommender import SequentialRecommender
 from recbole.utils import InputType, init_seed
 
 from recbole_lisa.config.config import LISAConfig
-from recbole_lisa.config.fields import field_names
+from recbole_lisa.config.fields import FieldNames
 from recbole_lisa.data.dataloader import EvalLoader, TrainLoader, create_loaders
 from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.quick_start import run
@@ -29,7 +29,7 @@ class TinyModel(SequentialRecommender):
 
     def __init__(self, config: LISAConfig, dataset: Any) -> None:
         super().__init__(config, dataset)
-        self.fields = field_names(config)
+        self.fields = FieldNames(config)
         self.embedding = torch.nn.Embedding(self.n_items, 8, padding_idx=0)
         self.dropout = torch.nn.Dropout(0.3)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from recbole.evaluator.register import metric_information, metric_types, metrics_dict
 
-from recbole_lisa.config.fields import field_names
+from recbole_lisa.config.fields import FieldNames
 from recbole_lisa.config.model_defaults import inner_width
 from recbole_lisa.config.query_time import reads_query_time
 from recbole_lisa.config.schema import Key, check_value, is_number
@@ -291,7 +291,7 @@ def _check_batch_names(settings: Settings) -> None:
     for key in ("NEG_PREFIX", "LIST_SUFFIX", "ITEM_LIST_LENGTH_FIELD"):
         if not settings[key]:
             raise UsageError(f"{key} is {settings[key]!r}, it must be at least one character")
-    names = list(filter(None, vars(field_names(settings)).values()))
+    names = list(filter(None, vars(FieldNames(settings)).values()))
     for name in names:
         if names.count(name) > 1:
             raise UsageError(

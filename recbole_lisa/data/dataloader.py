@@ -14,7 +14,7 @@ import torch
 from recbole.config import Config
 from recbole.data.interaction import Interaction
 
-from recbole_lisa.config.fields import FieldNames, field_names
+from recbole_lisa.config.fields import FieldNames
 from recbole_lisa.config.registry import has_loss_of_recbole
 from recbole_lisa.data.dataset import WindowDataset
 from recbole_lisa.data.histories import Histories, Index, Items, runs
@@ -52,7 +52,7 @@ class _Loader:
         self.dataset = self._dataset = dataset
         self.windows = windows
         self.batch_size = batch_size
-        self.fields = field_names(config)
+        self.fields = FieldNames(config)
         # RecBole's own models, which train on last positions, count on as many columns as in RecBole.
         padded = config["supervision"] == "last_position" and has_loss_of_recbole(config.model_class)
         self.width: int = config["MAX_ITEM_LIST_LENGTH"] if padded else 0

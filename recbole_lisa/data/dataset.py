@@ -20,7 +20,7 @@ from recbole.config import Config
 from recbole.data.dataset import SequentialDataset
 from recbole.utils import FeatureSource, FeatureType
 
-from recbole_lisa.config.fields import field_names
+from recbole_lisa.config.fields import FieldNames
 from recbole_lisa.config.query_time import check_gaps, check_query_times, reads_query_time
 from recbole_lisa.data.atomic import joined
 from recbole_lisa.data.cache import restore_dataset
@@ -84,7 +84,7 @@ class WindowDataset(SequentialDataset):  # type: ignore[misc]  # RecBole has no 
         self.histories = self._sorted_histories()
         if self.histories.times is not None:
             check_query_times(self.dataset_name, float(self.histories.times.max(initial=0)))
-        self.field2seqlen[field_names(self.config).item_list] = self.config["MAX_ITEM_LIST_LENGTH"]  # CORE reads it
+        self.field2seqlen[FieldNames(self.config).item_list] = self.config["MAX_ITEM_LIST_LENGTH"]  # CORE reads it
         train, valid, test = self._split()
         self._log_split(train, valid, test)
         # A history's first item is the target of no phase, but training sees it.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from recbole_lisa.attention import Attention
 from recbole_lisa.attention.codebook import Codebook
-from recbole_lisa.config.fields import field_names
+from recbole_lisa.config.fields import FieldNames
 from recbole_lisa.config.model_defaults import fill_defaults, inner_width
 from recbole_lisa.errors import UsageError
 from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
@@ -65,7 +65,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
     def __init__(self, config: Any, dataset: Any) -> None:
         fill_defaults(config, type(self))
         super().__init__(config, dataset)
-        self.fields = field_names(config)
+        self.fields = FieldNames(config)
         self.hidden_size: int = config["hidden_size"]
         self.loss_type: str = config["loss_type"]
         self.gbce_t: float = config["gbce_t"]

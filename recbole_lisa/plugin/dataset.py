@@ -17,7 +17,7 @@ from recbole.config import Config
 from recbole.data.interaction import Interaction
 from recbole.utils import FeatureType
 
-from recbole_lisa.config.fields import field_names
+from recbole_lisa.config.fields import FieldNames
 from recbole_lisa.config.validation import check_model, checked_eval_args, checked_negatives
 from recbole_lisa.data.atomic import read_header
 from recbole_lisa.data.dataloader import TrainLoader, gather_inputs
@@ -109,7 +109,7 @@ def _held_out(part: WindowDataset) -> _Rows:
 
 def _padded_inputs(part: WindowDataset, windows: Windows, row_numbers: Index) -> Interaction:
     """Histories padded to the longest window, so that RecBole can join them to a batch."""
-    fields, longest = field_names(part.config), part.config["MAX_ITEM_LIST_LENGTH"]
+    fields, longest = FieldNames(part.config), part.config["MAX_ITEM_LIST_LENGTH"]
     columns, _, _ = gather_inputs(part.histories, windows, fields, row_numbers, longest)
     return Interaction(columns)
 
@@ -148,7 +148,7 @@ def check_headers(dataset: Any, token: str, dataset_path: str) -> None:
 
 def number_histories_as_items(dataset: Any) -> None:
     """Let RecBole give histories and items the same ids; call this before it numbers the tokens."""
-    config, names, loaded = dataset.config, field_names(dataset.config), dataset.field2type
+    config, names, loaded = dataset.config, FieldNames(dataset.config), dataset.field2type
     alias = config["alias_of_item_id"] or []
     columns = ", ".join(f"{name}:{kind.value}" for name, kind in loaded.items())
     if loaded.get(names.item_list) != FeatureType.TOKEN_SEQ:
@@ -164,7 +164,7 @@ def number_histories_as_items(dataset: Any) -> None:
 
 def check_ids(dataset: Any) -> None:
     """Refuse histories in other ids than the items, and log how many of their items are the target of no row."""
-    frame, names = dataset.inter_feat, field_names(dataset.config)
+    frame, names = dataset.inter_feat, FieldNames(dataset.config)
     is_target, is_read = np.zeros((2, dataset.item_num), bool)
     is_target[frame[dataset.iid_field]] = True
     for items in frame[names.item_list]:
@@ -186,7 +186,7 @@ def check_ids(dataset: Any) -> None:
 
 def cut_histories(dataset: Any) -> None:
     """Keep the last `MAX_ITEM_LIST_LENGTH` values of each list; call this before RecBole stores lengths."""
-    config, frame, names = dataset.config, dataset.inter_feat, field_names(dataset.config)
+    config, frame, names = dataset.config, dataset.inter_feat, FieldNames(dataset.config)
     if empty := int((frame[names.item_list].map(len) == 0).sum()):
         raise UsageError(f"{empty} rows of the files of benchmark_filename have no item in {names.item_list}")
     longest = config["MAX_ITEM_LIST_LENGTH"]

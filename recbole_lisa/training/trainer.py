@@ -21,7 +21,7 @@ from recbole.trainer import Trainer
 from recbole.utils import calculate_valid_score, early_stopping, set_color
 
 from recbole_lisa.attention import Attention
-from recbole_lisa.config.fields import field_names
+from recbole_lisa.config.fields import FieldNames
 from recbole_lisa.data.dataloader import EvalLoader
 from recbole_lisa.distributed.processes import from_first, is_first, rank, sum_in_place
 from recbole_lisa.errors import UsageError
@@ -83,7 +83,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
             device=self.device,
             amp=amp_of(config),
             clip_grad_norm=self.clip_grad_norm,
-            fields=field_names(config),
+            fields=FieldNames(config),
         )
         warmup, decay = config["learning_rate_warmup"] or 0, config["learning_rate_decay"] or "none"
         scheduled = warmup > 0 or decay != "none"

@@ -15,7 +15,7 @@ from pytest import CaptureFixture, MonkeyPatch
 from recbole.data.interaction import Interaction
 
 from benchmarks.standin import FIELDS
-from recbole_lisa.config.fields import field_names
+from recbole_lisa.config.fields import FieldNames
 from recbole_lisa.distributed.launch import launch
 from recbole_lisa.distributed.processes import started_by_torchrun
 from recbole_lisa.errors import ProcessFailedError, UsageError
@@ -70,7 +70,7 @@ def test_two_processes_train_and_evaluate_as_one_does(tmp_path: Path) -> None:
     [([1, 2, 3], True, [4 / 6, 2 / 6]), ([1, 2, 3], False, [2 / 3, 1 / 3]), ([5], True, [1, 0])],
 )
 def test_every_row_of_a_batch_goes_to_one_process(lengths: list[int], targets: bool, fractions: list[float]) -> None:
-    fields = field_names(FIELDS)
+    fields = FieldNames(FIELDS)
     batch = Interaction({fields.item_length: torch.tensor(lengths)})
     if targets:
         batch.update(Interaction({fields.target_list: (torch.arange(9) < torch.tensor(lengths).unsqueeze(1)).long()}))

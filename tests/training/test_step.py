@@ -8,7 +8,7 @@ import torch
 from recbole.data.interaction import Interaction
 
 from benchmarks.standin import FIELDS
-from recbole_lisa.config.fields import field_names
+from recbole_lisa.config.fields import FieldNames
 from recbole_lisa.errors import TrainingDivergedError
 from recbole_lisa.training.step import OptimizerStep
 
@@ -18,7 +18,7 @@ BATCH = Interaction({"x": torch.tensor([1.0, 2.0])})
 def make_step(clip: dict[str, Any] | None = None, amp: str = "no") -> OptimizerStep:
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.constant_(model.weight, 3.0)
-    settings = {"device": torch.device("cpu"), "amp": amp, "clip_grad_norm": clip, "fields": field_names(FIELDS)}
+    settings = {"device": torch.device("cpu"), "amp": amp, "clip_grad_norm": clip, "fields": FieldNames(FIELDS)}
     return OptimizerStep(model, torch.optim.SGD(model.parameters(), lr=0.5), **settings)
 
 
