@@ -9,9 +9,6 @@ from recbole_lisa.config.registry import MODELS, OPTIONAL_MODELS
 from recbole_lisa.config.schema import read_yaml
 from recbole_lisa.errors import UsageError
 
-LOSS_WITHOUT_NEGATIVES = "CE"
-"""The loss over all items."""
-
 
 def lineage(model: type[Any]) -> list[str]:
     """Names of a model class and its bases, the class itself last."""
@@ -55,12 +52,12 @@ def inner_width(inner_size: int | str, hidden_size: int) -> int:
 def fill_defaults(config: Any, model: type[Any]) -> None:
     """Add in place the settings of the model that a configuration of RecBole lacks.
 
-    Without sampled negatives and without a loss_type, the loss is `LOSS_WITHOUT_NEGATIVES`.
+    Without sampled negatives and without a loss_type, the loss is CE, which ranks all items.
     """
     defaults = model_defaults(model)
     sampling = config["train_neg_sample_args"]
     if sampling is None or sampling.get("distribution") == "none":
-        defaults["loss_type"] = LOSS_WITHOUT_NEGATIVES
+        defaults["loss_type"] = "CE"
     for key, value in defaults.items():
         if key not in config:
             config[key] = value

@@ -18,7 +18,7 @@ from recbole.trainer import Trainer
 
 from recbole_lisa import saved
 from recbole_lisa.config.config import LISAConfig, known_keys
-from recbole_lisa.config.model_defaults import LOSS_WITHOUT_NEGATIVES, model_defaults, settings_files
+from recbole_lisa.config.model_defaults import model_defaults, settings_files
 from recbole_lisa.config.notes import of_other_settings
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.query_time import reads_query_time
@@ -147,8 +147,8 @@ def _read_our_defaults(self: Config, model: str, model_class: type[Any], dataset
         # RecBole's default lacks the time, by which it sorts histories.
         settings["load_col"] = {"inter": [user, item, *filter(None, [time]), *lists]}
     if external.get("train_neg_sample_args", settings) is None:
-        settings["loss_type"] = LOSS_WITHOUT_NEGATIVES
-    if external.get("loss_type", settings["loss_type"]) == LOSS_WITHOUT_NEGATIVES:
+        settings["loss_type"] = "CE"
+    if external.get("loss_type", settings["loss_type"]) == "CE":
         settings["train_neg_sample_args"] = None
 
 
