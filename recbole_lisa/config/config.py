@@ -137,14 +137,13 @@ class LISAConfig(Config):
         folder = Path(saved_settings["data_path"])
         if folder.name == saved_settings["dataset"]:  # the constructor adds the name
             settings["data_path"] = str(folder.parent)
-        by_key = settings_by_key(config_dict, "config_dict"), settings_by_key(command_line, "command line")
-        config_dict, command_line = by_key
-        seen = {**config_dict, **command_line}.get("eval_seen")
+        replaced = settings_by_key(config_dict, "config_dict") | settings_by_key(command_line, "command line")
+        seen = replaced.get("eval_seen")
         if seen in ("rank", "mask"):  # the same metric, by its name in the other ranking
             settings["valid_metric"] = settings["valid_metric"].removesuffix("_masked") + SEEN_SUFFIXES[seen][0]
-        if {"metrics", "topk"} & {*config_dict, *command_line}:  # the default, or the first that is left
+        if {"metrics", "topk"} & replaced.keys():  # the default, or the first that is left
             del settings["valid_metric"]
-        settings = {key: value for key, value in settings.items() if key not in {**config_dict, **command_line}}
+        settings = {key: value for key, value in settings.items() if key not in replaced}
         model, names = model or saved_settings["model"], {key: saved_settings[key] for key in ("dataset", "protocol")}
         user: dict[str, Any] = {"config_dict": config_dict, "command_line": command_line}
         return cls(model, **names, **user, saved_settings=settings, saved_in=saved_in)
