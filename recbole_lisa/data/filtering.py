@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +20,6 @@ from recbole_lisa.data.histories import Ids, Index
 from recbole_lisa.errors import UsageError, did_you_mean
 
 INTERVAL_KEYS = ("user_inter_num_interval", "item_inter_num_interval")
-
-
-class Counts(NamedTuple):
-    """What interactions hold."""
-
-    interactions: int
-    users: int
-    items: int
-
-    def __str__(self) -> str:
-        """For the log and for messages."""
-        return f"{self.interactions:,} interactions of {self.users:,} users with {self.items:,} items"
 
 
 def filter_interactions(dataset: Dataset) -> None:
@@ -63,26 +51,27 @@ def run_filters(
         count_filter,
     )
 
-    def counts() -> Counts:
-        return Counts(n_rows(), *(int(np.count_nonzero(part)) for part in sizes()))
+    def counts() -> str:
+        users, items = (np.count_nonzero(part) for part in sizes())
+        return f"{n_rows():,} interactions of {users:,} users with {items:,} items"
 
     left = counts()
     dataset.logger.info(f"{dataset.dataset_name}: {left} read")
-    if not left.interactions:
+    if not n_rows():
         raise UsageError(f"{dataset.dataset_name} holds no interactions: its file has a header and no rows")
     for name, step in zip(names, steps, strict=True):
-        before = left
-        user, item = (part.max(initial=0) for part in sizes())
+        n_before, (user, item) = n_rows(), (part.max(initial=0) for part in sizes())
         step()
-        left = before if n_rows() == before.interactions else counts()
-        if not left.interactions:
+        if n_rows() == n_before:
+            continue
+        if not n_rows():
             most = f" (a user has at most {user:,}, an item {item:,})" if name == count_filter else ""
             raise UsageError(
                 f"no interaction of {dataset.dataset_name} passes the filters: {name} leaves nothing of "
-                f"{before}{most}; loosen it"
+                f"{left}{most}; loosen it"
             )
-        if left != before:
-            dataset.logger.info(f"{dataset.dataset_name}: {left} left after {name}")
+        left = counts()
+        dataset.logger.info(f"{dataset.dataset_name}: {left} left after {name}")
 
 
 def _sizes(dataset: Dataset) -> list[Index]:
