@@ -6,10 +6,10 @@ import pytest
 import torch
 from recbole.data.interaction import Interaction
 
-from recbole_lisa.data.dataloader import TrainLoader, create_loaders
-from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.data.dataloader import TrainLoader
 from recbole_lisa.errors import UsageError
 from tests.data.conftest import MakeConfig, Row, many_users
+from tests.tiny import tiny_loaders
 
 # User "long" has items a..k at times 0, 10, 30, 60, ..., user "short" has a, c, b, e.
 LONG: list[Row] = [("long", item, 5 * n * (n + 1)) for n, item in enumerate("abcdefghijk")]
@@ -17,7 +17,7 @@ SHORT: list[Row] = [("short", item, n) for n, item in enumerate("acbe")]
 
 
 def train_loader(config: Any) -> TrainLoader:
-    return create_loaders(config, create_dataset(config))[0]
+    return tiny_loaders(config)[0]
 
 
 def letters(loader: TrainLoader, ids: torch.Tensor) -> str:

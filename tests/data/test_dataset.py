@@ -14,6 +14,7 @@ from recbole_lisa.data.dataloader import create_loaders
 from recbole_lisa.data.dataset import WindowDataset, create_dataset
 from recbole_lisa.errors import UsageError
 from tests.data.conftest import MakeConfig, Row, rows_of
+from tests.tiny import tiny_loaders
 
 # Users of 1, 2, 3, 4, 7 and 11 interactions, rows in random order, times that float32 can hold.
 LENGTHS = {"u1": 1, "u2": 2, "u3": 3, "u4": 4, "u7": 7, "u11": 11}
@@ -143,7 +144,7 @@ def test_item_features_are_loaded_as_recbole_loads_them(
 
 def test_ml_100k_has_the_papers_counts_and_the_order_of_time() -> None:
     config = LISAConfig(SASRec, "ml-100k", protocol="paper", config_dict={"loss_type": "BPR"})
-    train, valid, test = create_loaders(config, create_dataset(config))
+    train, valid, test = tiny_loaders(config)
     data = train.dataset
     assert (data.user_num - 1, data.item_num - 1, len(data.histories.items)) == (943, 1349, 99_287)
     assert valid is None and test is not None
@@ -216,7 +217,7 @@ def test_every_filter_logs_what_it_leaves_without_warnings(make_config: MakeConf
     config = make_config(rows, val_interval={"timestamp": "[0,98]"}, **filters)
     with caplog.at_level("INFO"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        create_loaders(config, create_dataset(config))
+        tiny_loaders(config)
     lines = [record.message for record in caplog.records if record.message.startswith("tiny: ")]
     counts = [int(line.split()[1]) for line in lines]
     assert counts[0] == len(rows)
@@ -248,7 +249,7 @@ def test_no_rows_left_are_an_error(make_config: MakeConfig, rows: list[Row], set
 def test_counts_of_the_data_set_and_of_each_part_are_logged(make_config: MakeConfig, caplog: LogCaptureFixture) -> None:
     config = make_config(TINY)
     with caplog.at_level("INFO"):
-        train, _, _ = create_loaders(config, create_dataset(config))
+        train, _, _ = tiny_loaders(config)
         create_dataset(make_config([("u", "i", 1), ("u", "j", 1), ("v", "i", 1)])).build()
         create_dataset(make_config(PAIR, TIME_FIELD="~")).build()
     assert train.skipped_users == 1

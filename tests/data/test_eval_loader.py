@@ -5,19 +5,15 @@ import pytest
 import torch
 
 from recbole_lisa.data import dataloader
-from recbole_lisa.data.dataloader import EvalLoader, create_loaders
-from recbole_lisa.data.dataset import create_dataset
+from recbole_lisa.data.dataloader import EvalLoader
 from tests.data.conftest import MakeConfig, many_users
+from tests.tiny import tiny_loaders
 
 PAPER_MODE = {"mode": {"valid": "uni10", "test": "uni10"}}
 
 
-def held_out_loader(config: Any) -> EvalLoader:
-    return create_loaders(config, create_dataset(config))[2]
-
-
 def paper(make_config: MakeConfig, **settings: Any) -> EvalLoader:
-    return held_out_loader(make_config(many_users(), "paper", **{"eval_args": PAPER_MODE, **settings}))
+    return tiny_loaders(make_config(many_users(), "paper", **{"eval_args": PAPER_MODE, **settings}))[2]
 
 
 def histories(loader: EvalLoader) -> dict[int, list[int]]:
@@ -28,7 +24,7 @@ def histories(loader: EvalLoader) -> dict[int, list[int]]:
 
 def test_every_held_out_item_comes_once_with_the_items_before_it(make_config: MakeConfig) -> None:
     config = make_config(many_users(), eval_batch_size=7)
-    _, valid, test = create_loaders(config, create_dataset(config))
+    _, valid, test = tiny_loaders(config)
     assert all(batch.candidates is batch.positive_column is None for batch in test)  # full ranking
     for loader, from_end in ((valid, 2), (test, 1)):
         whole, seen = histories(loader), []
@@ -76,7 +72,7 @@ def test_candidates_depend_on_the_seed_only(make_config: MakeConfig) -> None:
 
 def test_ties_favour_neither_side(make_config: MakeConfig) -> None:
     rows = [(f"u{n}", f"i{(n + t) % 40}", t) for n in range(2000) for t in range(3)]
-    loader = held_out_loader(make_config(rows, "paper", eval_args=PAPER_MODE))
+    loader = tiny_loaders(make_config(rows, "paper", eval_args=PAPER_MODE))[2]
     observed = np.bincount(loader.positive_column, minlength=11)
     assert len(observed) == 11
     # 2000 draws from 11 columns: five standard deviations are 5 * sqrt(2000 * 10) / 11 = 64.
@@ -85,7 +81,7 @@ def test_ties_favour_neither_side(make_config: MakeConfig) -> None:
 
 def test_full_batches_hold_the_scores_that_fit(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recbole_lisa.data.dataloader._MAX_SCORES", 5 * 51 + 50)
-    loader = held_out_loader(make_config(many_users(), MAX_ITEM_LIST_LENGTH=30, eval_batch_size=256))
+    loader = tiny_loaders(make_config(many_users(), MAX_ITEM_LIST_LENGTH=30, eval_batch_size=256))[2]
     assert loader.dataset.item_num == 51
     lengths = [batch.interaction["item_length"].tolist() for batch in loader]
     assert max(map(len, lengths)) == 5

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from recbole_lisa.data.dataloader import EvalLoader, TrainLoader, create_loaders
-from recbole_lisa.data.dataset import create_dataset
 from recbole_lisa.errors import UsageError
 from recbole_lisa.quick_start import run
 from tests.data.conftest import MakeConfig, Row, rows_of
-from tests.tiny import tiny_settings
+from tests.tiny import tiny_loaders, tiny_settings
 
 # t1 is 10, t2 is 20. a has all periods; b trains nothing; c begins in validation, d in the test; e only trains.
 ROWS: list[Row] = [
@@ -31,16 +29,12 @@ TEST = {
 TIMES = {"split": {"TS": [10, 20]}}
 
 
-def loaders(config: Any) -> tuple[TrainLoader, EvalLoader | None, EvalLoader | None]:
-    return create_loaders(config, create_dataset(config))
-
-
 @pytest.mark.parametrize(
     "times", [[10, 20], ["1970-01-01T00:00:10", "1970-01-01 00:00:20"], ["1970-01-01T01:00:10+01:00", 20.0]], ids=str
 )
 def test_every_interaction_of_a_period_is_a_target_after_all_before_it(make_config: MakeConfig, times: Any) -> None:
     config = make_config(ROWS, "global_time", eval_args={"split": {"TS": times}}, supervision="last_position")
-    train, valid, test = loaders(config)
+    train, valid, test = tiny_loaders(config)
     for loader, expected in ((train, TRAIN), (valid, VALID), (test, TEST)):
         rows = rows_of(loader.dataset, loader)
         assert set(rows) == expected and len(rows) == len(expected)
@@ -51,13 +45,13 @@ def test_ranks_within_each_user_are_no_times_of_all(make_config: MakeConfig, cap
     warning = "every history begins at 0: its times look like ranks of one user"
     for rows, is_warned in ((ranks, True), (ROWS, False)):
         caplog.clear()
-        loaders(make_config(rows, "global_time", eval_args={"split": {"TS": [0.5, 0.2, 0.3]}}))
+        tiny_loaders(make_config(rows, "global_time", eval_args={"split": {"TS": [0.5, 0.2, 0.3]}}))
         assert (warning in caplog.text) == is_warned
 
 
 def test_training_knows_nothing_of_the_future(make_config: MakeConfig) -> None:
     settings = {"supervision": "last_position", "train_neg_sample_args": {"sample_num": 50}}
-    train, _, _ = loaders(make_config(ROWS, "global_time", eval_args=TIMES, **settings))
+    train, _, _ = tiny_loaders(make_config(ROWS, "global_time", eval_args=TIMES, **settings))
     items = train.dataset.field2id_token["item_id"]
     counts = dict(zip(items[1:], train.dataset.item_counts[1:].tolist(), strict=True))
     assert {item: count for item, count in counts.items() if count} == {"i1": 3, "i2": 1, "i3": 2}
@@ -78,7 +72,7 @@ def test_another_future_gives_the_same_training_batches(make_config: MakeConfig,
     for future in (rows[240:], others):
         split = {"split": {"TS": [240, 300]}}
         config = make_config([*rows[:240], *future], "global_time", eval_args=split, supervision=supervision)
-        train, _, _ = loaders(config)
+        train, _, _ = tiny_loaders(config)
         dataset = train.dataset
         batches.append(([dict(batch.interaction) for batch in train], dataset.item_counts, dataset.time_unit))
     (first, counts, unit), (second, other_counts, other_unit) = batches
@@ -90,8 +84,8 @@ def test_another_future_gives_the_same_training_batches(make_config: MakeConfig,
 
 
 def test_seen_items_are_those_before_the_target(make_config: MakeConfig) -> None:
-    _, _, test = loaders(make_config(ROWS, "global_time", eval_args=TIMES, eval_seen="mask", MAX_ITEM_LIST_LENGTH=1))
-    assert test is not None
+    config = make_config(ROWS, "global_time", eval_args=TIMES, eval_seen="mask", MAX_ITEM_LIST_LENGTH=1)
+    test = tiny_loaders(config)[2]
     items, seen = test.dataset.field2id_token["item_id"], {}
     for batch in test:
         assert batch.seen is not None
@@ -116,7 +110,7 @@ def test_seen_items_are_those_before_the_target(make_config: MakeConfig) -> None
 def test_ratios_are_of_interactions(make_config: MakeConfig, ratios: list[float], counts: tuple[int, ...]) -> None:
     rows = [("u", f"i{time}", time * 100) for time in range(10)]
     config = make_config(rows, "global_time", eval_args={"split": {"TS": ratios}}, supervision="last_position")
-    found = [0 if loader is None else len(loader.windows) for loader in loaders(config)]
+    found = [0 if loader is None else len(loader.windows) for loader in tiny_loaders(config)]
     assert tuple(found) == counts
 
 
@@ -124,7 +118,7 @@ def test_equal_times_stay_together(make_config: MakeConfig) -> None:
     rows = [(user, f"i{n}", time) for user in "uv" for n, time in enumerate((1, 1, 1, 4, 4, 4, 4, 8, 8, 9))]
     config = make_config(rows, "global_time", eval_args={"split": {"TS": [0.5, 0.3, 0.2]}}, supervision="last_position")
     # Half of 20 rows end within time 4, 80% within time 8: these times go to the later part.
-    assert [len(loader.windows) for loader in loaders(config)] == [2 * 2, 2 * 4, 2 * 3]
+    assert [len(loader.windows) for loader in tiny_loaders(config)] == [2 * 2, 2 * 4, 2 * 3]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +133,7 @@ def test_equal_times_stay_together(make_config: MakeConfig) -> None:
 def test_a_period_without_targets_is_refused(make_config: MakeConfig, times: list[int], message: str) -> None:
     config = make_config(ROWS, "global_time", eval_args={"split": {"TS": times}})
     with pytest.raises(UsageError, match=message):
-        loaders(config)
+        tiny_loaders(config)
 
 
 def test_a_run_by_time_gives_both_rankings_and_all_users_a_row(isolated_run_dir: Path) -> None:

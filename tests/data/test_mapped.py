@@ -167,6 +167,7 @@ def test_other_data_is_prepared_anew_and_a_damaged_folder_is_kept(make_config: M
         with pytest.raises(UsageError, match=f"'{path}' is not a saved data set, or is damaged .*: name another"):
             create_dataset(make_config([*odd_rows(), ("new", "i1", 3)], **settings))
         assert path.exists()
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "half"
 
 
 @pytest.mark.parametrize("checked_bytes", [mapped.CHECKED_BYTES, 0])

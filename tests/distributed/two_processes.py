@@ -25,15 +25,13 @@ def train_and_evaluate(_: Any, folder: str, cases: list[tuple[str, str, dict[str
     """
     from recbole.utils import init_seed
 
-    from recbole_lisa.data.dataloader import create_loaders
-    from recbole_lisa.data.dataset import create_dataset
     from recbole_lisa.training.trainer import LISATrainer
-    from tests.tiny import tiny_config
+    from tests.tiny import tiny_config, tiny_loaders
 
     results = []
     for model, protocol, settings in cases:
         config = tiny_config(Path(folder), protocol, model, **settings)
-        train, valid, test = create_loaders(config, create_dataset(config))
+        train, valid, test = tiny_loaders(config)
         init_seed(config["seed"], config["reproducibility"])
         torch.manual_seed(config["seed"] + rank())  # the first process's parameters are sent to the others
         trainer = LISATrainer(config, config.model_class(config, train.dataset))
