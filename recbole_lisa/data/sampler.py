@@ -91,7 +91,8 @@ def evaluation_negatives(
 def _draw_unseen(histories: Histories, owners: Ids, weights: Index, sample_num: int, rng: np.random.Generator) -> Items:
     """(n, K) negatives of one chunk of targets."""
     n_items, drawable = len(weights), np.count_nonzero(weights)
-    blocked = _seen_items(histories, owners, n_items)
+    target, at = runs(histories.offsets[owners], histories.lengths[owners])
+    blocked: Index = np.unique(target.astype(np.int64) * n_items + histories.items[at])  # ascending
     row, item = np.divmod(blocked, n_items)
     free = drawable - int(np.bincount(row[weights[item] > 0]).max(initial=0))
     if free < sample_num:
@@ -116,13 +117,6 @@ def _draw_unseen(histories: Histories, owners: Ids, weights: Index, sample_num: 
         blocked = np.insert(blocked, np.searchsorted(blocked, pairs[is_new]), pairs[is_new])
     _complete(negatives, blocked, weights, rng)
     return negatives
-
-
-def _seen_items(histories: Histories, owners: Ids, n_items: int) -> Index:
-    """Ascending numbers row * V + item of the items in the histories of the owners, each once."""
-    row, at = runs(histories.offsets[owners], histories.lengths[owners])
-    seen: Index = np.unique(row.astype(np.int64) * n_items + histories.items[at])
-    return seen
 
 
 def _complete(negatives: Items, blocked: Index, weights: Index, rng: np.random.Generator) -> None:
