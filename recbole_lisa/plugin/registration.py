@@ -165,11 +165,10 @@ def _check_our_settings(self: Config) -> Any:
         check_model(settings)
         checked_negatives(settings["train_neg_sample_args"], settings["loss_type"])
         names = [settings["metrics"]] if isinstance(settings["metrics"], str) else settings["metrics"]
-        for name in (
-            name for name in names if _OF_DATA & {*getattr(metrics_dict.get(name.lower()), "metric_need", ())}
-        ):
-            why = f"RecBole {RECBOLE} cannot compute it in its own run: leave it out, or call recbole_lisa.run"
-            raise UsageError(f"metrics has {name}, {why}")
+        for name in names:
+            if _OF_DATA & {*getattr(metrics_dict.get(name.lower()), "metric_need", ())}:
+                why = f"RecBole {RECBOLE} cannot compute it in its own run: leave it out, or call recbole_lisa.run"
+                raise UsageError(f"metrics has {name}, {why}")
         ranked = {**settings, "eval_seen": "rank"}  # RecBole's way
         settings["valid_metric"] = ranked["valid_metric"] = valid_metric_of(ranked, self.external_config_dict)
         if settings["eval_step"] > 0:
