@@ -69,7 +69,7 @@ def _correlation(results: Results, dataset: str) -> list[str]:
     for metric in ("hit@10", "ndcg@10"):
         ours = [statistics.mean(run["test"][metric] for run in results[row]) for row in rows]
         correlation = spearmanr(ours, [paper[row][metric] for row in rows])
-        texts.append(f"{correlation.statistic:.2f} by {METRICS[metric]} (p = {correlation.pvalue:.2f})")
+        texts.append(f"{correlation.statistic:.2f} by {METRICS[metric]} (p = {correlation.pvalue:.2g})")
     return [f"Rank correlation (Spearman) of these {len(rows)} rows with the paper's: {', '.join(texts)}.", ""]
 
 
