@@ -25,7 +25,7 @@ SELF_LOGIT = -5e4
 """Logit of a position's own key: below every other, above what is masked."""
 
 BLOCK_LOGITS = 2**22
-"""Logits that a CPU holds at once: 16 MiB in float32, which the allocator reuses; larger ones cost page faults."""
+"""Logits of one tensor on a CPU: 16 MiB in float32, which the allocator reuses; larger ones cost page faults."""
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
