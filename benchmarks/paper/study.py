@@ -15,7 +15,7 @@ from recbole_lisa.datasets.obtain import check_data, known_datasets
 from recbole_lisa.errors import UsageError
 from recbole_lisa.files import check_output
 
-MARK = "<!-- Below this line the page is written by hand; above it `python -m benchmarks paper ranking` writes. -->"
+MARK = "<!-- Below this line the page is written by hand; above it `python -m benchmarks paper` writes. -->"
 RESERVED = {"seed", "protocol", "result_file", "checkpoint_dir", "codebook_plot", "resume", "show_progress", "model"}
 
 
@@ -64,6 +64,8 @@ class Study:
         options = self.options
         check_plots()
         check_output(self.page, overwrite=options.overwrite)
+        if self._notes() is None:
+            raise UsageError(f"'{self.page}' was not written by this command and would be lost: name another --output")
         for row in rows.values():
             settings = {**self.settings, **row.settings, "seed": options.seeds[0]}
             config = LISAConfig(row.model, options.dataset, protocol=self.protocol, command_line=settings)
@@ -99,10 +101,15 @@ class Study:
 
     def write(self, title: str, body: Sequence[str]) -> None:
         """Write the page: title and body; what is written by hand below MARK stays."""
-        notes = self.page.read_text(encoding="utf-8").partition(MARK)[2] if self.page.exists() else ""
         title = f"# {self.options.dataset}, {title}"
-        write_text(self.page, "\n".join([title, "", *body, "", MARK]) + (notes or "\n"))
+        write_text(self.page, "\n".join([title, "", *body, "", MARK]) + (self._notes() or "\n"))
         print(self.page)
+
+    def _notes(self) -> str | None:
+        """What is written by hand below MARK; None for a page without it."""
+        text = self.page.read_text(encoding="utf-8") if self.page.exists() else ""
+        _, mark, notes = text.partition(MARK)
+        return notes if mark or not text else None
 
 
 def cells(tests: Sequence[Mapping[str, float]], metrics: Iterable[str] = METRICS) -> list[str]:

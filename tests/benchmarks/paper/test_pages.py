@@ -141,11 +141,15 @@ def test_a_compression_ratio_is_beside_the_papers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ranking", "modern", "sensitivity", "migration", "compression"])
-def test_an_existing_page_needs_overwrite(isolated_run_dir: Path, capsys: CaptureFixture[str], name: str) -> None:
+def test_an_existing_page_needs_overwrite_and_mark(
+    isolated_run_dir: Path, capsys: CaptureFixture[str], name: str
+) -> None:
     page = Path("results", "ml-100k.md" if name == "ranking" else f"{name}-ml-100k.md")
     page.parent.mkdir()
     page.write_text("# My notes\n")
     assert main(["paper", name, "-d", "ml-100k"]) == 2
     assert f"'{page}' exists: add --overwrite" in capsys.readouterr().err
+    assert main(["paper", name, "-d", "ml-100k", "--overwrite"]) == 2
+    assert f"'{page}' was not written by this command and would be lost" in capsys.readouterr().err
     assert page.read_text() == "# My notes\n"
     assert [path.name for path in isolated_run_dir.iterdir()] == ["results"]
