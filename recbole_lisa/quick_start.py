@@ -70,19 +70,16 @@ def run(
         OSError: A file cannot be written; the other files are, and the metrics are printed.
     """
     settings: dict[str, Any] = {"config_dict": config_dict, "command_line": command_line}
-    config = LISAConfig(model, dataset, protocol=protocol, config_files=config_files, **settings)
-    check_run(config)  # before a download
-    return run_configured(config, ensure_data(config))
+    return run_configured(LISAConfig(model, dataset, protocol=protocol, config_files=config_files, **settings))
 
 
 def run_configured(
     config: LISAConfig,
-    notes: Iterable[str] = (),
     *,
     prepare: Callable[[Any], None] | None = None,
     observe: Callable[[LISATrainer], None] | None = None,
 ) -> dict[str, Any]:
-    """As `run`, from a configuration; `notes` are the first lines of the log.
+    """As `run`, from a configuration.
 
     `prepare` is called with the new model before training, `observe` in the first process with the trainer after each
     validation, once its checkpoints are written: the metrics are `trainer.history[-1]["valid"]`. It may raise to stop.
@@ -92,13 +89,14 @@ def run_configured(
         raise UsageError("another run is going on in a thread of this process: start each run in its own process")
     try:
         check_run(config)
+        notes = ensure_data(config)
         advice = partial(advice_after_interruption, config.plain(), config["checkpoint_dir"], time())
         with advise_after_interruption(advice):
             if started_by_torchrun(config):
                 with process_group(config):
                     return train_and_test(config, notes, prepare, observe)
             if config["nproc"] > 1:
-                return launch(train_and_test, config, list(notes), prepare, observe)
+                return launch(train_and_test, config, notes, prepare, observe)
             return train_and_test(config, notes, prepare, observe)
     finally:
         _RUNNING.release()

@@ -17,7 +17,6 @@ from typing import Any
 
 from recbole_lisa.config.config import LISAConfig
 from recbole_lisa.data.split import held_out_parts
-from recbole_lisa.datasets.obtain import ensure_data
 from recbole_lisa.environment import make_allocation_cheap
 from recbole_lisa.errors import UsageError, shown
 from recbole_lisa.quick_start import run_configured
@@ -69,7 +68,7 @@ def trainable(config: Mapping[str, Any]) -> None:
             reports.append({**metrics, **time})
             report(reports[-1], checkpoint=checkpoint_class.from_directory(folder))
 
-        result = run_configured(run_config, ensure_data(run_config), observe=lambda trainer: send(_progress(trainer)))
+        result = run_configured(run_config, observe=lambda trainer: send(_progress(trainer)))
         if not reports:  # restored after its last epoch
             valid, score = result["valid"], result["valid"][run_config["valid_metric"].lower()]
             end = {"epoch": result["epochs_run"], "best_epoch": result["best_epoch"], "best": valid, "finished": True}
