@@ -14,7 +14,7 @@ from recbole_lisa.config.model_defaults import lineage, models_with, settings_fi
 from recbole_lisa.config.notes import WITHOUT_EFFECT, log_notes
 from recbole_lisa.config.properties import properties_path
 from recbole_lisa.config.registry import model_class
-from recbole_lisa.config.schema import Key, YamlLoader, as_plain, check_value, declared_keys, read_yaml
+from recbole_lisa.config.schema import NULLS, Key, YamlLoader, as_plain, check_value, declared_keys, read_yaml
 from recbole_lisa.config.validation import SEEN_SUFFIXES, check_settings, completed, device_of
 from recbole_lisa.errors import UsageError, did_you_mean, shown
 from recbole_lisa.files import path_of
@@ -234,9 +234,9 @@ def settings_by_key(settings: Any, origin: str) -> dict[str, Any]:
 
 
 def _strongest(sources: list[tuple[str, Mapping[str, Any]]], key: str) -> str | None:
-    """The name that the strongest of the user's settings gives for a key, or None."""
-    names = [settings[key] for _, settings in sources if settings.get(key) is not None]
-    return str(names[-1]) if names else None
+    """The name that the strongest of the user's settings gives for a key, or None; `~` takes back a weaker one."""
+    names = [settings[key] for _, settings in sources if key in settings]
+    return str(names[-1]) if names and names[-1] not in (None, *NULLS) else None
 
 
 def _named_file(kind: str, name: str) -> Path:

@@ -42,6 +42,9 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
         lines.append(
             f"no effect: train_neg_sample_args alpha={alpha}; it needs the distribution popularity, not uniform"
         )
+    shared, number = settings.get("shared_negatives"), negatives.get("sample_num", 1)
+    if shared and number != 1:
+        lines.append(f"no effect: train_neg_sample_args sample_num={number}; the shared_negatives={shared} are drawn")
     lines += [*_of_epochs(settings, changed), *_of_split(settings, changed)]
     gpu_settings = [f"{key}={external[key]!r}" for key in ("use_gpu", "gpu_id") if key in external]
     if settings["use_gpu"] and settings["gpu_id"] and gpu_settings and not torch.cuda.is_available():
@@ -91,6 +94,8 @@ def _of_split(settings: Settings, changed: Settings) -> list[str]:
     """Parts without items, epochs at the end that are not validated, and ratios that do not sum to 1."""
     split, files, lines = settings["eval_args"]["split"], settings["benchmark_filename"], []
     ratios = next(iter(split.values())) if files is None else []
+    if "TS" in split and changed.get("eval_args", {}).get("group_by") == "user":
+        lines.append(f"no effect: eval_args group_by='user'; the split {split} is one in time for all")
     if files is not None:
         lines.append(f"no effect: eval_args split, the files {', '.join(files)} are the split")
     without = {"validation": ratios == "test_only", "test": ratios == "valid_only"}

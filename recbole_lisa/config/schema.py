@@ -25,7 +25,7 @@ _BOUND = re.compile(r",\s*(?:(?P<relation>>=|>)\s*(?P<low>[\d.]+(?:e-?\d+)?)|in 
 _PYTHON_TYPES = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 _NUMBERS = ("nan", "inf", "+inf", "-inf")
 _MOST_VALUES = 1_000_000
-_NULLS = ("~", "null", "Null", "NULL", "None")
+NULLS = ("~", "null", "Null", "NULL", "None")
 
 
 class YamlLoader(yaml.SafeLoader):
@@ -187,7 +187,7 @@ def is_number(value: Any) -> bool:
 
 def _convert(key: Key, value: Any, origin: str) -> Any:
     if isinstance(value, str):
-        if value in _NULLS:
+        if value in NULLS:
             return None
         if key.types != ("str",):
             try:

@@ -302,9 +302,7 @@ def _check_batch_names(settings: Settings) -> None:
 
 def check_model(settings: Settings) -> None:
     """Check the sizes and forms of a model; a UsageError if two settings do not fit together."""
-    heads, width = settings.get("n_heads"), settings.get("hidden_size")
-    if heads and width and width % heads:
-        raise UsageError(f"n_heads is {heads}, it must divide hidden_size, which is {width}")
+    width = settings.get("hidden_size")
     divisors = {"local_heads": settings.get("local_window"), "n_codebooks": settings.get("histogram_values") == "exact"}
     for key in (key for key, matters in divisors.items() if matters and width % settings[key]):
         raise UsageError(f"{key} is {settings[key]}, it must divide hidden_size, which is {width}")

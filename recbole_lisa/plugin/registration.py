@@ -163,6 +163,7 @@ def _check_our_settings(self: Config) -> Any:
             if settings[name] is not None or name in of_model:  # RecBole takes None for most of its keys
                 settings[name] = check_value(keys[name], settings[name], "settings of RecBole")
         check_model(settings)
+        self.model_class.check_settings(settings)
         checked_negatives(settings["train_neg_sample_args"], settings["loss_type"])
         names = [settings["metrics"]] if isinstance(settings["metrics"], str) else settings["metrics"]
         for name in names:

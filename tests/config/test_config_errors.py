@@ -154,6 +154,7 @@ OF_MODELS: list[tuple[str, dict[Any, Any], str]] = [
         {"query_time": "gap"},
         "'query_time' for SASRec (config_dict): it is a setting of the models of this pack",
     ),
+    ("Mamba2Rec", {"n_heads": 9, "hidden_size": 24}, "Mamba2Rec cannot be built: n_heads must divide 2 hidden_size"),
     ("RecGRELA", {"n_heads": 8, "hidden_size": 24}, "RecGRELA cannot be built: twice n_heads must divide hidden_size"),
     ("Transformer", {"item_codes": "svd"}, "quantize_items is False, with item_codes svd it must be True"),
 ]
@@ -257,6 +258,14 @@ NOTES: list[tuple[dict[str, Any], str | None]] = [
     ({"epochs": 8, "eval_step": 3, **split("LS", "test_only")}, "no effect: eval_step=3; " + TEST_ONLY),
     ({"test_step": 1, "per_user_file": "a.csv", **split("LS", "valid_only")}, f"no effect: test_step=1, {VALID_ONLY}"),
     ({"test_step": 1, "per_user_file": "a.csv", **split("TS", ["2020-01-01", "2020-02-01"])}, None),
+    (
+        {"eval_args": {"split": {"TS": [0.8, 0.1, 0.1]}, "group_by": "user"}},
+        "no effect: eval_args group_by='user'; the split {'TS': [0.8, 0.1, 0.1]} is one in time for all",
+    ),
+    (
+        {"shared_negatives": 9, "loss_type": "SSM", "train_neg_sample_args": {"sample_num": 3}},
+        "no effect: train_neg_sample_args sample_num=3; the shared_negatives=9 are drawn",
+    ),
     ({"local_heads": 4}, "no effect: local_heads=4; it needs local_window above 0, not 0"),
     ({"local_heads": 4, "local_window": 2}, None),
     ({"adam_betas": [0.9, 0.98], "learner": "sgd"}, "no effect: adam_betas=[0.9, 0.98]; it needs learner " + ADAM),
@@ -360,7 +369,7 @@ NAMES: list[tuple[dict[str, Any], str]] = [
         for key, value in (("result_file", "z\0.json"), ("data_path", Path("a\0")), ("metrics", ["Hit\0"]))
     ),
     *(({key: "z\0.yaml"}, f"{key} is 'z\\x00.yaml', it must not have the") for key in ("dataset", "config_files")),
-    ({"model": "Transformer", "config_dict": {"n_heads": 3}}, "n_heads is 3, it must divide hidden_size"),
+    ({"model": "Transformer", "config_dict": {"n_heads": 3}}, "n_heads must divide hidden_size 128, got 3"),
     ({"model": Path("LISABase")}, "model must be a name or a class, got PosixPath"),
     ({"dataset": "x" * 5000}, "dataset must be the name of a folder, got 5,000 characters: 'xxx"),
     ({"model": None}, "model must be a name or a class, got None"),
@@ -376,6 +385,10 @@ NAMES: list[tuple[dict[str, Any], str]] = [
 def test_unknown_names_come_with_known_ones(isolated_run_dir: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         ensure_data(LISAConfig(**{"model": "LISASoft", "dataset": "ml-100k", **arguments}))
+
+
+def test_heads_of_mamba_may_divide_twice_the_width_only() -> None:
+    assert LISAConfig("Mamba2Rec", "ml-100k", config_dict={"n_heads": 16, "hidden_size": 24})["n_heads"] == 16
 
 
 def test_a_protocol_may_be_a_path_and_a_far_name_is_not_suggested() -> None:

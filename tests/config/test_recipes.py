@@ -75,6 +75,8 @@ def test_a_recipe_is_stronger_than_our_files_and_weaker_than_the_users(tmp_path:
     assert [config[key] for key in ("hidden_size", "n_layers", "loss_type")] == [32, 4, "CE"]
     config = LISAConfig("LISASoft", "ml-100k", config_files=file, command_line={"recipe": "modern"})
     assert [config[key] for key in ("recipe", "hidden_size", "loss_type")] == ["modern", 32, "CE"]
+    config = LISAConfig("LISASoft", "ml-100k", config_files=file, command_line={"recipe": "~"})
+    assert [config[key] for key in ("recipe", "hidden_size", "loss_type")] == [None, 32, "BCE"]
 
 
 def test_settings_that_a_model_of_recbole_lacks_are_left_out_and_noted() -> None:

@@ -28,7 +28,7 @@ from tests.plugin.test_presplit import HEAD, LONG, presplit
         ("LISABase", {"item_codes": "svd"}, "item_codes is 'svd', in RecBole's own run it must be learned"),
         ("LISASoft", {"loss_type": "SSM", "shared_negatives": 8}, "shared_negatives is 8, in RecBole's own run"),
         ("LISASoft", {"bidirectional": True}, "histogram_decay is 0.1, with bidirectional True it must be 0"),
-        ("Transformer", {"n_heads": 3}, "n_heads is 3, it must divide hidden_size, which is 16"),
+        ("Transformer", {"n_heads": 3}, "n_heads must divide hidden_size 16, got 3"),
         ("Transformer", {"conv_width": 1}, "conv_width is 1, it must be 0"),
         *(
             ("LISASoft", {"windows": kind}, f"windows is {kind}, which only recbole_lisa.run can follow")
