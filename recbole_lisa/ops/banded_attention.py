@@ -31,17 +31,18 @@ def banded_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) ->
     n_blocks = -(-length // size)
 
     def blocks(x: Tensor, before: int = 0) -> Tensor:
-        """(N, L, H, E) -> (N, blocks, H, before + S, E): each block after the `before` positions in front of it."""
+        """(N, L, H, E) -> (N blocks, H, before + S, E): each block after the `before` positions in front of it."""
         x = pad(x, (0, 0, 0, 0, 0, n_blocks * size - length)).view(n, n_blocks, size, n_heads, width)
         if before:
             x = torch.cat([pad(x[:, :-1, -before:], (0, 0, 0, 0, 0, 0, 1, 0)), x], dim=2)
-        return x.transpose(2, 3)
+        return x.flatten(0, 1).transpose(1, 2)  # torch.compile takes attention over 5 dimensions for one over 4
 
-    logits = blocks(query / math.sqrt(width)) @ blocks(key, window).transpose(3, 4)  # (N, blocks, H, S, w + S)
+    logits = blocks(query / math.sqrt(width)) @ blocks(key, window).transpose(2, 3)  # (N blocks, H, S, w + S)
+    logits = logits.view(n, n_blocks, *logits.shape[1:])
     columns = torch.arange(window + size, device=bias.device)
     age = torch.arange(size, device=bias.device).unsqueeze(1) + window - columns  # (S, w + S)
     band = bias[:, age.clamp(0, window - 1)].masked_fill((age < 0) | (age >= window), -torch.inf)  # (H, S, w + S)
     first = band.masked_fill(columns < window, -torch.inf)  # no position is before that of index 0
     weights = torch.softmax(logits + torch.stack([first, *[band] * (n_blocks - 1)]), dim=-1)
-    attended = weights.to(value.dtype) @ blocks(value, window)
-    return attended.transpose(2, 3).reshape(n, n_blocks * size, n_heads, width)[:, :length]
+    attended = weights.to(value.dtype).flatten(0, 1) @ blocks(value, window)
+    return attended.transpose(1, 2).reshape(n, n_blocks * size, n_heads, width)[:, :length]

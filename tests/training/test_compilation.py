@@ -74,11 +74,14 @@ def test_attention_with_loops_that_depend_on_the_data_is_left_out(traced: list[t
     assert [type(module).__name__ for module in traced] == ["EncoderBlock"]
 
 
+LEVERS = {"n_layers": 2, "local_window": 4, "block": "gated", "hidden_act": "swiglu", "conv_width": 3}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODEL_NAMES)
-def test_a_compiled_encoder_computes_the_same(name: str) -> None:
+@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in MODEL_NAMES), ("LISASoft", LEVERS)])
+def test_a_compiled_encoder_computes_the_same(name: str, settings: dict[str, Any]) -> None:
     torch.compiler.reset()
-    compare(name)
+    compare(name, **settings)
 
 
 def test_a_missing_compiler_is_one_line_before_any_work(isolated_run_dir: Path, monkeypatch: MonkeyPatch) -> None:
