@@ -57,7 +57,8 @@ def read_per_user(path: Path) -> pd.DataFrame:
     try:
         if path.suffix == ".csv":
             check_header(path, pd.read_csv(path, header=None, nrows=1, dtype=str).loc[0])
-            table = pd.read_csv(path, dtype=dict.fromkeys(IDS, str), keep_default_na=False)
+            types = dict.fromkeys(IDS, str)
+            table = pd.read_csv(path, dtype=types, keep_default_na=False, float_precision="round_trip")
         elif "config" in (content := json.loads(readable(path).read_bytes())):  # a result
             if not content.get("per_user_file"):
                 raise UsageError(f"'{path}' names no per_user_file: run `evaluate` with --per_user_file=FILE")

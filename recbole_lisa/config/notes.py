@@ -45,6 +45,9 @@ def log_notes(settings: Settings, external: Settings, defaults: Settings) -> lis
     shared, number = settings.get("shared_negatives"), negatives.get("sample_num", 1)
     if shared and number != 1:
         lines.append(f"no effect: train_neg_sample_args sample_num={number}; the shared_negatives={shared} are drawn")
+    is_ranked = settings["eval_seen"] == "rank" and "full" in str(settings["eval_args"]["mode"])
+    if settings.get("seen_negatives") is False and settings["loss_type"] == "CE" and is_ranked:
+        lines.append("seen_negatives is False, but eval_seen is rank: seen items, which were no negatives, rank high")
     lines += [*_of_epochs(settings, changed), *_of_split(settings, changed)]
     gpu_settings = [f"{key}={external[key]!r}" for key in ("use_gpu", "gpu_id") if key in external]
     if settings["use_gpu"] and settings["gpu_id"] and gpu_settings and not torch.cuda.is_available():

@@ -45,6 +45,11 @@ class WeightAverage:
         self.other = [weight.detach().clone() for weight in self.weights]
         """The averages; inside `applied`, the weights of the training."""
 
+    def set_steps(self, n_steps: int, log: Callable[[str], None]) -> None:
+        """Log a decay that a run of so many steps does not reach."""
+        if n_steps > 0 and (last := n_steps / (9 + n_steps)) < self.decay:
+            log(f"ema_decay is {self.decay}, but in the {n_steps:,} steps of the whole run it rises to {last:.3g} only")
+
     @torch.no_grad()
     def update(self) -> None:
         """Take the weights after a step into the averages."""

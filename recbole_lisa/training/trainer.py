@@ -118,8 +118,9 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         Checkpoint(self).adopt_data(train_data)
         self.eval_collector.data_collect(train_data)
         log = self.logger.info if verbose else self.logger.debug
-        if self.schedule is not None:
-            self.schedule.set_steps(self.epochs * len(train_data), log)
+        parts: tuple[LearningRate | WeightAverage | None, ...] = self.schedule, self.average
+        for part in filter(None, parts):
+            part.set_steps(self.epochs * len(train_data), log)
         valid_data = valid_data if valid_data and self.eval_step > 0 else None
         # Importing RecBole's sequential models switches anomaly detection on for the process (its SINE does).
         anomaly = torch.autograd.set_detect_anomaly(bool(self.config["detect_anomaly"]))

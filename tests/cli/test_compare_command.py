@@ -27,6 +27,15 @@ def table(values: dict[str, float], name: str = "ndcg@10") -> pd.DataFrame:
     return pd.DataFrame({name: values.values()}, index=ids, dtype=float).sort_index()
 
 
+def test_csv_and_json_hold_the_same_numbers(tmp_path: Path) -> None:
+    values = 1 / np.log2(np.arange(2, 202))
+    users = pd.DataFrame({"user_id": np.arange(200).astype(str), "item_id": "i", "ndcg@10": values})
+    users.to_csv(tmp_path / "a.csv", index=False)
+    (tmp_path / "a.json").write_text(json.dumps(users.to_dict("list")))
+    tables = [read_per_user(tmp_path / f"a.{ending}") for ending in ("csv", "json")]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
 @pytest.mark.parametrize("ending", ["csv", "json"])
 @pytest.mark.parametrize(
     ("model", "settings"),

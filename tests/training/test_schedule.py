@@ -98,6 +98,14 @@ def test_a_too_long_warmup_is_named(tmp_path: Path, caplog: LogCaptureFixture, w
     assert lines == [f"learning_rate_warmup is {warmup} steps, {line}"] * bool(line)
 
 
+def test_an_average_that_the_run_is_too_short_for_is_named(tmp_path: Path, caplog: LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        finished(tmp_path, epochs=2, ema_decay=0.9)
+        finished(tmp_path, epochs=2, ema_decay=0.5)
+    lines = [record.message for record in caplog.records if "ema_decay" in record.message]
+    assert lines == ["ema_decay is 0.9, but in the 12 steps of the whole run it rises to 0.571 only"]
+
+
 def test_a_decay_fixes_the_epochs_of_a_resumed_run(tmp_path: Path) -> None:
     run = finished(tmp_path, epochs=2, learning_rate_decay="linear")
     with pytest.raises(UsageError, match="epochs is 2 there and 3 here"):
