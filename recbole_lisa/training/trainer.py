@@ -118,8 +118,7 @@ class LISATrainer(Trainer):  # type: ignore[misc]  # RecBole has no annotations
         Checkpoint(self).adopt_data(train_data)
         self.eval_collector.data_collect(train_data)
         log = self.logger.info if verbose else self.logger.debug
-        parts: tuple[LearningRate | WeightAverage | None, ...] = self.schedule, self.average
-        for part in filter(None, parts):
+        for part in [part for part in (self.schedule, self.average) if part is not None]:
             part.set_steps(self.epochs * len(train_data), log)
         valid_data = valid_data if valid_data and self.eval_step > 0 else None
         # Importing RecBole's sequential models switches anomaly detection on for the process (its SINE does).
