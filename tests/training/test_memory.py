@@ -46,7 +46,11 @@ def test_the_largest_part_is_named_and_items_count_once_they_are_known(tmp_path:
         ("SinkhornTransformer", {"n_top_buckets": 10**12}, "n_top_buckets"),
         ("Mamba2Rec", {"state_size": 10**10}, "state_size"),
         ("Transformer", {"conv_width": 10**10}, "conv_width"),
-        ("LISABase", {"local_window": 10**11}, "local_window"),
+        (
+            "LISABase",
+            {"local_window": 2**16, "local_heads": 2**13, "hidden_size": 2**13, "n_layers": 99},
+            "local_window",
+        ),
         ("Transformer", {"loss_type": "SSM", "shared_negatives": 10**12}, "shared_negatives"),
         ("LISABase", {"nproc": 10**6, "train_batch_size": 10**6}, "nproc"),
     ],
