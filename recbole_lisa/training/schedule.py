@@ -47,16 +47,19 @@ class WeightAverage:
 
     def set_steps(self, n_steps: int, log: Callable[[str], None]) -> None:
         """Log a decay that a run of so many steps does not reach."""
-        if n_steps > 0 and (last := n_steps / (9 + n_steps)) < self.decay:
+        if n_steps > 0 and (last := self._decay_at(n_steps - 1)) < self.decay:
             log(f"ema_decay is {self.decay}, but in the {n_steps:,} steps of the whole run it rises to {last:.3g} only")
 
     @torch.no_grad()
     def update(self) -> None:
         """Take the weights after a step into the averages."""
-        decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
+        decay = self._decay_at(self.n_updates)
         self.n_updates += 1
         for average, weight in zip(self.other, self.weights, strict=True):
             average.lerp_(weight, 1 - decay)
+
+    def _decay_at(self, step: int) -> float:
+        return min(self.decay, (1 + step) / (10 + step))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
