@@ -25,11 +25,13 @@ def lisa_attention(
     decay: float | Tensor = 0.0,
     valid: Tensor | None = None,
     causal: bool = True,
+    straight_through: bool = False,
 ) -> Tensor:
     """Quadratic LISA: every query compares itself with every earlier position, codebook by codebook.
 
     Query i gives key j the weight exp(-(decay_{j+1} + ... + decay_i)) * sum_w E[j, w] exp(T[q_i, w]), normalised over
     j; its value is the E-weighted mean of the codeword values. Arguments and result as in ops.lisa_attention.
+    straight_through scales the gradient of faded keys where exp(T) / Z is above 1, down to what 1 would give.
     """
     n, length, n_codebooks = codes.shape
     if assignment is None:
@@ -49,8 +51,12 @@ def lisa_attention(
         present = (allowed.to(keys.dtype) @ keys.detach()) > 0  # (N, L, W)
         peak = scores.detach().masked_fill(~present, -torch.inf).amax(dim=-1, keepdim=True)
         scores = (scores - peak.nan_to_num(neginf=0.0)).clamp(max=MAX_EXPONENT).exp()
-        pair = scores[:, :, None, :] * keys[:, None, :, :]  # (N, L queries, L keys, W)
-        pair = pair * (torch.exp(-elapsed) * allowed).unsqueeze(-1)
+        faded = keys[:, None, :, :] * (torch.exp(-elapsed) * allowed).unsqueeze(-1)  # (N, L queries, L keys, W)
+        if straight_through:
+            slope = scores / (scores.unsqueeze(2) * faded).sum(dim=(2, 3)).clamp_min(1e-300).unsqueeze(-1)  # (N, L, W)
+            kept = (slope.clamp_max(1.0) / slope).detach().unsqueeze(2)
+            faded = faded.detach() + kept * (faded - faded.detach())
+        pair = scores[:, :, None, :] * faded
         total = pair.sum(dim=(2, 3))  # (N, L)
         weight = pair.sum(dim=2) / torch.where(total > 0, total, torch.ones_like(total)).unsqueeze(-1)
         out = out + weight @ values[b]
@@ -77,13 +83,19 @@ def exact_values_attention(
 
 
 def lisa_attention_eager(
-    codes: Tensor, table: Tensor, values: Tensor, *, assignment: Tensor, decay: float = 0.0
+    codes: Tensor,
+    table: Tensor,
+    values: Tensor,
+    *,
+    assignment: Tensor,
+    decay: float = 0.0,
+    straight_through: bool = False,
 ) -> Tensor:
     """The paper's Algorithm 1 written out, every intermediate an (N, L, B, W) tensor kept by autograd.
 
     Arguments as of recbole_lisa.ops.lisa_attention; a decay is accurate only while decay * L stays below about 80.
     """
-    weights = _eager_weights(codes, table, assignment, decay)
+    weights = _eager_weights(codes, table, assignment, decay, straight_through=straight_through)
     return torch.einsum("nlbw,bwd->nld", weights, values)
 
 
@@ -95,7 +107,9 @@ def lisa_attention_per_codebook(
     return torch.einsum("nlbw,bwd->nlbd", weights, values).sum(dim=2)
 
 
-def _eager_weights(codes: Tensor, table: Tensor, assignment: Tensor, decay: float) -> Tensor:
+def _eager_weights(
+    codes: Tensor, table: Tensor, assignment: Tensor, decay: float, *, straight_through: bool = False
+) -> Tensor:
     """Attention over codewords, (N, L, B, W)."""
     length = codes.shape[1]
     if decay:
@@ -105,7 +119,11 @@ def _eager_weights(codes: Tensor, table: Tensor, assignment: Tensor, decay: floa
     else:
         histogram = assignment.cumsum(dim=1)  # (N, L, B, W)
     books = torch.arange(codes.shape[-1], device=codes.device)
-    weights = histogram * table.exp()[books, codes]  # (N, L, B, W)
+    scores = table.exp()[books, codes]  # (N, L, B, W)
+    if straight_through:
+        slope = (scores / (histogram * scores).sum(dim=-1, keepdim=True)).detach()
+        histogram = histogram.detach() + (slope.clamp_max(1.0) / slope) * (histogram - histogram.detach())
+    weights = histogram * scores  # (N, L, B, W)
     return weights / weights.sum(dim=-1, keepdim=True)
 
 

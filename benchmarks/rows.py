@@ -119,7 +119,8 @@ def lisa(problem: Problem, *, n_codewords: int, hard: bool = True, attend: Atten
     if problem.part == "core":
         table = problem.normal(N_CODEBOOKS, n_codewords, n_codewords, seed=4)
         values = problem.normal(N_CODEBOOKS, n_codewords, problem.width, seed=5)
-        call = partial(attend or lisa_attention_items, items, codes, table, values)
+        own = partial(lisa_attention_items, straight_through=hard and problem.backward)
+        call = partial(attend or own, items, codes, table, values)
         return Case(problem, partial(call, assignment=keys, decay=problem.decay), [*inputs, table, values])
     torch.manual_seed(6)
     module = LISAAttention(
@@ -201,12 +202,13 @@ class Row(NamedTuple):
 
 
 _quadratic = gathered(lisa_reference.lisa_attention)
+_of_hard_keys = gathered(partial(lisa_reference.lisa_attention, straight_through=True))
 _small, _large = partial(lisa, n_codewords=16), partial(lisa, n_codewords=32)
 _soft, _reference = partial(_small, hard=False), partial(_small, attend=_quadratic)
 ROWS: dict[str, Row] = {
-    "LISA-128": Row(_small, _reference),
+    "LISA-128": Row(_small, partial(_small, attend=_of_hard_keys)),
     "LISA-128 soft": Row(_soft, partial(_soft, attend=_quadratic)),
-    "LISA-256": Row(_large, partial(_large, attend=_quadratic)),
+    "LISA-256": Row(_large, partial(_large, attend=_of_hard_keys)),
     LISA_NAIVE: Row(partial(_small, attend=gathered(lisa_reference.lisa_attention_per_codebook)), _reference),
     LISA_ONE_PRODUCT: Row(partial(_small, attend=gathered(lisa_reference.lisa_attention_eager)), _reference),
     NAIVE: Row(partial(transformer, naive=True)),

@@ -157,7 +157,8 @@ def naive_loss(model: LISARecommender, batch: Batch) -> Tensor:
     x = model.embed(items.flatten())  # (N * L, D)
     codes, assignment, y = (part.view(n, length, *part.shape[1:]) for part in _quantize(model.codebook, x))
     table, values = attention.table_and_values()
-    attended = lisa_attention_eager(codes, table, values, assignment=assignment, decay=float(attention.decay))
+    options = {"assignment": assignment, "decay": float(attention.decay), "straight_through": attention.codebook.hard}
+    attended = lisa_attention_eager(codes, table, values, **options)
     first, act, _, last = block.feed_forward
     h = block.attention_norm(drop(y + encoder.position_embedding.weight[:length]) + drop(attended))
     hidden = block.feed_forward_norm(h + drop(last(drop(act(first(h)))))).flatten(0, 1)  # (N * L, D)

@@ -196,8 +196,9 @@ class LISAAttention(Attention):
         else:
             table, values = self.table_and_values()  # (B, W, W), (B, W, D)
             codes, soft, parts = coded.quantized.codes, self._soft(coded.quantized), []
+            same = {"valid": valid, "straight_through": self.codebook.hard and soft is not None}
             for p, rate in _rates(self.step_decay(time_gaps)):
-                options = {"assignment": soft if soft is None else soft[:, p], "decay": rate, "valid": valid}
+                options = {"assignment": soft if soft is None else soft[:, p], "decay": rate, **same}
                 parts.append(read(coded.rows, codes[:, p], table[p], values[p], **options))
             out = reduce(torch.add, parts)  # the sum over codebooks, each with its rate
         if self.local is None or not valid.numel():

@@ -9,7 +9,7 @@ from recbole_lisa.attention.base import CodedSequences
 from recbole_lisa.attention.lisa import FrozenLISA
 from recbole_lisa.ops.quantize import Quantized
 from tests.attention.references import D, banded_attention
-from tests.helpers import all_valid, assert_close, ragged
+from tests.helpers import all_valid, assert_close, assert_close_with_gradients, ragged
 
 hard_and_soft = pytest.mark.parametrize("hard", [True, False], ids=["hard", "soft"])
 every_decay = pytest.mark.parametrize("decay", [0, 0.1, "learnable", "time", "spread"])
@@ -174,3 +174,21 @@ def test_spread_rates_are_those_of_single_codebooks(hard: bool) -> None:
     assert_close(attention(coded, valid), sum(parts))
     attention(coded, valid).square().sum().backward()
     assert (attention.raw_decay.grad != 0).all()
+
+
+@hard_and_soft
+def test_the_gradient_of_hard_keys_is_bounded(hard: bool) -> None:
+    attention, valid = build(hard=hard), ragged(2, 30)
+    with torch.no_grad():
+        attention.query *= 20  # so that exp(T) / Z is above 1 at many absent codewords
+    coded = quantised(attention, 2, 30)
+    codes, assignment = (column[coded.rows] for column in coded.quantized[:2])
+    slow = naive.lisa_attention(
+        codes,
+        *attention.table_and_values(),
+        assignment=assignment,
+        decay=attention.decay,
+        valid=valid,
+        straight_through=hard,
+    )
+    assert_close_with_gradients(attention(coded, valid), slow, [coded.quantized.assignment])

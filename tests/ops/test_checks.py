@@ -276,6 +276,7 @@ MESSAGES: list[tuple[Callable[[], Any], str]] = [
         for flag, call in (
             *((flag, partial(quantize, X[0], torch.ones(2, W, D))) for flag in ("residual", "hard")),
             *(("causal", partial(op, **GOOD[op])) for op in (lisa_attention, lisa_attention_items)),
+            *(("straight_through", partial(op, **GOOD[op])) for op in (lisa_attention, lisa_attention_last)),
         )
     ),
     *(

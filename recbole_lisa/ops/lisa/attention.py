@@ -23,7 +23,7 @@ from recbole_lisa.ops.lisa.histogram import last_histogram
 from recbole_lisa.ops.lisa.numba_loops import NumbaLISA, Operands
 from recbole_lisa.ops.lisa.operands import check_lisa, checked_steps, flat_codes, working_dtype
 from recbole_lisa.ops.lisa.readout import SAFE_SPAN, row_span
-from recbole_lisa.ops.lisa.torch_blocks import BlockedLISA
+from recbole_lisa.ops.lisa.torch_blocks import BlockedLISA, attention_weights
 from recbole_lisa.ops.lisa.triton_op import TritonLISA, triton_is_installed
 from recbole_lisa.ops.numba_threads import check_rows, numba_serves
 
@@ -54,6 +54,7 @@ def lisa_attention(
     decay: float | Tensor = 0.0,
     valid: Tensor | None = None,
     causal: bool = True,
+    straight_through: bool = False,
 ) -> Tensor:
     """LISA over sequences of codes: (N, L, D) in the dtype of values.
 
@@ -67,9 +68,12 @@ def lisa_attention(
         decay: a float, a 0-d tensor, or (N, L) decays of each step, all at least 0; the first step's has no effect.
         valid: (N, L) bool, True = non-padding. Padding is never a key and its output is 0.
         causal: False sums the histogram over all valid positions (decay must then be 0).
+        straight_through: for one-hot keys with a straight-through gradient. d A / d F = exp(T) / Z has no bound at a
+            codeword that F lacks, so the gradients of assignment and decay take min(exp(T) / Z, 1): one more key
+            changes A by at most 1.
 
     Raises:
-        ValueError: on types or shapes that do not fit, a decay without causal, a causal that is neither True nor False,
+        ValueError: on types or shapes that do not fit, a decay without causal, a flag that is neither True nor False,
             and on the CPU codes outside 0..W-1, a decay below 0 or NaN, or an assignment below 0.
 
     Scores that span more than 50 within a row are worked on in float64: with such scores a codeword that was last seen
@@ -80,7 +84,15 @@ def lisa_attention(
     items = torch.arange(n * length, device=codes.device).view(n, length)
     flat = None if assignment is None else assignment.flatten(0, 1)
     return lisa_attention_items(
-        items, codes.reshape(-1, n_codebooks), table, values, assignment=flat, decay=decay, valid=valid, causal=causal
+        items,
+        codes.reshape(-1, n_codebooks),
+        table,
+        values,
+        assignment=flat,
+        decay=decay,
+        valid=valid,
+        causal=causal,
+        straight_through=straight_through,
     )
 
 
@@ -95,6 +107,7 @@ def lisa_attention_items(
     decay: float | Tensor = 0.0,
     valid: Tensor | None = None,
     causal: bool = True,
+    straight_through: bool = False,
 ) -> Tensor:
     """LISA over sequences of distinct items: rows are gathered block by block, never for all positions at once.
 
@@ -105,7 +118,7 @@ def lisa_attention_items(
         ValueError: as lisa_attention.
         IndexError: on the CPU, an item outside 0..U-1.
     """
-    check_flags(causal=causal)
+    check_flags(causal=causal, straight_through=straight_through)
     check_lisa(codes, table, values, assignment, decay)
     steps = checked_steps(items, codes, decay, valid)
     if not causal and (isinstance(decay, Tensor) or decay != 0):
@@ -115,18 +128,18 @@ def lisa_attention_items(
     dtype, numba_does = _plan(table, values, causal=causal)
     if _triton_serves(table.device, dtype, causal=causal):
         keys = None if assignment is None else assignment.flatten(1)
-        out: Tensor = TritonLISA.apply(items, codes, keys, table, values, steps, valid)  # type: ignore[no-untyped-call]  # torch's Function carries no types
+        out: Tensor = TritonLISA.apply(straight_through, items, codes, keys, table, values, steps, valid)  # type: ignore[no-untyped-call]  # torch's
         return out
     if numba_does:
         starts = torch.arange(items.numel()) % items.shape[1] == 0
         steps, present = steps.flatten() if steps.dim() else steps, None if valid is None else valid.flatten()
         op = Operands(items.flatten(), starts, codes, assignment, table, values, steps, present)
-        return _attend_to_rows(op, dtype).view(*items.shape, -1)
+        return _attend_to_rows(op, dtype, straight_through=straight_through).view(*items.shape, -1)
     with torch.autocast(items.device.type, enabled=False):
         keys = None if assignment is None else assignment.flatten(1).to(dtype)
         rows, flat_values = (x.to(dtype).flatten(0, 1) for x in (table, values))  # (B * W, W), (B * W, D)
         query = flat_codes(codes, table.shape[1])
-        out = BlockedLISA.apply(causal, items, query, keys, rows, flat_values, steps, valid)  # type: ignore[no-untyped-call]  # torch's Function carries no types
+        out = BlockedLISA.apply(causal, straight_through, items, query, keys, rows, flat_values, steps, valid)  # type: ignore[no-untyped-call]  # torch's
     return out.to(values.dtype)
 
 
@@ -141,13 +154,14 @@ def lisa_attention_non_padding(
     decay: float | Tensor = 0.0,
     valid: Tensor,
     causal: bool = True,
+    straight_through: bool = False,
 ) -> Tensor:
     """lisa_attention_items at the M valid positions only, one sequence after the other: (M, D).
 
     The Numba kernels skip padding on the right; otherwise the valid positions are selected at the end. Arguments and
     errors as of lisa_attention_items.
     """
-    check_flags(causal=causal)
+    check_flags(causal=causal, straight_through=straight_through)
     check_lisa(codes, table, values, assignment, decay)
     steps = checked_steps(items, codes, decay, valid, masked=True)
     if table.device.type == "cpu":  # on a GPU, to look at the mask would wait
@@ -156,9 +170,18 @@ def lisa_attention_non_padding(
             kept = valid.flatten().nonzero().squeeze(1)  # (M,)
             rows, starts = items.flatten().index_select(0, kept), kept % max(items.shape[1], 1) == 0
             steps = steps.flatten().index_select(0, kept) if steps.dim() else steps
-            return _attend_to_rows(Operands(rows, starts, codes, assignment, table, values, steps, None), dtype)
+            op = Operands(rows, starts, codes, assignment, table, values, steps, None)
+            return _attend_to_rows(op, dtype, straight_through=straight_through)
     out = lisa_attention_items(
-        items, codes, table, values, assignment=assignment, decay=decay, valid=valid, causal=causal
+        items,
+        codes,
+        table,
+        values,
+        assignment=assignment,
+        decay=decay,
+        valid=valid,
+        causal=causal,
+        straight_through=straight_through,
     )
     return out[valid]
 
@@ -173,11 +196,13 @@ def lisa_attention_last(
     assignment: Tensor | None = None,
     decay: float | Tensor = 0.0,
     valid: Tensor,
+    straight_through: bool = False,
 ) -> Tensor:
     """The output (N, D) at each row's final valid position, 0 for a row without one; O(L B + B W D).
 
     One histogram a sequence. Arguments and errors as of lisa_attention_items; padding must be on the right.
     """
+    check_flags(straight_through=straight_through)
     check_lisa(codes, table, values, assignment, decay)
     steps = checked_steps(items, codes, decay, valid, masked=True)
     check_right_padding(valid)
@@ -190,7 +215,11 @@ def lisa_attention_last(
         histogram = last_histogram(items, codes, table.shape[1], assignment=assignment, decay=steps, valid=valid)
         final = (valid.sum(dim=1) - 1).clamp_min(0)  # (N,)
         query = codes.index_select(0, items.gather(1, final.unsqueeze(1)).squeeze(1))  # (N, B)
-        return read_histogram(histogram, query, table, values)
+        scores = table[torch.arange(query.shape[1], device=query.device), query].to(histogram.dtype)  # (N, B, W)
+        empty = (histogram <= 0).all(dim=-1, keepdim=True)
+        weights = attention_weights(histogram.masked_fill(empty, 1.0), scores, straight_through=straight_through)
+        weights = weights.masked_fill(empty, 0.0)
+        return (weights.flatten(1).to(values.dtype) @ values.flatten(0, 1)).to(values.dtype)
 
 
 def read_histogram(histogram: Tensor, query: Tensor, table: Tensor, values: Tensor) -> Tensor:
@@ -233,7 +262,7 @@ def _plan(table: Tensor, values: Tensor, *, causal: bool) -> tuple[torch.dtype, 
     return dtype, fits and numba_serves(table.to(dtype))
 
 
-def _attend_to_rows(op: Operands, dtype: torch.dtype) -> Tensor:
+def _attend_to_rows(op: Operands, dtype: torch.dtype, *, straight_through: bool) -> Tensor:
     """NumbaLISA in a type, (R, D); query and assignment are still the codes (U, B) and (U, B, W)."""
     if not len(op.items):
         return op.values.new_zeros(0, op.values.shape[-1])
@@ -241,5 +270,6 @@ def _attend_to_rows(op: Operands, dtype: torch.dtype) -> Tensor:
         query = flat_codes(op.query, op.table.shape[1])
         keys = None if op.assignment is None else op.assignment.flatten(1).to(dtype)
         table, values = op.table.to(dtype), op.values.to(dtype)
-        out: Tensor = NumbaLISA.apply(*op._replace(query=query, assignment=keys, table=table, values=values))  # type: ignore[no-untyped-call]  # torch's Function carries no types
+        inputs = op._replace(query=query, assignment=keys, table=table, values=values)
+        out: Tensor = NumbaLISA.apply(straight_through, *inputs)  # type: ignore[no-untyped-call]  # torch's Function carries no types
     return out.to(op.values.dtype)

@@ -37,6 +37,7 @@ class Rows(NamedTuple):
     first_row: int  # the first row of the block, among all rows
     tiny: Any  # smallest normaliser
     forgotten: Any  # a histogram entry below this becomes 0, as denormal numbers are slow
+    most: Any  # largest d A / d F in the gradient of the histogram
     # Of each part; in weigh_rows and unweigh_rows of the parts of the block.
     histograms: Any  # (parts, B * W): the histogram before the part
     factors: Any  # (parts,): see sum_rows
@@ -171,9 +172,9 @@ def unweigh_rows(first_book: int, end_book: int, op: Rows) -> None:  # noqa: C90
                 mean += a[w] * d_a[w]
             # Second pass: d F = (d A - <A, d A>) exp(T) / Z goes to H, and F d F to the gradient of T.
             for w in range(n_words):
-                slope = (d_a[w] - mean) * score[w] * scale
-                d_score[w] += f[w] * slope
-                d_e[w] += slope
+                slope, centred = score[w] * scale, d_a[w] - mean
+                d_score[w] += f[w] * centred * slope
+                d_e[w] += centred * min(slope, op.most)
             # Third pass: the gradient of exp(-decay) is <H, F of the row before>; none at the start of a sequence.
             if op.d_fade.shape[0] > 0:
                 earlier = op.histogram[row - 1, words] if row > 0 else op.histograms[0, words]

@@ -6,8 +6,11 @@ visits the blocks from last to first, computes A again and adds:
 
     d F_i = (d A_i - <A_i, d A_i>) exp(T[q_i]) / Z_i,    d T[q_i] += F_i d F_i
     H_i = d F_i + exp(-decay_{i+1}) H_{i+1},    d E_i = H_i,    d decay_i = -exp(-decay_i) <H_i, F_{i-1}>
+
+With straight_through, H takes d F_i with min(exp(T[q_i]) / Z_i, 1).
 """
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -42,10 +45,10 @@ class Operands(NamedTuple):
 
 
 class NumbaLISA(torch.autograd.Function):
-    """apply(*operands) -> (R, D), causal; the operands are those of Operands."""
+    """apply(straight_through, *operands) -> (R, D), causal; the operands are those of Operands."""
 
     @staticmethod
-    def forward(ctx: Any, *operands: Any) -> Tensor:
+    def forward(ctx: Any, straight_through: bool, *operands: Any) -> Tensor:
         """Compute the weights of a block of rows, multiply them by the values."""
         op = Operands(*operands)
         scores = score_rows(op.table)  # (B * W, W)
@@ -57,6 +60,7 @@ class NumbaLISA(torch.autograd.Function):
         for block in attention.blocks:
             weights, _ = attention.weigh(block)
             torch.mm(weights, flat_values, out=out[block])
+        ctx.straight_through = straight_through
         ctx.save_for_backward(*op._replace(table=scores), histograms)  # backward needs exp(T), not T
         return out
 
@@ -71,10 +75,11 @@ class NumbaLISA(torch.autograd.Function):
         (scores, assignment, decay), (n_books, n_words, _) = (op.table, op.assignment, op.decay), op.values.shape
         flat_values, grad = op.values.flatten(0, 1), grad_out.contiguous()
         d_values, d_scores = torch.zeros_like(flat_values), torch.zeros_like(scores)
-        d_keys = None if assignment is None or not ctx.needs_input_grad[3] else scores.new_zeros(assignment.shape)
-        d_fade = scores.new_empty(n_books, len(op.items)) if ctx.needs_input_grad[6] else None
+        d_keys = None if assignment is None or not ctx.needs_input_grad[4] else scores.new_zeros(assignment.shape)
+        d_fade = scores.new_empty(n_books, len(op.items)) if ctx.needs_input_grad[7] else None
         written = writable(later=torch.zeros_like(histograms[0]), d_scores=d_scores, d_keys=d_keys, d_fade=d_fade)
-        attention = _Attention(_rows(op, scores)._replace(**written), histograms, n_books)
+        rows = _rows(op, scores, most=1.0 if ctx.straight_through else math.inf)
+        attention = _Attention(rows._replace(**written), histograms, n_books)
         histogram = scores.new_empty(attention.blocks[0].stop, len(flat_values))
         d_weights = torch.empty_like(histogram)
         with torch.autocast("cpu", enabled=False):
@@ -89,10 +94,10 @@ class NumbaLISA(torch.autograd.Function):
             by_fade = d_fade.sum(dim=0, dtype=decay.dtype)
             d_decay = -(by_fade if decay.dim() else by_fade.sum()) * decay.neg().exp()
         d_table = d_scores.view(n_books, n_words, n_words)
-        return None, None, None, d_keys, d_table, d_values.view_as(op.values), d_decay, None
+        return None, None, None, None, d_keys, d_table, d_values.view_as(op.values), d_decay, None
 
 
-def _rows(op: Operands, scores: Tensor) -> "Rows":
+def _rows(op: Operands, scores: Tensor, *, most: float = math.inf) -> "Rows":
     """What the kernels read, as arrays; each operand has one type, so that a kernel is compiled once."""
     from recbole_lisa.ops.lisa.numba_kernels import Rows
 
@@ -113,6 +118,7 @@ def _rows(op: Operands, scores: Tensor) -> "Rows":
         first_row=0,
         tiny=dtype(torch.finfo(scores.dtype).tiny),
         forgotten=dtype(FORGOTTEN[scores.dtype]),
+        most=dtype(most),
     )
 
 

@@ -79,23 +79,38 @@ def _histograms(keys: Tensor, carry: Tensor, decay: Tensor) -> Tensor:
     return left @ keys + elapsed.neg().to(keys.dtype).exp().unsqueeze(-1) * carry.unsqueeze(1)
 
 
-def _attend(histogram: Tensor, query: Tensor, scores: Tensor, values: Tensor, present: Tensor | None) -> Tensor:
-    """A V, (n, S, D), from F (n, S, B * W); the formula is softmax(log F + T[q]), differentiable also at F = 0."""
-    f, t = histogram.reshape(len(query), -1), scores.index_select(0, query)  # (n * S * B, W)
+def attention_weights(f: Tensor, t: Tensor, *, straight_through: bool) -> Tensor:
+    """A = softmax(log F + T[q]) of F and T[q] (..., W), differentiable also at F = 0; 0 where no F is above 0."""
     with torch.no_grad():
         peak = (f.clamp_min(0.0).log() + t).logsumexp(dim=-1, keepdim=True)
         peak = peak.where(peak.isfinite(), 0.0)
-    weights = f * (t - peak).clamp_max(MAX_EXPONENT[t.dtype]).exp()
-    weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(t.dtype).tiny)
-    out = weights.view(histogram.shape) @ values
+    slope = (t - peak).clamp_max(MAX_EXPONENT[t.dtype]).exp()  # exp(T) / Z
+    weights = f * slope
+    if straight_through:
+        weights = f.detach() * slope + (f - f.detach()) * slope.detach().clamp_max(1.0)
+    return weights / weights.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(t.dtype).tiny)
+
+
+def _attend(
+    histogram: Tensor,
+    query: Tensor,
+    scores: Tensor,
+    values: Tensor,
+    present: Tensor | None,
+    *,
+    straight_through: bool = False,
+) -> Tensor:
+    """A V, (n, S, D), from F (n, S, B * W)."""
+    f, t = histogram.reshape(len(query), -1), scores.index_select(0, query)  # (n * S * B, W)
+    out = attention_weights(f, t, straight_through=straight_through).view(histogram.shape) @ values
     return out if present is None else out.masked_fill(~present, 0.0)
 
 
 class BlockedLISA(torch.autograd.Function):
-    """apply(causal, *operands) -> (N, L, D), as lisa_attention_items; the operands are those of _Operands."""
+    """apply(causal, straight_through, *operands) -> (N, L, D), as lisa_attention_items, with those of _Operands."""
 
     @staticmethod
-    def forward(ctx: Any, causal: bool, *operands: Any) -> Tensor:
+    def forward(ctx: Any, causal: bool, straight_through: bool, *operands: Any) -> Tensor:
         """Scan and read block by block."""
         op = _Operands(*operands)
         groups, spans = _cut(op)
@@ -110,7 +125,7 @@ class BlockedLISA(torch.autograd.Function):
                 out[rows, steps] = _attend(histogram, block.query, op.scores, op.values, block.present)
                 if causal and number + 1 < len(spans):
                     carries[number + 1, rows] = histogram[:, -1]
-        ctx.causal = causal
+        ctx.causal, ctx.straight_through = causal, straight_through
         ctx.save_for_backward(*op, carries)
         return out
 
@@ -121,8 +136,8 @@ class BlockedLISA(torch.autograd.Function):
         *operands, carries = ctx.saved_tensors
         op = _Operands(*operands)
         groups, spans = _cut(op)
-        d_keys = torch.zeros_like(op.keys) if op.keys is not None and ctx.needs_input_grad[3] else None
-        d_decay = torch.zeros_like(op.decay) if ctx.needs_input_grad[6] else None
+        d_keys = torch.zeros_like(op.keys) if op.keys is not None and ctx.needs_input_grad[4] else None
+        d_decay = torch.zeros_like(op.decay) if ctx.needs_input_grad[7] else None
         d_scores, d_values = torch.zeros_like(op.scores), torch.zeros_like(op.values)
         scores, values = op.scores.detach().requires_grad_(), op.values.detach().requires_grad_()
         for rows in groups:
@@ -133,7 +148,8 @@ class BlockedLISA(torch.autograd.Function):
                 keys, carry, decay = (x.detach().requires_grad_() for x in operands)
                 with torch.enable_grad(), torch.autocast(keys.device.type, enabled=False):
                     histogram = _histograms(keys, carry, decay) if ctx.causal else _spread(carry, keys)
-                    out = _attend(histogram, block.query, scores, values, block.present)
+                    operands = histogram, block.query, scores, values, block.present
+                    out = _attend(*operands, straight_through=ctx.straight_through)
                     total = (out * grad_out[rows, steps]).sum()
                     if ctx.causal:
                         total = total + (histogram[:, -1] * d_carry).sum()
@@ -151,7 +167,7 @@ class BlockedLISA(torch.autograd.Function):
                 for steps in spans:
                     block = _read(op, rows, steps)
                     _add_gradient_of_keys(d_keys, block, _spread(d_carry, block.keys))
-        return None, None, None, d_keys, d_scores, d_values, d_decay, None
+        return None, None, None, None, d_keys, d_scores, d_values, d_decay, None
 
 
 def _spread(carry: Tensor, keys: Tensor) -> Tensor:

@@ -216,11 +216,11 @@ def forward_kernel(
 
 
 @triton.jit
-def _d_histogram(
-    d_out, values, flat, present, b, weights, slope, n_codewords, width,
+def _d_weights(
+    d_out, values, flat, present, b, weights, n_codewords, width,
     block: tl.constexpr, block_w: tl.constexpr, block_d: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """d F = (d A - sum_w A d A) exp(T) / Z with d A = d_out V^T, (block, block_w)."""
+    """d A - sum_w A d A with d A = d_out V^T, (block, block_w); times exp(T) / Z it is d F."""
     columns = tl.arange(0, block_w)
     d_weights = tl.zeros((block, block_w), tl.float32)
     for first in range(0, width, block_d):
@@ -231,7 +231,7 @@ def _d_histogram(
         where = (b * n_codewords + columns).to(tl.int64)[None, :] * width + parts[:, None]
         value = tl.load(values + where, mask=(columns < n_codewords)[None, :] & known[:, None], other=0.0)
         d_weights += tl.dot(grad.to(value.dtype), value, input_precision=precision)
-    return (d_weights - tl.sum(weights * d_weights, 1)[:, None]) * slope
+    return d_weights - tl.sum(weights * d_weights, 1)[:, None]
 
 
 @triton.jit
@@ -240,7 +240,7 @@ def table_backward_kernel(
     length, n_blocks, n_all_blocks, blocks_each, n_codebooks, n_codewords, width,
     block: tl.constexpr, block_w: tl.constexpr, block_d: tl.constexpr, block_q: tl.constexpr, hard: tl.constexpr,
     has_valid: tl.constexpr, per_step: tl.constexpr, has_carry: tl.constexpr, keep_sums: tl.constexpr,
-    precision: tl.constexpr,
+    straight_through: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """d T[q_i] += F_i d F_i, one partial sum (splits, B, W, W) a split of the blocks. Grid (splits, B, tiles of codes).
 
@@ -259,14 +259,16 @@ def table_backward_kernel(
             pid, b, codes, assignment, rows, carries, item, inside, present, elapsed, left, n_codebooks, n_codewords,
             block_w=block_w, hard=hard, has_carry=has_carry, precision=precision,
         )  # fmt: skip
-        d_histogram = _d_histogram(
-            d_out, values, flat, present, b, weights, slope, n_codewords, width,
+        d_weights = _d_weights(
+            d_out, values, flat, present, b, weights, n_codewords, width,
             block=block, block_w=block_w, block_d=block_d, precision=precision,
         )  # fmt: skip
         chosen = tl.where(tile[:, None] == query[None, :], 1.0, 0.0)
-        total += tl.dot(chosen, (earlier + keys) * d_histogram, input_precision=precision)
+        total += tl.dot(chosen, (earlier + keys) * d_weights * slope, input_precision=precision)
         if keep_sums and tl.program_id(2) == 0:
-            sent = tl.sum(tl.exp(-elapsed).to(tl.float32)[:, None] * d_histogram, 0)
+            if straight_through:
+                slope = tl.minimum(slope, 1.0)
+            sent = tl.sum(tl.exp(-elapsed).to(tl.float32)[:, None] * d_weights * slope, 0)
             tl.store(sums + _state(pid, b, n_codebooks, n_codewords, block_w=block_w), sent, mask=known)
     row = (split.to(tl.int64) * n_codebooks + b) * n_codewords + tile
     tl.store(
@@ -310,7 +312,7 @@ def keys_backward_kernel(
     length, n_blocks, n_positions, n_codebooks, n_codewords, width,
     block: tl.constexpr, block_w: tl.constexpr, block_d: tl.constexpr, hard: tl.constexpr, has_valid: tl.constexpr,
     per_step: tl.constexpr, has_carry: tl.constexpr, want_keys: tl.constexpr,
-    want_decay: tl.constexpr, precision: tl.constexpr,
+    want_decay: tl.constexpr, straight_through: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """H_i = d F_i + exp(-decay_{i+1}) H_{i+1}: added to d_assignment, and d_decay (B, N * L) = -<H_i, F_i - E_i>.
 
@@ -324,10 +326,11 @@ def keys_backward_kernel(
         pid, b, codes, assignment, rows, carries, item, inside, present, elapsed, left, n_codebooks, n_codewords,
         block_w=block_w, hard=hard, has_carry=has_carry, precision=precision,
     )  # fmt: skip
-    d_histogram = _d_histogram(
-        d_out, values, flat, present, b, weights, slope, n_codewords, width,
+    d_weights = _d_weights(
+        d_out, values, flat, present, b, weights, n_codewords, width,
         block=block, block_w=block_w, block_d=block_d, precision=precision,
     )  # fmt: skip
+    d_histogram = d_weights * (tl.minimum(slope, 1.0) if straight_through else slope)
     total = d_histogram + tl.dot(tl.trans(left), d_histogram, input_precision=precision)
     columns = tl.arange(0, block_w)
     known = columns < n_codewords

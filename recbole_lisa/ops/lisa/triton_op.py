@@ -135,7 +135,9 @@ def _splits(n_blocks: int, programs_each: int, most: int) -> tuple[int, int]:
     return -(-n_blocks // each), each
 
 
-def _table_backward(call: _Call, d_out: Tensor, carries: Tensor, sums: Tensor | None) -> Tensor:
+def _table_backward(
+    call: _Call, d_out: Tensor, carries: Tensor, sums: Tensor | None, *, straight_through: bool
+) -> Tensor:
     """Gradient of the score table, (B, W, W); fills sums, where given, with what each block sends to the one before."""
     s = call.sizes
     tiles = -(-s.n_codewords // s.block_q)
@@ -145,7 +147,7 @@ def _table_backward(call: _Call, d_out: Tensor, carries: Tensor, sums: Tensor | 
         partial, partial if sums is None else sums, d_out, *call.inputs, call.rows, call.values, carries,
         s.length, s.n_blocks, s.n * s.n_blocks, each, s.n_codebooks, s.n_codewords, s.width,
         block_d=s.dot_d, block_q=s.block_q, has_carry=s.n_blocks > 1, keep_sums=sums is not None,
-        **call.blocks, **call.flags, **call.precision, **call.launch,
+        straight_through=straight_through, **call.blocks, **call.flags, **call.precision, **call.launch,
     )  # fmt: skip
     return partial.sum(dim=0)
 
@@ -166,12 +168,19 @@ def _values_backward(call: _Call, d_out: Tensor, carries: Tensor) -> Tensor:
 
 
 def _keys_backward(
-    call: _Call, d_out: Tensor, carries: Tensor, later: Tensor, d_assignment: Tensor | None, *, want_decay: bool
+    call: _Call,
+    d_out: Tensor,
+    carries: Tensor,
+    later: Tensor,
+    d_assignment: Tensor | None,
+    *,
+    want_decay: bool,
+    straight_through: bool,
 ) -> Tensor | None:
     """Add to d_assignment (U, B * W); return the gradient of the decay, in its shape."""
     s = call.sizes
     d_decay = call.empty(s.n_codebooks, s.n * s.length) if want_decay else call.empty(0)
-    flags = call.flags | {"want_decay": want_decay}
+    flags = call.flags | {"want_decay": want_decay, "straight_through": straight_through}
     call.kernels.keys_backward_kernel[(s.n * s.n_blocks, s.n_codebooks)](
         d_out if d_assignment is None else d_assignment, d_decay, d_out, *call.inputs, call.rows, call.values, carries,
         later, s.length, s.n_blocks, s.n * s.length, s.n_codebooks, s.n_codewords, s.width,
@@ -185,19 +194,20 @@ def _keys_backward(
 
 
 class TritonLISA(torch.autograd.Function):
-    """apply(items, codes, assignment, table, values, decay, valid) -> (N, L, D), as causal lisa_attention_items.
+    """apply(straight_through, *operands) -> (N, L, D), as causal lisa_attention_items.
 
-    assignment is (U, B * W) or None, decay float64, 0-d or (N, L), valid bool or None.
+    The operands are items, codes, assignment (U, B * W) or None, table, values, decay (float64, 0-d or (N, L)), valid
+    (bool or None).
     """
 
     @staticmethod
-    def forward(ctx: Any, *operands: Any) -> Tensor:
+    def forward(ctx: Any, straight_through: bool, *operands: Any) -> Tensor:
         """Sums of blocks, scan, blocks."""
         items, codes, assignment, table, values, decay, valid = operands
         operands = items, codes, assignment, score_rows(table.float()), values, decay, valid
         call = _Call(*operands)
         carries, totals = _carries(call)
-        ctx.table_dtype = table.dtype
+        ctx.table_dtype, ctx.straight_through = table.dtype, straight_through
         ctx.save_for_backward(*operands, carries, totals)
         return _forward(call, carries)
 
@@ -208,16 +218,17 @@ class TritonLISA(torch.autograd.Function):
         *operands, carries, totals = ctx.saved_tensors
         _, _, assignment, _, values, _, _ = operands
         call, d_out = _Call(*operands), d_out.contiguous()
-        want_keys, want_decay = ctx.needs_input_grad[2], ctx.needs_input_grad[5]
+        want_keys, want_decay = ctx.needs_input_grad[3], ctx.needs_input_grad[6]
+        bounded = {"straight_through": ctx.straight_through}
         s = call.sizes
         later = call.empty(s.n, s.n_blocks, s.columns) if want_keys or want_decay else None
-        d_table = _table_backward(call, d_out, carries, later).to(ctx.table_dtype)
+        d_table = _table_backward(call, d_out, carries, later, **bounded).to(ctx.table_dtype)
         d_values = _values_backward(call, d_out, carries).to(values.dtype)
         d_assignment = d_decay = None
         if later is not None:
             if s.n_blocks > 1:
                 _scan(call, later, totals, reverse=True)
             d_assignment = torch.zeros_like(assignment, dtype=torch.float32) if want_keys else None
-            d_decay = _keys_backward(call, d_out, carries, later, d_assignment, want_decay=want_decay)
+            d_decay = _keys_backward(call, d_out, carries, later, d_assignment, want_decay=want_decay, **bounded)
             d_assignment = None if d_assignment is None else d_assignment.to(assignment.dtype)
-        return None, None, d_assignment, d_table, d_values, d_decay, None
+        return None, None, None, d_assignment, d_table, d_values, d_decay, None

@@ -39,6 +39,8 @@ def operands(
         "decay": decays[decay].requires_grad_() if decay in decays else float(decay),
         "valid": torch.arange(length) < lengths.unsqueeze(1),
     }
+    if kind == "straight_through":
+        arguments["straight_through"] = True
     if n_items is not None:
         arguments["items"] = torch.randint(n_items, (n, length))
     leaves = [None if kind == "hard" else soft, table, values, arguments["decay"]]

@@ -1,5 +1,6 @@
 import importlib
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -32,14 +33,14 @@ def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def output_at_the_end(
-    codes: Tensor, table: Tensor, values: Tensor, assignment: Tensor | None, *, decay: float = 0.0, last: bool
+    codes: Tensor, table: Tensor, values: Tensor, assignment: Tensor | None, *, last: bool, **options: Any
 ) -> Tensor:
     """(D,) The final output of one sequence with codes (L, B): by lisa_attention_last, or out of all outputs."""
     if not last:
         keys = None if assignment is None else assignment.unsqueeze(0)
-        return lisa_attention(codes.unsqueeze(0), table, values, assignment=keys, decay=decay)[0, -1]
+        return lisa_attention(codes.unsqueeze(0), table, values, assignment=keys, **options)[0, -1]
     items, valid = torch.arange(len(codes)).view(1, -1), all_valid(1, len(codes))
-    return lisa_attention_last(items, codes, table, values, assignment=assignment, decay=decay, valid=valid)[0]
+    return lisa_attention_last(items, codes, table, values, assignment=assignment, valid=valid, **options)[0]
 
 
 @pytest.mark.oracle
@@ -121,6 +122,17 @@ def test_a_faded_codeword_with_a_large_score_still_wins_in_float32(logit: float,
     assert_close(out, torch.tensor([0.0, 1 - share, share, 0.0]))
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["everywhere", "last"])
+def test_a_straight_through_gradient_is_bounded_where_a_codeword_is_absent(last: bool, code: str) -> None:
+    # Codeword 1 is in no history, and its score is 40 above that of codeword 0.
+    codes, table = torch.zeros(3, 1, dtype=torch.long), torch.tensor([[[0.0, 40.0], [0.0, 0.0]]])
+    keys, values = torch.tensor([[[1.0, 0.0]]] * 3, requires_grad=True), torch.tensor([[[0.0], [1.0]]])
+    for straight_through, largest in ((False, math.exp(40) / 3), (True, 1.0)):
+        out = output_at_the_end(codes, table, values, keys, last=last, straight_through=straight_through)
+        (gradient,) = torch.autograd.grad(out.sum(), keys)
+        assert_close(gradient / largest, torch.tensor([[[0.0, 1.0]]] * 3))
+
+
 def test_items_form_equals_the_gathered_form_in_outputs_and_gradients() -> None:
     arguments, leaves = operands(3, 77, 2, 5, kind="soft", decay="0.1", n_items=9)
     indexed, expected = lisa_attention_items(**arguments), lisa_attention(**gathered(arguments))
@@ -128,7 +140,7 @@ def test_items_form_equals_the_gathered_form_in_outputs_and_gradients() -> None:
 
 
 @every_decay
-@hard_and_soft
+@every_kind
 def test_last_position_equals_the_full_output_there(kind: str, decay: str) -> None:
     arguments, leaves = operands(4, 37, 3, 5, kind=kind, decay=decay, n_items=11)
     arguments["valid"][-1] = False
@@ -233,7 +245,7 @@ def test_huge_decays_forget_without_losing_later_small_ones(kind: str, code: str
 
 
 @pytest.mark.parametrize("decay", ["0", "scalar", "per_step"])
-@hard_and_soft
+@every_kind
 @pytest.mark.parametrize("holes", [False, True], ids=["padded", "holes"])
 def test_non_padding_positions_equal_those_of_all(holes: bool, kind: str, decay: str, code: str) -> None:
     arguments, leaves = operands(4, 31, 3, 5, kind=kind, decay=decay, n_items=90)

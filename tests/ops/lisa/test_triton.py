@@ -28,7 +28,8 @@ def run_kernels(arguments: dict[str, Any]) -> Tensor:
     o = moved(arguments, to=DEVICE)
     keys = None if o["assignment"] is None else o["assignment"].flatten(1)
     decay = torch.as_tensor(o["decay"], dtype=torch.float64, device=DEVICE)
-    out: Tensor = TritonLISA.apply(o["items"], o["codes"], keys, o["table"], o["values"], decay, o["valid"])
+    inputs = o["items"], o["codes"], keys, o["table"], o["values"], decay, o["valid"]
+    out: Tensor = TritonLISA.apply(o.get("straight_through", False), *inputs)
     return out.cpu()
 
 
