@@ -126,7 +126,8 @@ pointers = float64 | int64 | small | of_values | {
 constants = {
     "block": s.block, "block_w": s.block_w, "block_q": s.block_q, "group": lisa_triton.SCAN_GROUP,
     "block_c": lisa_triton.SCAN_COLUMNS, "hard": False, "has_valid": True, "per_step": True, "has_carry": True,
-    "keep_sums": True, "want_keys": True, "want_decay": True, "reverse": True, "precision": "tf32x3",
+    "keep_sums": True, "want_keys": True, "want_decay": True, "straight_through": True, "reverse": True,
+    "precision": "tf32x3",
 }
 widths = {"forward_kernel": s.out_d, "values_backward_kernel": s.sum_d}
 kernels = [name for name in vars(lisa_kernels) if name.endswith("_kernel")]
