@@ -121,12 +121,11 @@ def test_a_file_that_another_run_has_written_is_refused(isolated_run_dir: Path, 
     assert re.search(later, capsys.readouterr().err)
     assert main(["report", "a.json", "--output=a.html"]) == 0
     assert re.search(r"u\.csv' has [a-z]+@\d+ ", capsys.readouterr().err)
-    result = json.loads(Path("a.json").read_text())
-    Path("c.json").write_text(
-        json.dumps({**result, "checkpoint": json.loads(Path("b.json").read_text())["checkpoint"]})
-    )
+    result, other = (json.loads(Path(name).read_text()) for name in ("a.json", "b.json"))
+    Path("c.json").write_text(json.dumps({**result, "checkpoint": other["checkpoint"]}))
     assert main(["report", "c.json", "--output=c.html"]) == 0
-    assert re.search(r"\.pth' is of epoch 4, the run's was 1: another run has continued it", capsys.readouterr().err)
+    of = f"is of epoch {other['best_epoch']}, the run's was 1"
+    assert re.search(rf"\.pth' {of}: another run has continued it", capsys.readouterr().err)
     page = Path("c.html").read_text(encoding="utf-8").rpartition("const data = ")[2]
     assert "metrics" not in json.loads(page.partition(";\nconst runs")[0])["runs"][0]
 
