@@ -215,7 +215,7 @@ def lisa_attention_last(
         histogram = last_histogram(items, codes, table.shape[1], assignment=assignment, decay=steps, valid=valid)
         final = (valid.sum(dim=1) - 1).clamp_min(0)  # (N,)
         query = codes.index_select(0, items.gather(1, final.unsqueeze(1)).squeeze(1))  # (N, B)
-        scores = table[torch.arange(query.shape[1], device=query.device), query].to(histogram.dtype)  # (N, B, W)
+        scores = _scores(table, query, histogram.dtype)
         empty = (histogram <= 0).all(dim=-1, keepdim=True)
         weights = attention_weights(histogram.masked_fill(empty, 1.0), scores, straight_through=straight_through)
         weights = weights.masked_fill(empty, 0.0)
@@ -231,13 +231,17 @@ def read_histogram(histogram: Tensor, query: Tensor, table: Tensor, values: Tens
     forms = "histogram: floating-point N B+ W+; query: int64 N B; table: floating-point B W W"
     check_operands(f"{forms}; values: floating-point B W D", histogram, query, table, values)
     check_rows(query, table.shape[1], "query")
-    books = torch.arange(table.shape[0], device=table.device)
-    scores = table[books, query].to(histogram.dtype)  # (N, B, W)
+    scores = _scores(table, query, histogram.dtype)
     absent = histogram <= 0  # NaN is not
     logits = histogram.masked_fill(absent, 1.0).log() + scores
     weights = logits.masked_fill(absent, float("-inf")).softmax(dim=-1)
     weights = weights.masked_fill(absent.all(dim=-1, keepdim=True), 0.0)
     return (weights.flatten(1).to(values.dtype) @ values.flatten(0, 1)).to(values.dtype)
+
+
+def _scores(table: Tensor, query: Tensor, dtype: torch.dtype) -> Tensor:
+    """T[b, q^b] of queries (N, B), (N, B, W)."""
+    return table[torch.arange(table.shape[0], device=table.device), query].to(dtype)
 
 
 @cache
