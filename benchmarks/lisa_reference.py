@@ -54,13 +54,18 @@ def lisa_attention(
         faded = keys[:, None, :, :] * (torch.exp(-elapsed) * allowed).unsqueeze(-1)  # (N, L queries, L keys, W)
         if straight_through:
             slope = scores / (scores.unsqueeze(2) * faded).sum(dim=(2, 3)).clamp_min(1e-300).unsqueeze(-1)  # (N, L, W)
-            kept = (slope.clamp_max(1.0) / slope).detach().unsqueeze(2)
-            faded = faded.detach() + kept * (faded - faded.detach())
+            faded = _bounded_gradient(faded, slope.unsqueeze(2))
         pair = scores[:, :, None, :] * faded
         total = pair.sum(dim=(2, 3))  # (N, L)
         weight = pair.sum(dim=2) / torch.where(total > 0, total, torch.ones_like(total)).unsqueeze(-1)
         out = out + weight @ values[b]
     return out * valid.unsqueeze(-1)
+
+
+def _bounded_gradient(keys: Tensor, slope: Tensor) -> Tensor:
+    """`keys`, whose gradient is scaled to what it would be if `slope`, exp(T) / Z, were at most 1."""
+    kept = (slope.clamp_max(1.0) / slope).detach()
+    return keys.detach() + kept * (keys - keys.detach())
 
 
 def exact_values_attention(
@@ -121,8 +126,7 @@ def _eager_weights(
     books = torch.arange(codes.shape[-1], device=codes.device)
     scores = table.exp()[books, codes]  # (N, L, B, W)
     if straight_through:
-        slope = (scores / (histogram * scores).sum(dim=-1, keepdim=True)).detach()
-        histogram = histogram.detach() + (slope.clamp_max(1.0) / slope) * (histogram - histogram.detach())
+        histogram = _bounded_gradient(histogram, scores / (histogram * scores).sum(dim=-1, keepdim=True))
     weights = histogram * scores  # (N, L, B, W)
     return weights / weights.sum(dim=-1, keepdim=True)
 

@@ -223,7 +223,7 @@ def _recommended(model: Any, loader: Any, config: Any, titles: Mapping[str, str]
     """History, target and the best unseen items: of `targets`, or from the shortest to the longest history."""
     import torch
 
-    evaluation = imported("training.evaluation")
+    evaluation, ranking = imported("training.evaluation"), imported("training.ranking")
     dataset: Any = loader.dataset
     store = dataset.histories
     user_ids, item_ids = dataset.field2id_token[dataset.uid_field], dataset.field2id_token[dataset.iid_field]
@@ -241,17 +241,20 @@ def _recommended(model: Any, loader: Any, config: Any, titles: Mapping[str, str]
     def text_of(item: int) -> str:
         return titles.get(item_ids[item]) or str(item_ids[item])
 
+    order = evaluation.order_of_equal_scores(config, dataset.item_num)
+    n_shown, item_field = min(_K, dataset.item_num - 1), config["ITEM_ID_FIELD"]
     users: list[dict[str, Any]] = []
     for batch in some.batches(range(len(chosen))):
         with torch.no_grad():
-            scores = evaluation.candidate_scores(model.eval(), batch, config["device"]).float().cpu()  # (N, V)
-        scores[:, 0] = scores[batch.seen] = -torch.inf
-        for number, row in zip(batch.number.tolist(), scores, strict=True):
+            scorer = evaluation.scorer_of(model.eval(), batch, config)
+            positives, *seen = (part.to(config["device"]) for part in (batch.interaction[item_field], *batch.seen))
+            ranks = ranking.rank_all_items(scorer, positives, order, n_shown, tuple(seen))
+        places = (ranks.higher + ranks.before + 1).tolist()
+        for number, place, best in zip(batch.number.tolist(), places, ranks.top.tolist(), strict=True):
             start, end, target = starts[number], ends[number], int(loader.targets[number])
-            best = row.topk(min(_K, len(row) - 1)).indices.tolist()
             user_id = user_ids[store.users[loader.windows.history[number]]]
             user: dict[str, Any] = {"user": str(user_id), "item": str(item_ids[target]), "target": text_of(target)}
-            user |= {"length": int(end - start), "rank": int((row > row[target]).sum()) + 1}
+            user |= {"length": int(end - start), "rank": place}
             user["history"] = [text_of(item) for item in store.items[max(start, end - _SHOWN) : end]]
             users.append({**user, "best": [[text_of(item), item == target] for item in best]})
         if len(users) == len(chosen):

@@ -41,8 +41,6 @@ def launch(call: Callable[..., T], config: Any, *args: Any) -> T:
         ProcessFailedError: A process was killed, or failed with another error.
     """
     size = config["nproc"]
-    if config["device"].type == "cpu" and size > n_cores():
-        warnings.warn(f"nproc is {size}, but this process has {n_cores()} cores: it takes longer", stacklevel=2)
     try:
         pickle.dumps((call, config, args))
     except Exception as error:  # noqa: BLE001 - pickle raises what the objects' own methods raise

@@ -28,7 +28,7 @@ from recbole_lisa.data.split import check_held_out
 from recbole_lisa.distributed.processes import from_first, gathered, n_processes, rank, several
 from recbole_lisa.errors import TrainingDivergedError, UsageError
 from recbole_lisa.progress import progress_bar
-from recbole_lisa.training.ranking import collect, rank_all_items
+from recbole_lisa.training.ranking import Scorer, collect, rank_all_items
 
 _OURS = ("lisa.rank", "lisa.tied", "lisa.number")
 _PER_HISTORY = ("rec.topk", "rec.items", "rec.meanrank", "rec.score", "data.label", *_OURS)
@@ -74,8 +74,7 @@ def evaluate_targets(
         raise UsageError(f"evaluate takes a model, a loader for validation or test, and a configuration, got {kinds}")
     model.eval()
     collectors = {suffix: Collector(config) for suffix in SEEN_SUFFIXES[config["eval_seen"] or "rank"]}
-    generator = torch.Generator().manual_seed(config["seed"])
-    item_order = torch.randperm(loader.dataset.item_num, generator=generator).to(config["device"])
+    item_order = order_of_equal_scores(config, loader.dataset.item_num)
     numbers = range(rank(), len(loader), n_processes())
     batches = loader.batches(numbers)
     for batch in progress_bar(batches, "Evaluate   ", total=len(numbers), show_progress=show_progress):
@@ -97,6 +96,12 @@ def evaluate_targets(
     collected = {suffix: collector.data_struct for suffix, collector in collectors.items()}
     tied = next(iter(collected.values())).get("lisa.tied").double().mean()
     return Evaluation(*from_first((metrics, float(tied))), collected)
+
+
+def order_of_equal_scores(config: Config, n_items: int) -> torch.Tensor:
+    """A permutation (V,) of the ids of all items, at random by `seed`: those of the same score rank in this order."""
+    generator = torch.Generator().manual_seed(config["seed"])
+    return torch.randperm(n_items, generator=generator).to(config["device"])
 
 
 def _values(config: Config, collected: Any) -> dict[str, float]:
@@ -145,22 +150,25 @@ def candidate_scores(model: Any, batch: EvalBatch, device: torch.device) -> torc
     return scores if batch.candidates is None else scores.gather(1, batch.candidates.to(device))
 
 
+def scorer_of(model: Any, batch: EvalBatch, config: Config) -> Scorer:
+    """The scores of any items for the histories of a batch, which are encoded once, here."""
+    if hasattr(model, "item_scorer"):
+        return cast(Scorer, model.item_scorer(batch.interaction.to(config["device"])))
+    scores = candidate_scores(model, batch, config["device"])
+    return lambda ids: scores[:, ids]
+
+
 def _rank_all_items(
     model: Any, batch: EvalBatch, config: Config, item_order: torch.Tensor, collectors: Mapping[str, Collector]
 ) -> None:
     """Rank all items for a batch and collect what the metrics need; `item_order` (V,) decides between equal scores."""
-    interaction = batch.interaction.to(config["device"])
-    if hasattr(model, "item_scorer"):
-        scorer = model.item_scorer(interaction)
-    else:
-        scores = candidate_scores(model, batch, config["device"])
-        scorer = lambda ids: scores[:, ids]  # noqa: E731  # reads as the other branch
+    scorer, targets = scorer_of(model, batch, config), batch.interaction[config["ITEM_ID_FIELD"]].to(config["device"])
     longest = max(config["topk"])
     n_top = longest if next(iter(collectors.values())).register.need("rec.items") else 0
     seen = batch.seen and (batch.seen[0].to(item_order.device), batch.seen[1].to(item_order.device))
     for suffix, collector in collectors.items():
         left_out = seen if suffix else None
-        ranks = rank_all_items(scorer, interaction[config["ITEM_ID_FIELD"]], item_order, n_top, left_out)
+        ranks = rank_all_items(scorer, targets, item_order, n_top, left_out)
         _check_finite(ranks.higher >= 0, config)
         _collect_rows(collector, batch, ranks.higher + ranks.before + 1, ranks.tied > 0)
         collect(collector, ranks, longest)

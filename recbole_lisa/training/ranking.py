@@ -11,6 +11,8 @@ import torch
 from recbole.evaluator import Collector
 from torch import Tensor
 
+from recbole_lisa.ops.top_k import Best, best_of_row, merge
+
 BLOCK_SCORES = 2**22  # scores that exist at once: 16 MB in float32
 
 Scorer = Callable[[Tensor], Tensor]
@@ -45,7 +47,7 @@ def rank_all_items(
     own = score(target).diagonal().unsqueeze(1).clone()  # (N, 1)
     finite = own[:, 0].isfinite()
     higher, before, tied = torch.zeros(3, n, dtype=torch.long, device=target.device)
-    best, names = own.new_full((n, n_top), -torch.inf), target.new_zeros(n, n_top)
+    top = Best(own.new_full((n, n_top), -torch.inf), target.new_zeros(n, n_top))
     width = max(BLOCK_SCORES // max(n, 1), 1)
     for start in range(0, len(item_order), width):
         ids = item_order[start : start + width]
@@ -56,8 +58,8 @@ def rank_all_items(
         part = slice(*torch.searchsorted(seen_place, ends).tolist())
         scores[row[part], seen_place[part] - start] = -torch.inf
         if n_top:
-            best, at = torch.cat([best, scores], dim=1).topk(n_top, dim=1)
-            names = torch.cat([names, ids.expand(n, -1)], dim=1).gather(1, at)
+            block = best_of_row(scores, min(n_top, len(ids)))
+            top = merge([top, Best(block.scores, ids[block.ids])], n_top)
         column = place - start
         inside = (column >= 0) & (column < len(ids))
         # Rounded in another way than `own`, the held-out item could come before itself.
@@ -70,7 +72,7 @@ def rank_all_items(
             before += (same & earlier).sum(dim=1)
             tied += n_same
     n_ranked = len(item_order) - 1 - row.bincount(minlength=n)
-    return Ranks(torch.where(finite, higher, -1), before, tied, names, n_ranked)
+    return Ranks(torch.where(finite, higher, -1), before, tied, top.ids, n_ranked)
 
 
 def collect(collector: Collector, ranks: Ranks, max_k: int) -> None:

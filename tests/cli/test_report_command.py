@@ -30,7 +30,13 @@ def data_of(page: Path) -> dict[str, Any]:
 def runs(isolated_run_dir: Path) -> list[dict[str, Any]]:
     """The results of two short runs, a.json with metrics by user and b.json without; the items have titles."""
     settings = tiny_settings(
-        isolated_run_dir, hidden_size=8, n_codewords=16, show_progress=False, eval_seen="mask", eval_batch_size=30
+        isolated_run_dir,
+        hidden_size=8,
+        n_codebooks=2,
+        n_codewords=4,
+        show_progress=False,
+        eval_seen="mask",
+        eval_batch_size=30,
     )
     rows = [f"i{item}\tTitle {item} </script><b>" for item in range(N_ITEMS)]
     Path("tiny/tiny.item").write_text("\n".join(["item_id:token\tmovie_title:token_seq", *rows]), encoding="utf-8")
@@ -63,7 +69,7 @@ def test_figures_are_those_of_the_runs(runs: list[dict[str, Any]], capsys: pytes
         for user in one["users"]:
             assert user["history"] == [f"Title {item[1:]} </script><b>" for item in histories[user["user"]][-11:-1]]
             assert len(user["best"]) == 5 and [hit for _, hit in user["best"]].count(True) == (user["rank"] <= 5)
-    assert runs[0]["tied_targets"] == 0  # equal scores would be ranked at random in the run
+    assert runs[0]["tied_targets"] > 0.5
     for user in shown[0]["users"]:
         assert user["rank"] == table.loc[(user["user"], user["item"]), "rank_masked"]
     assert [user["user"] for user in shown[0]["users"]] == [user["user"] for user in shown[1]["users"]]

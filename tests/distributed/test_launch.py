@@ -16,6 +16,7 @@ from recbole.data.interaction import Interaction
 
 from benchmarks.standin import FIELDS
 from recbole_lisa.config.fields import FieldNames
+from recbole_lisa.distributed import processes
 from recbole_lisa.distributed.launch import launch
 from recbole_lisa.distributed.processes import started_by_torchrun
 from recbole_lisa.errors import ProcessFailedError, UsageError
@@ -135,15 +136,22 @@ def test_the_end_of_one_process_ends_all(tmp_path: Path, way: str, kind: type[Ba
         assert not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_class_that_other_processes_cannot_import_is_refused(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+def test_a_class_that_other_processes_cannot_import_is_refused(tmp_path: Path) -> None:
     class Local(TinyModel):
         pass
 
     with pytest.raises(UsageError, match="nproc=2: this run cannot be sent to other processes .*Local"):
         launch(exchange, tiny_config(tmp_path, model=Local, nproc=2))
-    monkeypatch.setattr("recbole_lisa.distributed.launch.n_cores", lambda: 1)
-    with pytest.raises(UsageError, match="cannot be sent"), pytest.warns(match="nproc is 2, but this process has 1 co"):
-        launch(exchange, tiny_config(tmp_path, model=Local, nproc=2))
+
+
+def test_more_processes_than_cores_are_warned_of(monkeypatch: MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(processes, "n_processes", lambda: 3)
+    for cores, warned in ((3, False), (2, True)):
+        monkeypatch.setattr(processes, "n_cores", lambda cores=cores: cores)
+        processes.warn_if_crowded("cuda")
+        assert not caplog.records
+        processes.warn_if_crowded("cpu")
+        assert ("nproc is 3, but there are 2 CPU cores: fewer are faster" in caplog.text) == warned
 
 
 def test_torchrun_is_joined_when_nproc_agrees(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:

@@ -44,6 +44,16 @@ def test_all_metrics_equal_those_of_recbole(config: LISAConfig, monkeypatch: Mon
         assert_close(torch.tensor(float(actual[name])), torch.tensor(float(value)), computed_in=torch.float32)
 
 
+@pytest.mark.parametrize("block_scores", [1, N * 7, 10**6])
+def test_equal_scores_have_one_order_in_ranks_and_lists(monkeypatch: MonkeyPatch, block_scores: int) -> None:
+    monkeypatch.setattr(ranking, "BLOCK_SCORES", block_scores)
+    scores, order = torch.randint(4, (N, V)).float(), torch.randperm(V)
+    for target in torch.randint(1, V, (5, N)):
+        ranks = rank_all_items(lambda ids: scores[:, ids], target, order, V - 1)
+        place = (ranks.higher + ranks.before).unsqueeze(1)
+        assert torch.equal(ranks.top.gather(1, place).squeeze(1), target)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("item", [2, 5])
 def test_scores_that_are_no_numbers_are_marked(bad: float, item: int) -> None:
