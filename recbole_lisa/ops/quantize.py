@@ -85,18 +85,17 @@ def quantize(
     if hard:
         operands = x, codebooks, *_compared(codebooks, similarity, bilinear), temperature, residual, n_keys
         return Quantized(*_HardQuantize.apply(*operands))  # type: ignore[no-untyped-call]  # torch's Function is untyped
-    left, total = x, torch.zeros_like(x)
-    codes, assignments = [], []
+    left, codes, assignments = x, [], []
     for book in codebooks:
         compared, bias, centre = _compared(book.unsqueeze(0), similarity, bilinear)
         scores = _scores(_centred(left, centre, 0), compared, bias, 0)  # (U, W)
         soft = torch.softmax(scores / temperature, dim=-1)
-        word = soft @ book  # (U, D)
-        total = total + word
-        left = left - word if residual else left
+        left = torch.addmm(left, soft, book, alpha=-1) if residual else left  # (U, D)
         codes.append(largest(scores))
         assignments.append(soft)
-    return Quantized(torch.stack(codes, dim=1), torch.stack(assignments, dim=1), total)
+    assignment = torch.stack(assignments, dim=1)  # (U, B, W)
+    total = x - left if residual else assignment.flatten(1) @ codebooks.flatten(0, 1)  # (U, D)
+    return Quantized(torch.stack(codes, dim=1), assignment, total)
 
 
 class _HardQuantize(torch.autograd.Function):

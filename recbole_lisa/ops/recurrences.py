@@ -34,9 +34,9 @@ def _carry(state: Tensor, factors: Tensor, added: Tensor) -> list[Tensor]:
     return list(accumulate(zip(factors, added, strict=True), lambda s, chunk: chunk[0] * s + chunk[1], initial=state))
 
 
-def _chunks(length: int) -> tuple[int, int]:
-    """How many chunks, and the size of each: the shortest that needs no more of them than CHUNK does."""
-    size = -(-length // -(-length // CHUNK))
+def chunks(length: int, largest: int) -> tuple[int, int]:
+    """How many chunks, and the size of each: the smallest that needs no more of them than `largest` does."""
+    size = -(-length // -(-length // largest))
     return -(-length // size), size
 
 
@@ -50,7 +50,7 @@ def diagonal_recurrence(state: Tensor, decay: Tensor, angle: Tensor, u: Tensor) 
     check_operands(forms, u, state, decay, angle)
     check_range("decay", decay, 0, FASTEST)
     h, n, length = u.shape
-    n_chunks, chunk = _chunks(length)
+    n_chunks, chunk = chunks(length, CHUNK)
     x = pad(u, (0, -length % chunk)).view(h, n * n_chunks, chunk)  # (H, N K, C)
     steps = torch.arange(chunk + 1, device=u.device)
     log_radius, turn = (torch.outer(y.double(), steps.double()) for y in (-decay, angle))
@@ -72,7 +72,7 @@ def selective_recurrence(state: Tensor, a: Tensor, x: Tensor, b: Tensor, c: Tens
     check_operands("x: N L+ H P; a: N L H; b: N L S; c: N L S; state: N H P S", x, a, b, c, state)
     check_range("a", a, -FASTEST, 0)
     n, length = x.shape[:2]
-    n_chunks, chunk = _chunks(length)
+    n_chunks, chunk = chunks(length, CHUNK)
     extra, shape = n_chunks * chunk - length, (n, n_chunks, chunk)
     a, x, b, c = (pad(y, (*[0, 0] * (y.ndim - 2), 0, extra)).view(*shape, *y.shape[2:]) for y in (a, x, b, c))
     x, total = x.transpose(2, 3), a.transpose(2, 3).cumsum(dim=-1)  # (N, K, H, C, P), (N, K, H, C)

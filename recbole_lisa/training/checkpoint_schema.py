@@ -122,7 +122,9 @@ def check_entries(checkpoint: dict[str, Any], path: str | os.PathLike[str]) -> N
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """`optimizer.load_state_dict`; a ValueError where the state fits neither its settings nor its parameters."""
     settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    optimizer.load_state_dict(state)
+    now = {key: value for key, value in settings[0].items() if key == "fused"}  # how steps are computed is no state
+    groups = [{**group, **now} for group in state["param_groups"]]
+    optimizer.load_state_dict({**state, "param_groups": groups})
     for group, right in zip(optimizer.param_groups, settings, strict=True):
         rate = group.get("lr")  # a schedule changes it
         if not isinstance(rate, float) or not 0 <= rate < math.inf:

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import Tensor
 
@@ -14,8 +15,9 @@ def quadratic(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return weights @ value / weights.sum(dim=-1, keepdim=True)
 
 
-def test_chunks_equal_the_quadratic_form_in_outputs_and_gradients() -> None:
-    leaves = [torch.rand(2, 150, 5, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+@pytest.mark.parametrize("length", [1, 63, 129, 401])
+def test_chunks_equal_the_quadratic_form_in_outputs_and_gradients(length: int) -> None:
+    leaves = [torch.rand(2, length, 5, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     assert_close_with_gradients(op.linear_attention(*leaves), quadratic(*leaves), leaves)
 
 

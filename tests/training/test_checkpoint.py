@@ -120,6 +120,14 @@ def test_the_state_of_every_optimizer_comes_back(name: str) -> None:
     load_optimizer(stepped(torch.optim.SGD, momentum=0.9), stepped(torch.optim.SGD, momentum=0.9).state_dict())
 
 
+@pytest.mark.parametrize("fused", [None, False, True])
+def test_adam_continues_in_one_pass_from_a_state_of_either_kind(fused: bool | None) -> None:
+    in_one_pass = stepped(torch.optim.Adam, fused=True)
+    load_optimizer(in_one_pass, stepped(torch.optim.Adam, fused=fused).state_dict())
+    assert in_one_pass.param_groups[0]["fused"] is True
+    in_one_pass.step()
+
+
 @pytest.mark.parametrize(
     ("part", "name", "value", "message"),
     [
