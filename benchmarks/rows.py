@@ -26,7 +26,7 @@ from recbole_lisa.ops.quantize import Quantized
 
 N_CODEBOOKS = 8
 LISA_NAIVE, LISA_ONE_PRODUCT = "LISA-128 naive", "LISA-128 naive, one product"
-LISA_ROWS = ("LISA-128", "LISA-128 soft", "LISA-256")
+LISA_ROWS = ("LISA-128", "LISA-128 soft", "LISA-256", "LISA-1024")
 NAIVE, SDPA = "Transformer naive", "Transformer SDPA"
 # Largest difference from the reference, relative to the largest number of its tensor.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -203,12 +203,13 @@ class Row(NamedTuple):
 
 _quadratic = gathered(lisa_reference.lisa_attention)
 _of_hard_keys = gathered(partial(lisa_reference.lisa_attention, straight_through=True))
-_small, _large = partial(lisa, n_codewords=16), partial(lisa, n_codewords=32)
+_small, _large, _largest = (partial(lisa, n_codewords=n) for n in (16, 32, 128))
 _soft, _reference = partial(_small, hard=False), partial(_small, attend=_quadratic)
 ROWS: dict[str, Row] = {
     "LISA-128": Row(_small, partial(_small, attend=_of_hard_keys)),
     "LISA-128 soft": Row(_soft, partial(_soft, attend=_quadratic)),
     "LISA-256": Row(_large, partial(_large, attend=_of_hard_keys)),
+    "LISA-1024": Row(_largest, partial(_largest, attend=_of_hard_keys)),
     LISA_NAIVE: Row(partial(_small, attend=gathered(lisa_reference.lisa_attention_per_codebook)), _reference),
     LISA_ONE_PRODUCT: Row(partial(_small, attend=gathered(lisa_reference.lisa_attention_eager)), _reference),
     NAIVE: Row(partial(transformer, naive=True)),
