@@ -142,7 +142,7 @@ def test_every_mechanism_has_a_row_and_its_core_no_projection() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("part", PARTS)
 def test_the_correctness_check_passes_right_rows(part: str, dtype: torch.dtype, backward: bool) -> None:
-    assert len(CHECKED) == 6
+    assert len(CHECKED) == 7
     check_rows(ROWS, Problem(part, 16, dtype=dtype, backward=backward, decay=0.1))
 
 
