@@ -91,7 +91,10 @@ def check_plots() -> None:
 
 
 def draw(panels: Sequence[Panel], path: Path) -> None:
-    """Draw panels, one below the other, as a PNG file. A line has one colour in all panels; LISA's are thicker."""
+    """Draw panels, one below the other, as a PNG file.
+
+    A line has one colour in all panels, and LISA's are thicker; a single point has its name beside it.
+    """
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(name for panel in panels for name in panel.series))
@@ -101,9 +104,11 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
         for name, points in panel.series.items():
             index, (x, y, *bounds) = names.index(name), zip(*points, strict=True)
             spread = [[abs(b - value) for b, value in zip(bound, y, strict=True)] for bound in bounds] or None
-            style = {"color": f"C{index % 10}", "linestyle": ("-", "--", ":")[index // 10 % 3]}
-            width = 2.5 if name.startswith("LISA") else 1.2
-            ax.errorbar(x, y, yerr=spread, label=name, marker="o", markersize=3, linewidth=width, capsize=3, **style)
+            kind, width = index // 10 % 3, 2.5 if name.startswith("LISA") else 1.2
+            style = {"color": f"C{index % 10}", "linestyle": ("-", "--", ":")[kind], "marker": "os^"[kind]}
+            ax.errorbar(x, y, yerr=spread, label=name, markersize=3, linewidth=width, capsize=3, **style)
+            if len(points) == 1:
+                ax.annotate(name, (x[0], y[0]), xytext=(4, 3), textcoords="offset points", fontsize=7)
             if name in panel.levels:
                 ax.axhline(panel.levels[name], color=style["color"], linestyle=":", linewidth=0.8)
         ax.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
