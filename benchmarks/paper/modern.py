@@ -92,7 +92,14 @@ def write_page(study: Study, results: Results, peaks: Mapping[str, float]) -> No
     shared = [f"--dataset={study.options.dataset}", "--protocol=full_ranking", *study.shared(), "--seed=SEED"]
     alone = [" ".join(["python run_recbole_lisa.py", *MODERN_ROWS[row].arguments(), *shared]) for row in results]
     body = [_ABOUT, "", markdown(columns, lines), "", "The whole table, and each row alone (for every SEED):", ""]
-    body += ["```bash", study.command(results), *alone, "```", "", f"Each run is in [{table.name}]({table.name})."]
+    body += [
+        "```bash",
+        study.command(results, MODERN_ROWS),
+        *alone,
+        "```",
+        "",
+        f"Each run is in [{table.name}]({table.name}).",
+    ]
     body += ["", f"![NDCG@10 masked over seconds and memory]({plot.name})"]
     study.write("the recipe modern", body)
 

@@ -36,7 +36,7 @@ def write_page(study: Study, results: Results) -> None:
     alone = [" ".join(["python run_recbole_lisa.py", *ROWS[row].arguments(), *shared]) for row in results]
     body = [_table(results, dataset), "", *_correlation(results, dataset)]
     body += ["The whole table, and each row alone (for every SEED):", ""]
-    body += ["```bash", study.command(results), *alone, "```", ""]
+    body += ["```bash", study.command(results, ROWS), *alone, "```", ""]
     about = "Test metrics every few epochs, for the curve only (nothing is chosen by them), are in"
     body += [f"{about} [{curve.name}]({curve.name}):", "", f"![HR@10 and NDCG@10 by epoch]({plot.name})"]
     study.write("the paper's protocol", [*paper_settings(results), *body])

@@ -2,7 +2,7 @@
 
 import shlex
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +93,12 @@ class Study:
             return 0
         return len(run_missing(runs, parallel=self.options.parallel, threads=self.options.threads))
 
-    def command(self, results: Results) -> str:
-        """The command line of the page, with the seeds of the finished runs."""
+    def command(self, results: Results, rows: Collection[str] | None = None) -> str:
+        """The command line of the page, with the seeds of the finished runs, and its rows if `rows` are more."""
         seeds = " ".join(map(str, sorted({run["seed"] for runs in results.values() for run in runs})))
         table = f"python -m benchmarks paper {self.name} --dataset={self.options.dataset} --seeds {seeds}"
-        return " ".join([table, *self.shared()])
+        some = ["--rows", *results] if rows is not None and len(results) < len(rows) else []
+        return " ".join([table, *some, *self.shared()])
 
     def write(self, title: str, body: Sequence[str]) -> None:
         """Write the page: title and body; what is written by hand below MARK stays."""

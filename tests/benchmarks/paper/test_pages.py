@@ -79,6 +79,7 @@ def test_the_ranking_shows_mean_spread_and_difference_to_the_paper(tmp_path: Pat
     ranking.write_page(made, {"LISA-Soft": [made_up(1, 0.7)]})
     text = (tmp_path / "ml-1m.md").read_text()
     assert text.endswith("\nBy hand.\n"), "notes below the mark stay"
+    assert "paper ranking --dataset=ml-1m --seeds 1 --rows LISA-Soft " in text, "the command of this table"
     hits = {"Transformer": 0.80, "LISA-Soft": 0.78, "LSH-4": 0.79, "Linear": 0.9}  # the paper: .7914, .7887, .7627
     ranking.write_page(made, {row: [made_up(1, hit)] for row, hit in hits.items()})
     expected = "Spearman) of these 3 rows with the paper's: 0.50 by HR@10 (p = 0.67), "
