@@ -249,8 +249,8 @@ def _recommended(model: Any, loader: Any, config: Any, titles: Mapping[str, str]
             scorer = evaluation.scorer_of(model.eval(), batch, config)
             positives, *seen = (part.to(config["device"]) for part in (batch.interaction[item_field], *batch.seen))
             ranks = ranking.rank_all_items(scorer, positives, order, n_shown, tuple(seen))
-        places = (ranks.higher + ranks.before + 1).tolist()
-        for number, place, best in zip(batch.number.tolist(), places, ranks.top.tolist(), strict=True):
+        columns = (batch.number.tolist(), ranks.place.tolist(), ranks.top.tolist())
+        for number, place, best in zip(*columns, strict=True):
             start, end, target = starts[number], ends[number], int(loader.targets[number])
             user_id = user_ids[store.users[loader.windows.history[number]]]
             user: dict[str, Any] = {"user": str(user_id), "item": str(item_ids[target]), "target": text_of(target)}

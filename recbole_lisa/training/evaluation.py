@@ -170,7 +170,7 @@ def _rank_all_items(
         left_out = seen if suffix else None
         ranks = rank_all_items(scorer, targets, item_order, n_top, left_out)
         _check_finite(ranks.higher >= 0, config)
-        _collect_rows(collector, batch, ranks.higher + ranks.before + 1, ranks.tied > 0)
+        _collect_rows(collector, batch, ranks.place, ranks.tied > 0)
         collect(collector, ranks, longest)
 
 

@@ -28,6 +28,11 @@ class Ranks(NamedTuple):
     top: Tensor  # (N, K) ids of the K best items, best first
     n_ranked: Tensor  # (N,) ranked items, the held-out one included
 
+    @property
+    def place(self) -> Tensor:
+        """(N,) from 1, among equal scores in the random order."""
+        return self.higher + self.before + 1
+
 
 def rank_all_items(
     score: Scorer, target: Tensor, item_order: Tensor, n_top: int, seen: tuple[Tensor, Tensor] | None = None
@@ -78,10 +83,10 @@ def rank_all_items(
 def collect(collector: Collector, ranks: Ranks, max_k: int) -> None:
     """Add the ranks of a batch to RecBole's collector, for lists of `max_k` items."""
     needs, data = collector.register, collector.data_struct
-    rank = (ranks.higher + ranks.before).unsqueeze(1)  # (N, 1), from 0
-    one = torch.ones_like(rank)
+    place = ranks.place.unsqueeze(1)  # (N, 1)
+    one = torch.ones_like(place)
     if needs.need("rec.topk"):
-        hits = torch.arange(max_k, device=rank.device) == rank
+        hits = torch.arange(1, max_k + 1, device=place.device) == place
         data.update_tensor("rec.topk", torch.cat([hits.int(), one.int()], dim=1))
     if needs.need("rec.items"):
         data.update_tensor("rec.items", ranks.top)

@@ -50,8 +50,7 @@ def test_equal_scores_have_one_order_in_ranks_and_lists(monkeypatch: MonkeyPatch
     scores, order = torch.randint(4, (N, V)).float(), torch.randperm(V)
     for target in torch.randint(1, V, (5, N)):
         ranks = rank_all_items(lambda ids: scores[:, ids], target, order, V - 1)
-        place = (ranks.higher + ranks.before).unsqueeze(1)
-        assert torch.equal(ranks.top.gather(1, place).squeeze(1), target)
+        assert torch.equal(ranks.top.gather(1, ranks.place.unsqueeze(1) - 1).squeeze(1), target)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
