@@ -1,10 +1,12 @@
 """Numba kernels of score_bounds: sums of bytes for blocks of 64 items, by byte shuffles or by look-ups.
 
-A byte shuffle (`vpermi2b` of AVX-512 VBMI: Intel since Ice Lake, AMD since Zen 4) looks up 64 codes at once in the 128
-bytes of two registers. Two shuffles and a choice by the highest bit of a code serve 256 codewords.
+A byte shuffle looks up many codes at once in a small table that lies in registers, by the lowest bits of a code;
+choices by the higher bits join the tables to one of 256 codewords. `vpermi2b` of AVX-512 VBMI (Intel since Ice Lake,
+AMD since Zen 4) looks up 64 codes in 128 bytes, `vpshufb` of AVX2 32 codes in 16 bytes.
 """
 
 from collections import namedtuple
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,9 @@ from numba.extending import intrinsic
 
 from recbole_lisa.ops.numba_threads import compiled, over_range
 
-HAS_BYTE_SHUFFLES = "+avx512vbmi," in f"{registry.cpu_target.target_context.codegen().magic_tuple()[2]},"
-"""Whether the processor for which Numba compiles has AVX-512 VBMI."""
-_BYTES = ir.VectorType(ir.IntType(8), 64)
+FEATURES = f"{registry.cpu_target.target_context.codegen().magic_tuple()[2]},"
+SHUFFLES = next((name for name in ("avx512vbmi", "avx2") if f"+{name}," in FEATURES), None)
+"""Byte shuffles of the processor for which Numba compiles; None: it has neither kind."""
 
 
 Bounds = namedtuple("Bounds", "blocks sample deficits slack ranks small masks")
@@ -51,48 +53,105 @@ def set_small_tables(first: int, end: int, op: Bounds) -> None:
                 op.small[n, b, c] = int(min(254 * op.deficits[n, b, c] / largest, 255.0))
 
 
-@intrinsic
-def _block_mask(_: Any, codes: Any, tables: Any, n_books: Any) -> Any:
-    """Bit j: sum_b tables[b, codes[b, j]] < 255. Takes the addresses of (B, 64) and (B, 256) bytes, and B."""
+def _block_mask(n_lanes: int, look_up: Callable[[Any, Any, Any], Any]) -> Any:
+    """A function of the addresses of codes (B, 64) and tables (B, 256), bytes, and B: the mask of a block.
+
+    Bit j: sum_b tables[b, codes[b, j]] < 255. look_up(builder, code, table) takes a vector of n_lanes codes.
+    """
+    lanes, bits = ir.VectorType(ir.IntType(8), n_lanes), ir.IntType(64)
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        def call(name: str, *vectors: Any) -> Any:
-            function = ir.FunctionType(_BYTES, [_BYTES] * len(vectors))
-            return builder.call(cgutils.get_or_insert_function(builder.module, function, name), vectors)
+        codes_at, tables_at, n_books = arguments
+        mask = bits(0)
+        for first in range(0, 64, n_lanes):
+            sums = cgutils.alloca_once_value(builder, ir.Constant(lanes, [0] * n_lanes))
+            with cgutils.for_range(builder, n_books) as loop:
+                codes = builder.add(codes_at, builder.mul(loop.index, n_books.type(64)))
+                code = _load(builder, builder.add(codes, n_books.type(first)), n_lanes)
+                table = builder.add(tables_at, builder.mul(loop.index, n_books.type(256)))
+                values = look_up(builder, code, table)
+                builder.store(_call(builder, f"llvm.uadd.sat.v{n_lanes}i8", builder.load(sums), values), sums)
+            below = builder.icmp_unsigned("!=", builder.load(sums), ir.Constant(lanes, [255] * n_lanes))
+            some = builder.zext(builder.bitcast(below, ir.IntType(n_lanes)), bits)
+            mask = builder.or_(mask, builder.shl(some, bits(first)))
+        return mask
 
-        def load(address: Any, n: Any) -> Any:
-            vector = builder.load(builder.inttoptr(builder.add(address, builder.mul(n, size)), _BYTES.as_pointer()))
-            vector.align = 1  # rows of arrays start at any address
-            return vector
+    def block_mask(_: Any, codes: Any, tables: Any, n_books: Any) -> Any:
+        return types.int64(types.intp, types.intp, types.intp), generate
 
-        codes_at, tables_at, books = arguments
-        size, quarters, zeros = books.type(64), books.type(4), ir.Constant(_BYTES, [0] * 64)
-        sums = cgutils.alloca_once_value(builder, zeros)
-        with cgutils.for_range(builder, books) as loop:
-            code, first = load(codes_at, loop.index), builder.mul(loop.index, quarters)
-            t = [load(tables_at, builder.add(first, books.type(quarter))) for quarter in range(4)]
-            low, high = (call("llvm.x86.avx512.vpermi2var.qi.512", t[i], code, t[i + 1]) for i in (0, 2))
-            values = builder.select(builder.icmp_signed("<", code, zeros), high, low)
-            builder.store(call("llvm.uadd.sat.v64i8", builder.load(sums), values), sums)
-        below = builder.icmp_unsigned("!=", builder.load(sums), ir.Constant(_BYTES, [255] * 64))
-        return builder.bitcast(below, ir.IntType(64))
+    return intrinsic(block_mask)
 
-    return types.int64(types.intp, types.intp, types.intp), generate
+
+def _call(builder: Any, name: str, *vectors: Any) -> Any:
+    """An instruction of LLVM whose result has the type of the first vector."""
+    function = ir.FunctionType(vectors[0].type, [vector.type for vector in vectors])
+    return builder.call(cgutils.get_or_insert_function(builder.module, function, name), vectors)
+
+
+def _load(builder: Any, address: Any, n_lanes: int) -> Any:
+    """A vector of bytes."""
+    vector = builder.load(builder.inttoptr(address, ir.VectorType(ir.IntType(8), n_lanes).as_pointer()))
+    vector.align = 1  # rows of arrays start at any address
+    return vector
+
+
+def _is_set(builder: Any, code: Any, bit: int) -> Any:
+    """Whether a bit of each code is 1."""
+    n_lanes = code.type.count
+    at_the_sign = builder.shl(code, ir.Constant(code.type, [7 - bit] * n_lanes))
+    return builder.icmp_signed("<", at_the_sign, ir.Constant(code.type, [0] * n_lanes))
+
+
+def _look_up_vbmi(builder: Any, code: Any, table: Any) -> Any:
+    """Of 64 codes, by AVX-512 VBMI."""
+    t = [_load(builder, builder.add(table, table.type(at)), 64) for at in range(0, 256, 64)]
+    low, high = (_call(builder, "llvm.x86.avx512.vpermi2var.qi.512", t[i], code, t[i + 1]) for i in (0, 2))
+    return builder.select(_is_set(builder, code, 7), high, low)
+
+
+def _look_up_avx2(builder: Any, code: Any, table: Any) -> Any:
+    """Of 32 codes, by AVX2."""
+    index = builder.and_(code, ir.Constant(code.type, [15] * 32))  # in 16 bytes
+    is_set = {bit: _is_set(builder, code, bit) for bit in (7, 6, 5, 4)}
+    twice = ir.Constant(ir.VectorType(ir.IntType(32), 32), [*range(16)] * 2)  # a shuffle stays within 16 bytes
+
+    def values(first: int, bit: int) -> Any:
+        """As if the higher bits of all codes were those of first."""
+        if bit < 4:
+            part = _load(builder, builder.add(table, table.type(first)), 16)
+            return _call(builder, "llvm.x86.avx2.pshuf.b", builder.shuffle_vector(part, part, twice), index)
+        low, high = values(first, bit - 1), values(first + 2**bit, bit - 1)
+        return builder.select(is_set[bit], high, low)
+
+    return values(0, 7)
+
+
+_mask_by_vbmi, _mask_by_avx2 = _block_mask(64, _look_up_vbmi), _block_mask(32, _look_up_avx2)
 
 
 @over_range
-def masks_by_shuffles(first: int, end: int, op: Bounds) -> None:
+def masks_by_vbmi(first: int, end: int, op: Bounds) -> None:
     """Bit j of masks[i]: for any query n, sum_b small[n, b, blocks[i, b, j]] < 255; blocks first..end-1."""
     n_queries, n_books, _ = op.small.shape
     codes, tables = op.blocks.ctypes.data, op.small.ctypes.data
     for i in range(first, end):
         for n in range(n_queries):
-            op.masks[i] |= _block_mask(codes + i * n_books * 64, tables + n * n_books * 256, n_books)
+            op.masks[i] |= _mask_by_vbmi(codes + i * n_books * 64, tables + n * n_books * 256, n_books)
+
+
+@over_range
+def masks_by_avx2(first: int, end: int, op: Bounds) -> None:
+    """As masks_by_vbmi, by AVX2."""
+    n_queries, n_books, _ = op.small.shape
+    codes, tables = op.blocks.ctypes.data, op.small.ctypes.data
+    for i in range(first, end):
+        for n in range(n_queries):
+            op.masks[i] |= _mask_by_avx2(codes + i * n_books * 64, tables + n * n_books * 256, n_books)
 
 
 @over_range
 def masks_by_look_ups(first: int, end: int, op: Bounds) -> None:
-    """As masks_by_shuffles, on any processor."""
+    """As masks_by_vbmi, on any processor."""
     sums = np.empty(64, dtype=np.uint32)
     for i in range(first, end):
         for n in range(len(op.small)):
@@ -100,3 +159,7 @@ def masks_by_look_ups(first: int, end: int, op: Bounds) -> None:
             for j in range(64):
                 if sums[j] < 255:
                     op.masks[i] |= np.int64(1) << j
+
+
+MASKS = {"avx512vbmi": masks_by_vbmi, "avx2": masks_by_avx2, None: masks_by_look_ups}
+"""The kernel of each value of SHUFFLES."""

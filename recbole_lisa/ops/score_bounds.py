@@ -69,8 +69,7 @@ def shortlist(blocks: Tensor, n_items: int, tables: Tensor, k: int, left_out: Se
     read = arrays(sample=sample, deficits=t.amax(dim=2, keepdim=True) - t, slack=slack, ranks=torch.tensor(ranks))
     bounds = kernels.Bounds(**arrays(blocks=blocks), **read, **writable(small=small, masks=masks))
     kernels.set_small_tables(n, bounds)
-    fill = kernels.masks_by_shuffles if kernels.HAS_BYTE_SHUFFLES else kernels.masks_by_look_ups
-    fill(n_blocks, bounds)
+    kernels.MASKS[kernels.SHUFFLES](n_blocks, bounds)
     some = np.flatnonzero(masks.numpy() != 0)
     bits = np.unpackbits(masks.numpy()[some].astype("<i8").view(np.uint8), bitorder="little").view(np.bool_)
     if np.count_nonzero(bits) > n_items // 4:

@@ -6,12 +6,11 @@ from recbole_lisa.ops.codeword_scores import scores_of_one, sum_of_rows
 from recbole_lisa.ops.score_bounds import code_blocks, shortlist
 
 
-@pytest.fixture(params=["shuffles", "look-ups"])
+@pytest.fixture(params=["avx512vbmi", "avx2", None])
 def _kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_shuffles = request.param == "shuffles"
-    if by_shuffles and not kernels.HAS_BYTE_SHUFFLES:
-        pytest.skip("the processor has no byte shuffles")
-    monkeypatch.setattr(kernels, "HAS_BYTE_SHUFFLES", by_shuffles)
+    if request.param and f"+{request.param}," not in kernels.FEATURES:
+        pytest.skip(f"the processor has no {request.param}")
+    monkeypatch.setattr(kernels, "SHUFFLES", request.param)
 
 
 @pytest.mark.usefixtures("_kernel")
