@@ -23,9 +23,11 @@ SHUFFLES = next((name for name in ("avx512vbmi", "avx2") if f"+{name}," in FEATU
 
 
 Bounds = namedtuple("Bounds", "blocks sample deficits slack ranks small masks")
-"""blocks (n, B, 64), sample (m, B, 64) uint8, deficits (N, B, W), slack (N,) float64, ranks (N,) int64 are read.
+"""M blocks, m of them in the sample, N queries; the names of score_bounds in brackets.
 
-small (N, B, 256) uint8 and masks (n,) int64 begin as zeros and are written.
+Read: blocks (M, B, 64) and sample (m, B, 64), uint8; deficits (N, B, W) [d_b] and slack (N,) [4 B eps S], float64;
+ranks (N,) int64, the place of G among the sorted d of the sample, from 0.
+Written, zeros before: small (N, B, 256) uint8 [q_b]; masks (M,) int64, bit j of masks[i] is item 64 i + j.
 """
 
 
@@ -54,9 +56,10 @@ def set_small_tables(first: int, end: int, op: Bounds) -> None:
 
 
 def _block_mask(n_lanes: int, look_up: Callable[[Any, Any, Any], Any]) -> Any:
-    """A function of the addresses of codes (B, 64) and tables (B, 256), bytes, and B: the mask of a block.
+    """Make a function (codes_at, tables_at, B) -> int64 of the addresses of codes (B, 64) and tables (B, 256), uint8.
 
-    Bit j: sum_b tables[b, codes[b, j]] < 255. look_up(builder, code, table) takes a vector of n_lanes codes.
+    Bit j of the result: sum_b tables[b, codes[b, j]] < 255. look_up(builder, code, table) emits the look-up of a vector
+    of n_lanes codes in the 256 bytes at the address table.
     """
     lanes, bits = ir.VectorType(ir.IntType(8), n_lanes), ir.IntType(64)
 
@@ -116,7 +119,7 @@ def _look_up_avx2(builder: Any, code: Any, table: Any) -> Any:
     twice = ir.Constant(ir.VectorType(ir.IntType(32), 32), [*range(16)] * 2)  # a shuffle stays within 16 bytes
 
     def values(first: int, bit: int) -> Any:
-        """As if the higher bits of all codes were those of first."""
+        """Look-ups in the bytes from first on by the bits 0..bit of each code."""
         if bit < 4:
             part = _load(builder, builder.add(table, table.type(first)), 16)
             return _call(builder, "llvm.x86.avx2.pshuf.b", builder.shuffle_vector(part, part, twice), index)

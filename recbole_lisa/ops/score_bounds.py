@@ -47,12 +47,14 @@ def shortlist(blocks: Tensor, n_items: int, tables: Tensor, k: int, left_out: Se
     Raises:
         ValueError: the shapes or types do not fit; IndexError: a code of the sample is not below W.
     """
-    check_operands("blocks: integer M B J; tables: floating-point B W N", blocks, tables)
+    check_operands("blocks: integer M B J; tables: floating-point B W N+", blocks, tables)
     check_sizes(n_items=n_items, k=k)
     (n_books, n_codewords, n), n_blocks = tables.shape, -(-n_items // BLOCK)
     if blocks.dtype != torch.uint8 or blocks.shape[::2] != (n_blocks, BLOCK) or n_codewords > CODES:
         right = f"blocks ({n_blocks}, B, {BLOCK}) uint8 and tables (B, W <= {CODES}, N)"
         raise ValueError(f"needs {right}, got {tuple(blocks.shape)} {blocks.dtype} and {tuple(tables.shape)}")
+    if left_out is not None and len(left_out) != n:
+        raise ValueError(f"left_out must have one array for each of {n} queries, got {len(left_out)}")
     t = tables.permute(2, 0, 1).double()
     sizes = t.abs().amax(dim=2).sum(dim=1)
     step = max(math.isqrt(n_items // k) // 3, 1)

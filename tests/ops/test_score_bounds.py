@@ -75,3 +75,12 @@ def test_blocks_and_tables_must_fit(n_items: int, n_codewords: int) -> None:
         shortlist(blocks, n_items, torch.zeros(2, n_codewords, 1), 1, None)
     with pytest.raises(IndexError, match=r"codes must lie in 0\.\.4, got 5\.\.5"):
         shortlist(blocks, 128, torch.zeros(2, 5, 1), 1, None)
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_each_query_has_its_own_items_that_are_left_out(n: int) -> None:
+    blocks, tables = code_blocks(torch.zeros(128, 2, dtype=torch.uint8)), torch.zeros(2, 5, 1)
+    with pytest.raises(ValueError, match=f"left_out must have one array for each of 1 queries, got {n}"):
+        shortlist(blocks, 128, tables, 1, [torch.zeros(0).numpy()] * n)
+    with pytest.raises(ValueError, match="tables must be"):
+        shortlist(blocks, 128, tables[:, :, :0], 1, None)
