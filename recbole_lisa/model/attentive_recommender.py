@@ -17,7 +17,7 @@ from recbole_lisa.attention.codebook import Codebook
 from recbole_lisa.config.fields import FieldNames
 from recbole_lisa.config.model_defaults import fill_defaults, inner_width
 from recbole_lisa.errors import UsageError
-from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, ItemStore
+from recbole_lisa.layers.item_store import CodedItems, CodedTargets, DenseItems, DenseTargets, ItemStore, Targets
 from recbole_lisa.layers.sequence_encoder import ItemView, SequenceEncoder, Sequences
 from recbole_lisa.model import losses
 from recbole_lisa.model.items import item_table
@@ -93,7 +93,7 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
                 nn.init.xavier_normal_(table.weight) if std is None else nn.init.normal_(table.weight, std=std)
         with torch.no_grad():
             self.item_embedding.weight[0].zero_()
-        self._cached: tuple[list[tuple[int, int]], ItemView] | None = None
+        self._cached: tuple[list[tuple[int, int]], ItemView, Targets] | None = None
         has_op = not config["drop_path"] and all(block.has_fused_op for block in self.encoder.encoder_blocks())
         if not has_op and torch.device(config["device"]).type == "cpu" and numba_serves(self.item_embedding.weight):
             self.logger.info(
@@ -295,13 +295,19 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
 
     def item_view(self) -> ItemView:
         """All items for inference, (V, ...); in eval mode cached until a parameter changes (not by `.data`)."""
-        if self.training:
-            return self._build_item_view()
+        return self._build_item_view() if self.training else self._items()[1]
+
+    def item_targets(self) -> Targets:
+        """All items as targets of inference, cached as item_view is; of hard codes, equal codes have equal scores."""
+        return self._build_targets(self._build_item_view()) if self.training else self._items()[2]
+
+    def _items(self) -> tuple[Any, ItemView, Targets]:
         versions = [(x.data_ptr(), x._version) for x in (*self.parameters(), *self.buffers())]
         if self._cached is None or self._cached[0] != versions:
             with torch.no_grad():
-                self._cached = versions, self._build_item_view()
-        return self._cached[1]
+                view = self._build_item_view()
+                self._cached = versions, view, self._build_targets(view)
+        return self._cached
 
     def _build_item_view(self) -> ItemView:
         """All items, block by block, with codes as small integers. Assignments are kept only if they are soft."""
@@ -314,6 +320,16 @@ class AttentiveRecommender(SequentialRecommender):  # type: ignore[misc]  # RecB
             columns.append((stream, target, quantized.codes.to(small), quantized.assignment, stream[:0]))
         stream, target, *rest = (torch.cat(parts) for parts in zip(*columns, strict=True))
         return ItemView(stream, target, Quantized(*rest))
+
+    def _build_targets(self, view: ItemView) -> Targets:
+        # Products with equal vectors can differ in rounding: a matrix product rounds by the place of a column.
+        if (book := self.codebook) is None or not self.hard:
+            return DenseTargets(view.target)
+        if (target_book := self.target_book) is not book or view.quantized is None:
+            codes = nn.functional.pad(self.item_codes(target_book), (0, 0, 1, 0))  # of the padding any
+        else:
+            codes = view.quantized.codes
+        return CodedTargets(codes, target_book.codewords.detach(), temperature=self.temperature)
 
     def train(self, mode: bool = True) -> "AttentiveRecommender":
         """Set the mode and drop the cached items."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from recbole_lisa.attention.codebook import Codebook
-from recbole_lisa.layers.item_store import CodedTargets, Dense, DenseTargets, Targets
+from recbole_lisa.layers.item_store import CodedTargets, Dense, Targets
 from recbole_lisa.layers.sequence_encoder import ItemView
 from recbole_lisa.ops.packing import code_dtype
 from recbole_lisa.ops.quantize import Quantized
@@ -49,7 +49,8 @@ class ItemTable(nn.Embedding):
 
     def targets(self, model: Any) -> Targets:
         """All items, with padding, as targets at inference."""
-        return DenseTargets(model.item_view().target)
+        targets: Targets = model.item_targets()
+        return targets
 
     def catalogue(self, model: Any) -> Any:
         """All items, with padding, as targets in training, see losses.full_cross_entropy."""

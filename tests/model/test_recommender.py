@@ -187,6 +187,23 @@ def test_a_long_sequence_an_unknown_loss_and_missing_negatives_are_named(name: s
         build_model(name, loss_type="bce")
 
 
+@pytest.mark.parametrize("name", ["LISABase", "LISAMini"])
+@pytest.mark.parametrize("n", [1, 5])
+def test_items_of_equal_codes_have_equal_scores_to_the_bit(name: str, n: int) -> None:
+    """A matrix product with their vectors rounds them differently, on processors with AVX2 at 5 or 31 columns."""
+    model = build_model(name, n_items=200, hidden_size=64, n_codebooks=2).eval()
+    *_, targets = model.item_store().sets()
+    assert len(targets.codes.unique(dim=0)) <= 36
+    numbers = targets.codes.unique(dim=0, return_inverse=True)[1]
+    score = model.item_scorer(random_batch(n, 9, 200))
+    every = score(torch.arange(1, 200))
+    for number in numbers.unique().tolist():
+        items = 1 + (numbers == number).nonzero().squeeze(1)
+        expected = every[:, items[:1] - 1]
+        assert torch.equal(every[:, items - 1], expected.expand(-1, len(items)))
+        assert torch.equal(score(items), expected.expand(-1, len(items)))
+
+
 @every_model
 def test_the_cached_item_table_is_used_and_never_stale(name: str) -> None:
     model, batch = build_model(name).eval(), random_batch(3, 9, 30)
