@@ -30,9 +30,11 @@ def plain_block(stream: Tensor, attended: Tensor, w: BlockWeights, p: float) -> 
     return torch.layer_norm(h + on_output * (inner @ w.w2.t() + w.b2), [D], w.gain2, w.shift2, EPS)
 
 
-def values(block: Any, stream: Tensor, attended: Tensor, weights: BlockWeights, p: float) -> list[Tensor]:
+def values(
+    block: Any, stream: Tensor, attended: Tensor, weights: BlockWeights, p: float, *, seed: int = 11
+) -> list[Tensor]:
     """Outputs and all gradients, with the masks of one seed."""
-    torch.manual_seed(11)
+    torch.manual_seed(seed)
     out = block(stream, attended, weights, p)
     return [out, *torch.autograd.grad(out.sin().sum(), [stream, attended, *weights])]
 
@@ -65,14 +67,15 @@ def test_block_and_its_gradients_equal_the_formula(p: float, monkeypatch: Monkey
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("p", [0.0, 0.3])
 def test_float32_is_as_exact_as_the_formula_in_float32(p: float) -> None:
-    # Rounding in two layer norms depends on the draw and the processor: the means of 20 draws do not.
+    # Rounding in two layer norms depends on the operands, the masks and the processor: the means of 20 draws do not.
     errors = []
-    for _ in range(20):
+    for seed in range(20):
+        torch.manual_seed(1000 + seed)  # values() sets it for the masks
         stream, attended, weights = operands(torch.float32)
         exact = [x.detach().double().requires_grad_() for x in (stream, attended, *weights)]
-        right = values(plain_block, exact[0], exact[1], BlockWeights(*exact[2:]), p)
+        right = values(plain_block, exact[0], exact[1], BlockWeights(*exact[2:]), p, seed=seed)
         for block in (fast_block, plain_block):
-            results = zip(values(block, stream, attended, weights, p), right, strict=True)
+            results = zip(values(block, stream, attended, weights, p, seed=seed), right, strict=True)
             errors.append(max(float(((x - y).abs().max() / y.abs().max()).detach()) for x, y in results))
     fast, plain = torch.tensor(errors).view(20, 2).log().mean(0).exp()
     assert fast < 1.5 * plain < 1e-5
